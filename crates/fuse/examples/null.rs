@@ -1,5 +1,5 @@
-//! Mounts the null file system, which benchmarks compare others with: `null DIR [OPTIONS [FILE]]`,
-//! with its content in FILE or nowhere. Serves until it is unmounted.
+//! Mounts the null file system, the baseline of benchmarks: `null DIR [OPTIONS [FILE]]`. File data
+//! goes to FILE, or is dropped. Serves until it is unmounted.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -9,14 +9,14 @@ use fourscore_fuse::{Session, SessionOptions, null};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let point = arguments.next().ok_or("where is it to be mounted?")?;
+    let point = arguments.next().ok_or("usage: null DIR [OPTIONS [FILE]]")?;
     let mut options = SessionOptions {
         source: "null".into(),
         ..SessionOptions::default()
     };
     let unknown = options.take(&arguments.next().unwrap_or_default());
     if !unknown.is_empty() {
-        return Err(format!("{unknown}: unknown").into());
+        return Err(format!("unknown mount options: {unknown}").into());
     }
     let content = arguments.next().map(|file| {
         let mut how = File::options();

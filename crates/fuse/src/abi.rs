@@ -6,15 +6,15 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The version that is spoken.
+/// The major version of the protocol.
 pub(crate) const MAJOR: u32 = 7;
-/// The newest minor version that is known here.
+/// The newest minor version implemented here.
 pub(crate) const MINOR: u32 = 42;
-/// The oldest that has everything that is relied on (Linux 5.4).
+/// The oldest minor version with everything that this server needs (Linux 5.4).
 pub(crate) const OLDEST_MINOR: u32 = 31;
 /// The node of the root directory.
 pub(crate) const ROOT_ID: u64 = 1;
-/// What stands in the place of an error in a notice about an inode.
+/// The code of a notice that invalidates an inode, in the header's error field.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 /// Entries of a directory begin at multiples of this, in bytes.
 pub(crate) const DIRENT_ALIGN: usize = 8;
@@ -34,7 +34,7 @@ macro_rules! structures {
 }
 
 structures! {
-    /// What each request begins with.
+    /// The header of each request.
     InHeader: 40 {
         len: u32,
         opcode: u32,
@@ -46,27 +46,27 @@ structures! {
         total_extlen: u16,
         padding: u16,
     }
-    /// What each reply begins with.
+    /// The header of each reply.
     OutHeader: 16 {
         len: u32,
         error: i32,
         unique: u64,
     }
-    /// Says, without having been asked, that what the kernel knows of an inode holds no longer.
+    /// A notice that invalidates the kernel's cached state of an inode.
     InvalidInodeOut: 40 {
         header: OutHeader,
         ino: u64,
         off: i64,
         len: i64,
     }
-    /// What the kernel offers, without the part that older kernels do not send.
+    /// `INIT`: the kernel's version and features, without the part that older kernels do not send.
     InitIn: 16 {
         major: u32,
         minor: u32,
         max_readahead: u32,
         flags: u32,
     }
-    /// What is taken of it.
+    /// The reply to `INIT`: the features used.
     InitOut: 64 {
         major: u32,
         minor: u32,
@@ -83,7 +83,7 @@ structures! {
         request_timeout: u16,
         unused: [u16; 11],
     }
-    /// What stat(2) says.
+    /// The attributes of stat(2).
     Attr: 88 {
         ino: u64,
         size: u64,
@@ -102,7 +102,7 @@ structures! {
         blksize: u32,
         flags: u32,
     }
-    /// An inode, and how long what is said of it and of its name holds.
+    /// An inode that was looked up, and how long its name and attributes are valid.
     EntryOut: 128 {
         nodeid: u64,
         generation: u64,
@@ -353,8 +353,8 @@ structures! {
         len: u64,
         minlen: u64,
     }
-    /// What a ring's entry says beside a request and beside its reply: by which number the reply
-    /// names its request, and how many bytes the payload has.
+    /// A ring entry's fields beside the request or reply: the id with which the reply is committed,
+    /// and the length of the payload.
     UringEntInOut: 32 {
         flags: u64,
         commit_id: u64,
@@ -371,7 +371,7 @@ structures! {
     }
 }
 
-/// The fixed part of a ring's entry: a request comes in it, and its reply goes.
+/// The header area of a ring entry, for a request and then for its reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct UringReqHeader {
@@ -383,15 +383,15 @@ pub(crate) struct UringReqHeader {
 }
 const _: () = assert!(size_of::<UringReqHeader>() == 288);
 
-/// What a submission to a ring does.
+/// Commands of submissions to a ring.
 pub(crate) mod uring {
-    /// Gives the kernel an entry of a queue, for it to put a request into.
+    /// Registers an entry of a queue with the kernel, which completes it with a request.
     pub(crate) const REGISTER: u32 = 1;
-    /// Hands in a reply, and waits for the next request in the same entry.
+    /// Commits a reply, and fetches the next request in the same entry.
     pub(crate) const COMMIT_AND_FETCH: u32 = 2;
 }
 
-/// What a request asks for.
+/// The opcodes of requests.
 pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -459,7 +459,7 @@ pub(crate) mod init {
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Which fields of [`SetattrIn`] count.
+/// The valid fields of [`SetattrIn`].
 pub(crate) mod fattr {
     pub(crate) const MODE: u32 = 1;
     pub(crate) const UID: u32 = 1 << 1;
@@ -482,13 +482,13 @@ pub(crate) mod fopen {
     pub(crate) const CACHE_DIR: u32 = 1 << 3;
 }
 
-/// `WRITE`: pages that the kernel kept, written by nobody in particular.
+/// `WRITE`: write-back of cached pages, not by a particular user.
 pub(crate) const WRITE_CACHE: u32 = 1;
-/// `WRITE`: set-id bits go.
+/// `WRITE`: clear set-id bits.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// `OPEN` with `O_TRUNC`: set-id bits go.
+/// `OPEN` with `O_TRUNC`: clear set-id bits.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1;
-/// `FSYNC`: content only.
+/// `FSYNC`: data only.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1;
-/// `SETXATTR` of a list: the set-group bit goes.
+/// `SETXATTR` of an access control list: clear the set-group bit.
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;

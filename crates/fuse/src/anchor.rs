@@ -1,23 +1,23 @@
-//! **Purpose.** A block device that a mount stands on, so that unmounting waits for the server.
+//! **Purpose.** A loop device under a mount, so that unmounting waits for the server.
 //!
-//! **Model.** Linux tells a FUSE server that it was unmounted, and waits until the server has heard
-//! it, only where the file system lies on a block device (type `fuseblk`). It does nothing else
-//! with that device. So a mount made by root lies on a loop device of its own, on one page of
-//! memory that nobody reads, and `umount` returns when everything is in its place, as with the
-//! kernel's ext4. The page is named after the image, which `losetup` shows.
+//! **Model.** Linux sends a FUSE server the DESTROY request at an unmount, and waits for the reply,
+//! only if the file system is on a block device (type `fuseblk`). It does nothing else with that
+//! device. So a mount made by root is on a loop device of its own, backed by one unused page of
+//! memory, and `umount` returns when everything has been written, as with the kernel's ext4. The
+//! page is named after the image, which `losetup` shows.
 //!
-//! The loop device goes with the mount (`LO_FLAGS_AUTOCLEAR`), also when the server was killed.
+//! The loop device is removed with the mount (`LO_FLAGS_AUTOCLEAR`), also if the server was killed.
 //!
-//! The kernel takes the source of such a mount for both: the path at which it looks for the device,
-//! once, and what `/proc/mounts` says from then on, by which umount(8), findmnt(8) and `mount -a`
-//! find the mount. The latter is to be the image, at whose path there is no device. So the mount is
-//! made by a thread of its own, whose root directory is an empty file system in memory that has a
-//! node of the loop device at that path. The tree of the host is neither changed nor hidden, and
-//! what the thread saw goes when it ends.
+//! The kernel uses the source of such a mount for two things: as the path at which it looks up the
+//! device, once; and as the source in `/proc/mounts`, by which umount(8), findmnt(8) and `mount -a`
+//! find the mount. The latter is to be the image, whose path is not that of a device. So a separate
+//! thread makes the mount. Its root directory is an empty file system in memory that has a node of
+//! the loop device at the path of the image. The tree of the host is neither changed nor hidden,
+//! and the thread's root is dropped when it ends.
 //!
-//! **Not here.** The image: it may be a file, a partition or a device with an exclusive user, and
-//! is none of the kernel's business. A loop device on it would have it looked at by whatever on the
-//! host looks at new devices.
+//! **Not here.** The image: it may be a file, a partition or a device that is open exclusively. The
+//! loop device is not backed by it, because programs of the host that probe new devices would then
+//! read the image.
 //!
 //! **References.** loop(4); `linux/loop.h`; unshare(2), `CLONE_FS`; `lookup_bdev` of Linux.
 
@@ -38,9 +38,9 @@ const LOOP_CONFIGURE: Opcode = 0x4c0a;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
-/// The block size that the kernel is told, in bytes; nothing is read in such blocks.
+/// The block size given to the kernel, in bytes; no such blocks are read.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
-/// Somebody else may take the free device first; he does so seldom.
+/// Attempts to get a free loop device; another process may take one first, but seldom does.
 const ATTEMPTS: u32 = 16;
 
 /// `struct loop_config` with the `struct loop_info64` inside of it.
@@ -49,7 +49,7 @@ const ATTEMPTS: u32 = 16;
 struct LoopConfig {
     fd: u32,
     block_size: u32,
-    /// Numbers and the range, all as the kernel chooses.
+    /// Numbers and the range, all 0: the kernel's defaults.
     info: [u64; 5],
     lo_number: u32,
     lo_encrypt_type: u32,
@@ -61,11 +61,10 @@ struct LoopConfig {
 }
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
-/// `LOOP_CTL_GET_FREE`: the number of a free device is what the call returns.
+/// `LOOP_CTL_GET_FREE`: returns the number of a free device.
 struct GetFree;
 
-// SAFETY: the call takes no argument and gives a number; nothing is read or written behind a
-// pointer.
+// SAFETY: the call takes no argument and returns a number; it accesses no memory.
 unsafe impl Ioctl for GetFree {
     type Output = u32;
     const IS_MUTATING: bool = false;
@@ -83,7 +82,7 @@ unsafe impl Ioctl for GetFree {
     }
 }
 
-/// A loop device that goes when it is neither mounted nor held.
+/// A loop device that is removed once it is neither mounted nor open.
 #[derive(Debug)]
 pub(crate) struct Anchor {
     pub(crate) path: String,
@@ -91,10 +90,10 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// Makes one, named after `image`.
+    /// Makes a loop device, named after `image`.
     ///
     /// # Errors
-    /// Those of a host without loop devices, or that lets this process have none.
+    /// Those of a host without loop devices, or on which this process may not use them.
     pub(crate) fn new(image: &OsStr) -> Result<Self, Errno> {
         let name = Path::new(image).file_name().unwrap_or_default();
         let name = name.to_string_lossy();
@@ -106,13 +105,13 @@ impl Anchor {
         let control = rustix::fs::open("/dev/loop-control", flags, Mode::empty())?;
         let config = LoopConfig::new(&page, name);
         for _ in 0..ATTEMPTS {
-            // SAFETY: as said of `GetFree`.
+            // SAFETY: see `GetFree`.
             let number = unsafe { ioctl(&control, GetFree) }?;
             let path = format!("/dev/loop{number}");
             let device = rustix::fs::open(path.as_str(), flags, Mode::empty())?;
             // SAFETY: the call reads a `struct loop_config` behind the pointer, whose size is
             // asserted above, and gets one that lives through the call; the descriptor in it is
-            // open. It changes nothing but the device, which was free.
+            // open. It changes only the device, which was free.
             let configured = unsafe {
                 let request = Setter::<LOOP_CONFIGURE, LoopConfig>::new(config);
                 ioctl(&device, request)
@@ -128,12 +127,12 @@ impl Anchor {
         Err(Errno::BUSY)
     }
 
-    /// Runs `act` in a thread for which the device lies at the path `name`, beside nothing else.
-    /// Descriptors are those of all threads.
+    /// Runs `act` in a thread whose root directory holds only the device, at the path `name`. The
+    /// thread shares the descriptors of the process.
     ///
     /// # Errors
-    /// `INVAL` for a name that leads upwards or nowhere; those of a host that lets this process
-    /// make no nodes of devices, no root directory or no thread; those of `act`.
+    /// `INVAL` for an empty name or one with `..`; those of a host on which this process may not
+    /// make device nodes, change its root directory or start a thread; those of `act`.
     pub(crate) fn under_name<T: Send>(
         &self,
         name: &OsStr,
@@ -150,12 +149,12 @@ impl Anchor {
                 act()
             };
             let thread = thread::spawn_scoped(scope, in_root).map_err(|_| Errno::AGAIN)?;
-            // A panic is told by its own message.
+            // A panic prints its own message.
             thread.join().unwrap_or(Err(Errno::CANCELED))
         })
     }
 
-    /// A file system in memory, attached nowhere, with a node of the device at `name`.
+    /// A detached file system in memory, with a node of the device at `name`.
     fn root_with(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
         let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_create(&context)?;

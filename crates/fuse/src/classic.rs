@@ -1,6 +1,7 @@
-//! **Purpose.** Requests through `/dev/fuse`: one is read, answered, and its reply written.
+//! **Purpose.** The transport through `/dev/fuse`: reads a request, lets the server answer it, and
+//! writes the reply.
 //!
-//! **Model.** A worker has a descriptor and buffers of its own.
+//! **Model.** Each worker has a descriptor and buffers of its own.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -36,7 +37,7 @@ pub(crate) fn serve(
         }
         match device::send(device, &reply.slices()) {
             Ok(Sent::Arrived) => {}
-            Ok(Sent::Unwanted) => server.take_back(&mut reply),
+            Ok(Sent::Unwanted) => server.undo_lookups(&mut reply),
             Err(error) => tracing::error!(%error, "a reply was refused"),
         }
         if let Answered::Farewell(ended) = answered {

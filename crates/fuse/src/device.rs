@@ -1,4 +1,4 @@
-//! **Purpose.** A descriptor of `/dev/fuse`: requests come from it, replies and notices go into it.
+//! **Purpose.** Reads requests from a descriptor of `/dev/fuse`, and writes replies and notices.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,33 +8,33 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{InvalidInodeOut, NOTIFY_INVAL_INODE, OutHeader};
 
-/// What reading a request came to.
+/// The result of reading a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// A request of so many bytes.
+    /// A request of this many bytes.
     Request(usize),
     /// The file system was unmounted.
     Unmounted,
 }
 
-/// What became of a reply.
+/// The result of sending a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     Arrived,
-    /// Nobody waits for it any more.
+    /// No process waits for it any more.
     Unwanted,
 }
 
 /// Waits for a request, and puts it into `buffer`.
 ///
 /// # Errors
-/// Those of the device, but for those that say to try again.
+/// Those of the device, except temporary ones.
 pub(crate) fn receive(device: &impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     loop {
         match rustix::io::read(device, &mut *buffer) {
             Ok(0) | Err(Errno::NODEV) => return Ok(Received::Unmounted),
             Ok(len) => return Ok(Received::Request(len)),
-            // NOENT: whoever asked was interrupted before the request was read.
+            // NOENT: the process was interrupted before its request was read.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
@@ -56,11 +56,10 @@ pub(crate) fn send(device: &impl AsFd, reply: &[IoSlice<'_>]) -> Result<Sent, Er
     }
 }
 
-/// Has the kernel ask for the attributes of a node when it next needs them. What it does not know
-/// it need not forget.
-pub(crate) fn forget_attributes(device: &impl AsFd, node: u64) {
-    /// What is kept of the content stays.
-    const NO_CONTENT: i64 = -1;
+/// Invalidates the attributes of a node in the kernel's cache, if it has cached them.
+pub(crate) fn invalidate_attributes(device: &impl AsFd, node: u64) {
+    /// A negative offset keeps the cached pages.
+    const KEEP_PAGES: i64 = -1;
     let notice = InvalidInodeOut {
         header: OutHeader {
             len: u32::try_from(size_of::<InvalidInodeOut>()).unwrap_or(u32::MAX),
@@ -68,16 +67,16 @@ pub(crate) fn forget_attributes(device: &impl AsFd, node: u64) {
             unique: 0,
         },
         ino: node,
-        off: NO_CONTENT,
+        off: KEEP_PAGES,
         len: 0,
     };
     if let Err(error) = send(device, &[IoSlice::new(notice.as_bytes())]) {
-        tracing::warn!(node, %error, "the kernel goes on with the attributes that it knows");
+        tracing::warn!(node, %error, "attributes in the kernel's cache are not invalidated");
     }
 }
 
-/// A descriptor for one more worker: one of its own where the kernel can, so that workers share no
-/// queue of requests under way; else the same.
+/// A descriptor for one more worker: a clone if the kernel supports that, so that workers share no
+/// queue of requests in progress; else a duplicate.
 ///
 /// # Errors
 /// Those of the host: too many open files.

@@ -1,15 +1,15 @@
-//! **Purpose.** A block device as the only file of a mount: what somebody else's file system, on a
-//! loop device on that file, does to a device of ours is seen call by call.
+//! **Purpose.** A block device as the only file of a mount. Another file system on a loop device on
+//! that file can then be observed through our block device interface.
 //!
-//! **Not here.** What is done with the calls: the device records them, or fails.
+//! **Not here.** Recording the calls, and injecting errors: the device does that.
 //!
-//! **Model.** One directory with one file, which is as long as the device. The kernel keeps none of
-//! its pages (`FOPEN_DIRECT_IO`), so a read or a write of the file is one of the device, and fsync
-//! is its flush. Writes of different places come at the same time. Punching holes and zeroing write
-//! zeroes. The directory is not listed; whoever knows the name finds the file.
+//! **Model.** One directory with one file, which is as long as the device. The kernel caches none
+//! of its pages (`FOPEN_DIRECT_IO`), so a read or a write of the file is one of the device, and
+//! fsync is its flush. Writes to different ranges may be concurrent. Punching holes and zeroing
+//! write zeroes. The directory cannot be listed; the file is found by its name.
 //!
-//! **Invariants.** A request is answered when the device has done it. So what was acknowledged
-//! before a flush was asked for is covered by the flush.
+//! **Invariants.** A request is answered when the device has completed it. So a flush covers all
+//! writes that were acknowledged before it was requested.
 
 use std::io;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use std::ops::Range;
 use fourscore::block::BlockDevice;
 
 use crate::abi::{
-    Attr, AttrOut, EntryOut, FallocateIn, OpenOut, ROOT_ID, ReadIn, SetattrIn, StatfsOut, WriteIn,
-    WriteOut, fattr, fopen, opcode,
+    Attr, AttrOut, EntryOut, FallocateIn, InHeader, OpenOut, ROOT_ID, ReadIn, SetattrIn, StatfsOut,
+    WriteIn, WriteOut, fattr, fopen, opcode,
 };
-use crate::negotiate::Ticks;
+use crate::negotiate::Granularity;
 use crate::reply::{Errno, Reply};
 use crate::request::{Arguments, Request};
 use crate::serve::{Answered, Serve};
@@ -35,12 +35,12 @@ const VALID_SECS: u64 = 24 * 60 * 60;
 const BLOCK_BYTES: u32 = 4096;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
-/// Writes of the file that do not make it longer need not wait for each other.
+/// Writes that do not extend the file may be concurrent.
 const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 const ENOENT: Errno = Errno(libc::ENOENT);
 
-/// Serves a mount until it is unmounted and nobody has the file open. Calls `ready` when it can be
-/// used. What was written and not flushed is the device's business then.
+/// Serves a mount until it is unmounted and the file is closed. Calls `ready` when the mount can be
+/// used. Does not flush the device at the end.
 ///
 /// # Errors
 /// As [`Session::serve`].
@@ -51,7 +51,7 @@ pub fn serve(
 ) -> io::Result<()> {
     session.serve_with(
         |_| DeviceFile { device },
-        Ticks::Nanoseconds,
+        Granularity::Nanoseconds,
         ready,
         &|_| (),
     )
@@ -68,22 +68,22 @@ impl Serve for DeviceFile<'_> {
         if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
             return Answered::WithoutReply;
         }
-        let result = self.done((header.opcode, header.nodeid), request.arguments(), reply);
+        let result = self.handle(&header, request.arguments(), reply);
         reply.finish(header.unique, result);
         Answered::WithReply
     }
 
-    fn take_back(&self, _reply: &mut Reply) {}
+    fn undo_lookups(&self, _reply: &mut Reply) {}
 }
 
 impl DeviceFile<'_> {
-    fn done(
+    fn handle(
         &self,
-        asked: (u32, u64),
+        header: &InHeader,
         mut arguments: Arguments<'_>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        match asked {
+        match (header.opcode, header.nodeid) {
             (opcode::LOOKUP, ROOT_ID) if arguments.name()? == NAME.as_bytes() => {
                 reply.push(&EntryOut {
                     nodeid: NODE,
@@ -94,12 +94,12 @@ impl DeviceFile<'_> {
                 })
             }
             (opcode::LOOKUP, _) => Err(ENOENT),
-            (opcode::GETATTR, node) => self.tell_attributes(node, reply),
+            (opcode::GETATTR, node) => self.push_attributes(node, reply),
             (opcode::SETATTR, node) => {
                 let wanted: SetattrIn = arguments.take()?;
-                // A device is as long as it is; times and owners are not kept.
+                // The size cannot change; times and owners are not stored.
                 match wanted.valid & fattr::SIZE {
-                    0 => self.tell_attributes(node, reply),
+                    0 => self.push_attributes(node, reply),
                     _ => Err(Errno::PERM),
                 }
             }
@@ -161,7 +161,7 @@ impl DeviceFile<'_> {
         }
     }
 
-    fn tell_attributes(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
+    fn push_attributes(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
         reply.push(&AttrOut {
             attr_valid: VALID_SECS,
             attr: self.attr(node),
@@ -169,15 +169,15 @@ impl DeviceFile<'_> {
         })
     }
 
-    /// Behind the end there is nothing.
+    /// Reads up to the end of the device.
     fn read(&self, wanted: &ReadIn, reply: &mut Reply) -> Result<(), Errno> {
         let left = self.device.len_bytes().saturating_sub(wanted.offset);
         let len = left.min(wanted.size.into());
         let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         if len > 0 {
-            let room = reply.room(len)?;
+            let space = reply.space(len)?;
             self.device
-                .read_at(room, wanted.offset)
+                .read_at(space, wanted.offset)
                 .map_err(|error| errno_of(&error))?;
             reply.grow(len);
         }
@@ -211,14 +211,14 @@ mod tests {
     use zerocopy::{FromBytes, Immutable, IntoBytes};
 
     use super::*;
-    use crate::abi::InHeader;
 
     const LEN_BYTES: usize = 8192;
 
-    /// Asks as the kernel does; gives the body of the reply.
-    fn ask(
+    /// Sends a request as the kernel does; returns the body of the reply.
+    fn request(
         device: &RecordingDevice,
-        (opcode, nodeid): (u32, u64),
+        opcode: u32,
+        nodeid: u64,
         arguments: &(impl IntoBytes + Immutable),
         payload: &[u8],
     ) -> Result<Vec<u8>, i32> {
@@ -244,11 +244,11 @@ mod tests {
     fn calls_of_the_file_are_calls_of_the_device() {
         let base = Arc::new(RamDevice::from_bytes(&[7; LEN_BYTES]));
         let device = RecordingDevice::new(base);
-        let found = ask(&device, (opcode::LOOKUP, ROOT_ID), &(), b"device\0").expect("there");
+        let found = request(&device, opcode::LOOKUP, ROOT_ID, &(), b"device\0").expect("there");
         let (entry, _) = EntryOut::read_from_prefix(&found).expect("whole");
         assert_eq!((entry.nodeid, entry.attr.size), (NODE, 8192));
         assert_eq!(
-            ask(&device, (opcode::LOOKUP, ROOT_ID), &(), b"other\0"),
+            request(&device, opcode::LOOKUP, ROOT_ID, &(), b"other\0"),
             Err(libc::ENOENT)
         );
         let write = WriteIn {
@@ -256,8 +256,8 @@ mod tests {
             size: 4,
             ..WriteIn::default()
         };
-        ask(&device, (opcode::WRITE, NODE), &write, b"four").expect("written");
-        ask(&device, (opcode::FSYNC, NODE), &[0_u32; 4], b"").expect("flushed");
+        request(&device, opcode::WRITE, NODE, &write, b"four").expect("written");
+        request(&device, opcode::FSYNC, NODE, &[0_u32; 4], b"").expect("flushed");
         let zero = |mode: i32, offset: u64, length: u64| {
             let wanted = FallocateIn {
                 offset,
@@ -265,7 +265,7 @@ mod tests {
                 mode: mode.cast_unsigned(),
                 ..FallocateIn::default()
             };
-            ask(&device, (opcode::FALLOCATE, NODE), &wanted, b"")
+            request(&device, opcode::FALLOCATE, NODE, &wanted, b"")
         };
         let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         zero(punch, 1024, 512).expect("zeroed");
@@ -277,8 +277,8 @@ mod tests {
             size: 1 << 20,
             ..ReadIn::default()
         };
-        let bytes = ask(&device, (opcode::READ, NODE), &read, b"").expect("read");
-        assert_eq!(bytes.len(), LEN_BYTES - 514, "as far as there is something");
+        let bytes = request(&device, opcode::READ, NODE, &read, b"").expect("read");
+        assert_eq!(bytes.len(), LEN_BYTES - 514, "up to the end");
         assert_eq!((&bytes[..2], bytes[2]), (&b"ur"[..], 7));
         assert_eq!(bytes[1024 - 514..][..513], [&[0; 512][..], &[7]].concat());
         let shorter = SetattrIn {
@@ -286,7 +286,7 @@ mod tests {
             ..SetattrIn::default()
         };
         assert_eq!(
-            ask(&device, (opcode::SETATTR, NODE), &shorter, b""),
+            request(&device, opcode::SETATTR, NODE, &shorter, b""),
             Err(libc::EPERM)
         );
         let events = device.events();

@@ -1,9 +1,9 @@
-//! **Purpose.** How long requests took, by operation, from when they were read to when their
-//! replies were made.
+//! **Purpose.** Latency histograms of requests by operation, from reading a request to its complete
+//! reply.
 //!
-//! **Model.** A histogram for each operation: bucket 0 is what took less than a microsecond, bucket
-//! n what took less than 2^n, the last one everything longer. The counts and the sum of the times
-//! are kept for each core and added when somebody asks.
+//! **Model.** A histogram for each operation: bucket 0 counts times below one microsecond, bucket n
+//! times below 2^n, the last one everything longer. The counts and the sum of the times are kept
+//! per core and added up by readers.
 //!
 //! **Locking.** None. A request adds to two words of its core.
 
@@ -19,7 +19,7 @@ const BUCKETS: usize = 23;
 /// A histogram and the sum of its times, in nanoseconds.
 const WORDS: usize = BUCKETS + 1;
 
-/// The operations, by their names in `linux/fuse.h`. Others are counted nowhere.
+/// The operations, by their names in `linux/fuse.h`. Others are not counted.
 const OPERATIONS: &[(u32, &str)] = &[
     (opcode::LOOKUP, "LOOKUP"),
     (opcode::FORGET, "FORGET"),
@@ -60,26 +60,26 @@ const OPERATIONS: &[(u32, &str)] = &[
     (opcode::STATX, "STATX"),
     (opcode::COPY_FILE_RANGE_64, "COPY_FILE_RANGE_64"),
 ];
-/// One more than the greatest number of an operation.
+/// One more than the largest opcode.
 const NUMBERS: usize = opcode::COPY_FILE_RANGE_64 as usize + 1;
 
-/// How long the requests of a mount took.
+/// The latencies of a mount's requests.
 #[derive(Debug)]
 pub struct Latencies {
     cores: PerCore<Box<[AtomicU64]>>,
 }
 
-/// How long the requests of one operation took.
+/// The latencies of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationTimes {
     /// Its name in `linux/fuse.h`.
     pub name: &'static str,
-    /// How many there were.
+    /// The number of requests.
     pub requests: u64,
-    /// How long they took together.
+    /// The sum of their times.
     pub total: Duration,
-    /// How many took less than 2^i microseconds, and not less than half of that, for i from 0 on;
-    /// the last one counts all that took longer.
+    /// `[i]` counts times below 2^i microseconds and at least half of that; the last entry counts
+    /// all longer times.
     pub histogram: Vec<u64>,
 }
 
@@ -105,7 +105,7 @@ impl Latencies {
         }
     }
 
-    /// What was noted so far, without operations that nobody asked for.
+    /// The latencies so far, without operations that did not occur.
     #[must_use]
     pub fn told(&self) -> Vec<OperationTimes> {
         let told = OPERATIONS.iter().map(|(number, name)| {
@@ -145,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_is_told() {
+    fn noted_requests_are_reported() {
         let latencies = Latencies::new();
         assert_eq!(latencies.told(), []);
         for _ in 0..3 {
             latencies.note(opcode::WRITE, Instant::now());
         }
-        // What nobody knows is no matter.
+        // An unknown opcode is ignored.
         latencies.note(u32::MAX, Instant::now());
         let told = latencies.told();
         assert_eq!(

@@ -1,5 +1,5 @@
-//! **Purpose.** ext4 mounted without the kernel's ext4: requests of Linux's FUSE, each answered by
-//! one call of the library.
+//! **Purpose.** Mounts a file system through Linux's FUSE: translates each request into one call of
+//! the library, and its result into the reply.
 //!
 //! ```no_run
 //! use fourscore::block::{DeviceOptions, open_path};
@@ -10,49 +10,48 @@
 //! let device = open_path("disk.ext4".as_ref(), DeviceOptions::read_write())?;
 //! let fs = Fs::mount(Arc::new(device), &MountOptions::new())?;
 //! let session = Session::mount("mnt".as_ref(), &SessionOptions::default())?;
-//! // Until somebody unmounts it.
+//! // Returns when the file system is unmounted.
 //! session.serve(&fs, || Ok(println!("mounted")), |_| std::process::exit(0))?;
 //! fs.unmount()?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! **Not here.** What a file system is; there is no logic in this crate but that of the protocol.
-//! Who may do what: the kernel asks that itself (`default_permissions`), from the owners, modes and
-//! access control lists that it gets from here.
+//! **Not here.** File system logic: this crate implements the protocol only. Permission checks: the
+//! kernel makes them (`default_permissions`), from the owners, modes and access control lists that
+//! it gets from here.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `abi` | the structures of `linux/fuse.h` |
-//! | `request` | a request, taken apart; any bytes are a request or an error |
-//! | `reply` | the buffer that replies are made in |
-//! | `server` | from a request to a call of the library and its reply; needs no kernel |
-//! | `null` | (feature `null`) what the others are measured against |
+//! | `request` | parsing requests; any bytes are a request or an error |
+//! | `reply` | the reply buffer, error numbers |
+//! | `server` | requests to library calls to replies; needs no kernel |
+//! | `null` | (feature `null`) a null file system: the baseline of benchmarks |
 //! | `device_file` | (feature `device-file`) a block device as the only file of a mount |
-//! | `latencies` | how long requests took |
-//! | `nodes` | which inodes the kernel knows, counted |
-//! | `listing` | directories that are open, and the cookies of their entries |
-//! | `negotiate` | what the kernel offers and what is taken of it |
-//! | `options` | the words of mount(8) that concern a mount and not a file system |
-//! | `anchor` | what lets unmounting wait for the server |
-//! | `mount` | making and ending mounts, as root and through fusermount3 |
-//! | `serve` | what requests are handed to, whichever way they come |
+//! | `latencies` | latency histograms of requests |
+//! | `nodes` | lookup counts of inodes |
+//! | `listing` | open directories, and the cookies of their entries |
+//! | `negotiate` | the INIT request: features of the kernel and of this server |
+//! | `options` | mount options of FUSE, not of ext4 |
+//! | `anchor` | a loop device under a mount, so that unmounting waits for the server |
+//! | `mount` | mounting and unmounting, as root and through fusermount3 |
+//! | `serve` | the interface between transports and servers |
 //! | `classic` | requests through `/dev/fuse` |
-//! | `ring` | requests through rings of io_uring |
-//! | `processors` | for each of which there is a queue of requests |
+//! | `ring` | requests through ring queues (FUSE over io_uring) |
+//! | `processors` | the processors of the host, one ring queue for each |
 //! | `device` | `/dev/fuse`: a descriptor for each worker |
-//! | `clone_device` | the one system call that has no safe wrapper |
-//! | [`sandbox`] | what a server gives up before it looks at an image |
-//! | `session` | a mount and its workers |
+//! | `clone_device` | the ioctl that clones such a descriptor |
+//! | [`sandbox`] | dropping privileges before an image is read |
+//! | `session` | a mount and its worker threads |
 //!
 //! # Locking
-//! Workers share the tables of `nodes` and `listing`, in shards, and nothing else. No lock of this
-//! crate is held while the library is called, but that of a directory that is being listed, which
-//! only users of one open directory share.
+//! Workers share only the sharded tables of `nodes` and `listing`. No lock of this crate is held
+//! while the library is called, except that of an open directory while it is listed.
 //!
 //! # Crash safety
-//! That of the library: when the server dies, the journal of the image is recovered by the next
-//! mount. What the kernel has in its page cache only is lost, as when the machine dies.
+//! That of the library: if the server dies, the next mount recovers the image's journal. Data that
+//! is only in the kernel's page cache is lost, as in a crash of the machine.
 #![deny(unsafe_code)]
 
 mod abi;

@@ -1,12 +1,13 @@
-//! **Purpose.** Directories that are open, and the cookies by which the kernel goes on with a list.
+//! **Purpose.** Listings of open directories, and the cookies with which the kernel continues a
+//! listing.
 //!
-//! **Model.** The cookie of an entry is the hash of its name, 63 bits of it, and a list is in the
-//! order of cookies: so a cookie means the same place whatever was made or removed meanwhile, in
-//! this open directory and in the next one. `.` and `..` come first. Names with equal hashes, of
-//! which only a forger makes two, get the cookies that follow.
+//! **Model.** The cookie of an entry is the hash of its name, 63 bits of it, and a listing is in
+//! the order of cookies. So a cookie means the same position whatever was created or removed
+//! meanwhile, in this open directory and in the next one. `.` and `..` come first. Names with equal
+//! hashes, which only occur in a malicious image, get the cookies that follow.
 //!
-//! A list is made when it is first read and whenever it is read from the start again, and is kept
-//! in memory until the directory is closed.
+//! A listing is made when it is first read and whenever it is read from the start again, and is
+//! kept in memory until the directory is closed.
 //!
 //! **Locking.** A shard's lock to find an open directory, then the directory's own.
 
@@ -42,10 +43,10 @@ struct Entry {
     name: std::ops::Range<usize>,
 }
 
-/// An entry as it is told.
+/// An entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listed<'l> {
-    /// Where the list goes on behind it.
+    /// The position after the entry.
     pub(crate) cookie: u64,
     pub(crate) inode: InodeNr,
     pub(crate) file_type: Option<FileType>,
@@ -53,7 +54,7 @@ pub(crate) struct Listed<'l> {
 }
 
 impl Listing {
-    /// Makes the list, if it is read from the start or was not made yet.
+    /// Makes the listing, if it is read from the start or was not made yet.
     ///
     /// # Errors
     /// As [`Fs::for_each_entry`].
@@ -89,7 +90,7 @@ impl Listing {
         Ok(())
     }
 
-    /// The entries behind the cookie `from`.
+    /// The entries after the cookie `from`.
     pub(crate) fn after(&self, from: u64) -> impl Iterator<Item = Listed<'_>> {
         let first = self.entries.partition_point(|entry| entry.cookie <= from);
         self.entries[first..].iter().map(|entry| Listed {
@@ -107,15 +108,15 @@ fn cookie(hasher: &NameHasher, name: &[u8]) -> u64 {
         b".." => DOT_DOT,
         _ => {
             let hash = hasher.hash(name);
-            // The lowest bit of the hash is always clear, and the highest must be, since the
-            // kernel's offsets have a sign.
+            // The lowest bit of the hash is always clear; the highest bit of the cookie must be
+            // clear, since the kernel's offsets are signed.
             let bits = u64::from(hash.hash >> 1) << 32 | u64::from(hash.minor_hash);
             bits.max(FIRST_HASH)
         }
     }
 }
 
-/// The directories that are open, by their handles.
+/// The open directories, by their file handles.
 #[derive(Debug)]
 pub(crate) struct Listings {
     shards: Box<[CachePadded<Shard>]>,
@@ -139,7 +140,7 @@ impl Listings {
         &self.shards[index]
     }
 
-    /// Opens a directory: a new handle.
+    /// Opens a directory: returns a new file handle.
     pub(crate) fn open(&self) -> u64 {
         let index = CoreNr::current().index() % SHARDS;
         let shard = &self.shards[index];
@@ -149,7 +150,7 @@ impl Listings {
         handle
     }
 
-    /// The list of an open directory.
+    /// The listing of an open directory.
     ///
     /// # Errors
     /// `EBADF` for a handle that is not open.

@@ -1,11 +1,11 @@
-//! **Purpose.** Making and ending mounts: by the system call as root, else through `fusermount3`,
-//! which has the rights that a user has not.
+//! **Purpose.** Mounts and unmounts: by system calls as root, else through `fusermount3`, which is
+//! set-user-ID root.
 //!
-//! **Model.** The kernel knows a mount by the descriptor of `/dev/fuse` that it was made with.
-//! `fusermount3` opens one, mounts, and sends it back through a socket. A mount made by root waits
-//! for the server when it is unmounted (see `anchor`), where the host has loop devices. Either way
-//! `/proc/mounts` calls it after the image, unless the host lets this process make no nodes of
-//! devices: a mount that waits is then called after its loop device.
+//! **Model.** The kernel identifies a mount by the descriptor of `/dev/fuse` with which it was
+//! made. `fusermount3` opens one, mounts, and sends the descriptor back through a socket.
+//! Unmounting a mount made by root waits for the server (see `anchor`), if the host has loop
+//! devices. The source in `/proc/mounts` is the image; only if this process may not make device
+//! nodes is it the loop device.
 //!
 //! **References.** mount(2), fsopen(2), fusermount3(1); its environment variable `_FUSE_COMMFD`.
 
@@ -30,9 +30,9 @@ use crate::options::{Permissions, SessionOptions};
 
 /// The helper of the package fuse3.
 const HELPER: &str = "fusermount3";
-/// What `mount -t` and `/proc/mounts` call it.
+/// The file system type in `mount -t` and `/proc/mounts`.
 const TYPE: &str = "fuse.fourscore";
-/// What stands in the place of `fuse` on a block device.
+/// The file system type on a block device.
 const BLOCK_TYPE: &str = "fuseblk";
 const SUBTYPE: &str = "fourscore";
 
@@ -43,11 +43,11 @@ pub enum MountError {
     /// The mount point cannot be used.
     #[error("{0}")]
     Point(io::Error),
-    /// The mount point is no directory.
+    /// The mount point is not a directory.
     #[error("not a directory")]
     NotADirectory,
-    /// The mount point has something in it, which the mount would hide.
-    #[error("not empty (give the option nonempty to hide what is in it)")]
+    /// The mount point is not empty: the mount would hide its entries.
+    #[error("not empty (the option nonempty mounts over its entries)")]
     NotEmpty,
     /// `/dev/fuse` cannot be opened.
     #[error("/dev/fuse: {0} (is the kernel's module fuse loaded?)")]
@@ -58,7 +58,7 @@ pub enum MountError {
     /// `fusermount3` could not be run.
     #[error("fusermount3: {0} (install the package fuse3, or mount as root)")]
     NoHelper(io::Error),
-    /// `fusermount3` refused the mount, and says why.
+    /// `fusermount3` refused the mount, with this message.
     #[error("{0}")]
     HelperRefused(String),
 }
@@ -76,12 +76,12 @@ enum Way {
     Helper,
 }
 
-/// Mounts on the directory `point`; gives the descriptor for the first worker.
+/// Mounts on the directory `point`; returns the descriptor for the first worker.
 pub(crate) fn mount(
     point: &Path,
     options: &SessionOptions,
 ) -> Result<(OwnedFd, Unmounter), MountError> {
-    // It is unmounted by this name later on, wherever the process stands then.
+    // Unmounting uses this path later, whatever the working directory is then.
     let point = std::fs::canonicalize(point).map_err(MountError::Point)?;
     if !point.metadata().map_err(MountError::Point)?.is_dir() {
         return Err(MountError::NotADirectory);
@@ -99,26 +99,26 @@ pub(crate) fn mount(
     Ok((device, unmounter))
 }
 
-/// What the kernel is told of a mount, whichever of its interfaces makes it.
-struct Told {
-    parameters: Vec<(&'static str, Option<String>)>,
+/// The parameters of a mount, for mount(2) and for fsopen(2).
+struct Parameters {
+    options: Vec<(&'static str, Option<String>)>,
     flags: MountFlags,
     attributes: MountAttrFlags,
 }
 
-impl Told {
+impl Parameters {
     fn of(device: &OwnedFd, options: &SessionOptions) -> Self {
-        let mut parameters = vec![
+        let mut mount_options = vec![
             ("fd", Some(device.as_raw_fd().to_string())),
             ("rootmode", Some("40000".into())),
             ("user_id", Some(rustix::process::getuid().to_string())),
             ("group_id", Some(rustix::process::getgid().to_string())),
         ];
         if options.permissions == Permissions::Kernel {
-            parameters.push(("default_permissions", None));
+            mount_options.push(("default_permissions", None));
         }
         if options.is_for_all {
-            parameters.push(("allow_other", None));
+            mount_options.push(("allow_other", None));
         }
         let switches = [
             (
@@ -148,22 +148,22 @@ impl Told {
             attributes |= attribute;
         }
         Self {
-            parameters,
+            options: mount_options,
             flags,
             attributes,
         }
     }
 
-    /// The same on a block device.
+    /// Adds the parameters of a mount on a block device.
     fn on_device(mut self) -> Self {
         let bytes = Some(anchor::BLOCK_BYTES.to_string());
-        self.parameters.push(("blksize", bytes));
+        self.options.push(("blksize", bytes));
         self
     }
 
     /// Mounts by mount(2).
     fn mount(&self, source: &OsStr, kind: &str, point: &Path) -> Result<(), Errno> {
-        let words = self.parameters.iter().map(|(name, value)| match value {
+        let words = self.options.iter().map(|(name, value)| match value {
             Some(value) => format!("{name}={value}"),
             None => (*name).to_owned(),
         });
@@ -172,12 +172,12 @@ impl Told {
         rustix::mount::mount(source, point, kind, self.flags, words.as_c_str())
     }
 
-    /// Makes a mount on the block device at `source`, attached nowhere yet.
+    /// Makes a detached mount on the block device at `source`.
     fn detached(&self, source: &OsStr) -> Result<OwnedFd, Errno> {
         let context = rustix::mount::fsopen(BLOCK_TYPE, FsOpenFlags::FSOPEN_CLOEXEC)?;
         rustix::mount::fsconfig_set_string(&context, "source", source)?;
         rustix::mount::fsconfig_set_string(&context, "subtype", SUBTYPE)?;
-        for (name, value) in &self.parameters {
+        for (name, value) in &self.options {
             match value {
                 Some(value) => rustix::mount::fsconfig_set_string(&context, *name, value)?,
                 None => rustix::mount::fsconfig_set_flag(&context, *name)?,
@@ -191,14 +191,15 @@ impl Told {
     }
 }
 
-/// Each attempt has a descriptor of its own, since one that failed may have used its up.
+/// Mounts as root, on a loop device if possible. Each attempt opens its own descriptor, because a
+/// failed mount may have consumed it.
 fn by_system_call(point: &Path, options: &SessionOptions) -> Result<OwnedFd, MountError> {
     match on_block_device(point, options) {
         Ok(device) => return Ok(device),
         Err(error) => tracing::debug!(%error, "umount will not wait for the server"),
     }
     let device = fuse_device().map_err(|errno| MountError::Device(errno.into()))?;
-    let mounted = Told::of(&device, options).mount(&options.source, TYPE, point);
+    let mounted = Parameters::of(&device, options).mount(&options.source, TYPE, point);
     mounted.map_err(|errno| MountError::Refused(errno.into()))?;
     Ok(device)
 }
@@ -208,17 +209,18 @@ fn fuse_device() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/dev/fuse", flags, Mode::empty())
 }
 
-/// Mounts such that umount waits for the server, under the name of the image if possible.
+/// Mounts on a loop device, so that umount waits for the server; with the image as source if
+/// possible.
 fn on_block_device(point: &Path, options: &SessionOptions) -> Result<OwnedFd, Errno> {
     let anchor = Anchor::new(&options.source)?;
     match under_name_of_image(&anchor, point, options) {
         Ok(device) => return Ok(device),
-        Err(error) => tracing::debug!(%error, "the mount is called after its loop device"),
+        Err(error) => tracing::debug!(%error, "the source of the mount is its loop device"),
     }
     let device = fuse_device()?;
     let kind = format!("{BLOCK_TYPE}.{SUBTYPE}");
-    let told = Told::of(&device, options).on_device();
-    told.mount(anchor.path.as_ref(), &kind, point)?;
+    let parameters = Parameters::of(&device, options).on_device();
+    parameters.mount(anchor.path.as_ref(), &kind, point)?;
     Ok(device)
 }
 
@@ -228,9 +230,9 @@ fn under_name_of_image(
     options: &SessionOptions,
 ) -> Result<OwnedFd, Errno> {
     let device = fuse_device()?;
-    let told = Told::of(&device, options).on_device();
+    let parameters = Parameters::of(&device, options).on_device();
     let source = &options.source;
-    let mount = anchor.under_name(source, || told.detached(source))?;
+    let mount = anchor.under_name(source, || parameters.detached(source))?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     rustix::mount::move_mount(&mount, "", rustix::fs::CWD, point, flags)?;
     Ok(device)
@@ -279,7 +281,7 @@ fn through_helper(point: &Path, options: &SessionOptions) -> Result<OwnedFd, Mou
     }
 }
 
-/// The descriptor that comes through a socket; `None` if it is closed without one.
+/// Receives a descriptor through a socket; `None` if the socket is closed without one.
 fn received(socket: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -295,19 +297,19 @@ fn received(socket: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
     Ok(None)
 }
 
-/// What a helper said, as one line.
+/// The error output of the helper, as one line.
 fn one_line(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let said: Vec<&str> = said.lines().map(str::trim).collect();
     match said.join("; ") {
-        nothing if nothing.is_empty() => format!("{HELPER} failed without a word"),
+        nothing if nothing.is_empty() => format!("{HELPER} failed without a message"),
         said => said,
     }
 }
 
 impl Unmounter {
-    /// What ends the mount on `point`, for another process than the one that made it. The name is
-    /// taken as it is: it must be absolute and lead through no symbolic link.
+    /// The unmounter of the mount on `point`, for another process than the one that made the mount.
+    /// The path is used as it is: it must be absolute and contain no symbolic link.
     #[must_use]
     pub fn of(point: PathBuf) -> Self {
         let way = match rustix::process::geteuid().is_root() {
@@ -317,17 +319,17 @@ impl Unmounter {
         Self { point, way }
     }
 
-    /// Where it is mounted, by a name that holds wherever the process stands.
+    /// The mount point, as an absolute path.
     #[must_use]
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// Writes what the kernel holds back, and takes the mount away. Whoever has something open on
-    /// it keeps it: [`Session::serve`](crate::Session::serve) returns when the last one is done.
+    /// Unmounts, after the kernel's dirty pages have been written. Open files stay usable:
+    /// [`Session::serve`](crate::Session::serve) returns when the last one is closed.
     ///
     /// # Errors
-    /// `InvalidInput` where it is not mounted any more.
+    /// `InvalidInput` if it is not mounted any more.
     pub fn unmount(&self) -> io::Result<()> {
         match self.way {
             Way::SystemCall => {
@@ -339,51 +341,52 @@ impl Unmounter {
                 let lazily = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
                 Ok(rustix::mount::unmount(&self.point, lazily)?)
             }
-            Way::Helper => match self.helped("-u") {
+            Way::Helper => match self.run_helper("-u") {
                 Ok(()) => Ok(()),
                 Err(_) => {
                     self.write_back();
-                    self.helped("-uz")
+                    self.run_helper("-uz")
                 }
             },
         }
     }
 
-    /// Takes away the mount with this root, which nobody serves any more, and no other one that has
-    /// come to its place meanwhile. Through fusermount3 only the place can be named.
+    /// Detaches the mount with this root directory, whose server has ended, and no other mount that
+    /// was made at the same mount point meanwhile. Through fusermount3 only the mount point can be
+    /// given.
     pub fn abandon_root(&self, root: &OwnedFd) {
         if self.way == Way::Helper {
             return self.abandon();
         }
         let root = format!("/proc/self/fd/{}", root.as_raw_fd());
-        // Whoever was quicker has taken it away.
+        // Fails if the mount has been detached already.
         if let Err(error) = rustix::mount::unmount(root, UnmountFlags::DETACH) {
-            tracing::debug!(%error, "the mount is gone already");
+            tracing::debug!(%error, "the mount has been removed already");
         }
     }
 
-    /// Takes away a mount that nobody serves any more, or will.
+    /// Detaches a mount that has no server any more.
     pub fn abandon(&self) {
         let lazily = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         let gone = match self.way {
             Way::SystemCall => rustix::mount::unmount(&self.point, lazily).map_err(io::Error::from),
-            Way::Helper => self.helped("-uz"),
+            Way::Helper => self.run_helper("-uz"),
         };
         if let Err(error) = gone {
-            tracing::warn!(%error, "the mount is left behind");
+            tracing::warn!(%error, "the mount could not be removed");
         }
     }
 
-    /// Has the kernel write what it holds back; what cannot be written, its owner is told of.
+    /// Lets the kernel write its dirty pages. Errors are also reported to the processes that sync.
     fn write_back(&self) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&self.point, flags, Mode::empty());
         if let Err(error) = root.and_then(rustix::fs::syncfs) {
-            tracing::warn!(%error, "what the kernel holds could not be written back");
+            tracing::warn!(%error, "dirty pages of the kernel could not be written back");
         }
     }
 
-    fn helped(&self, how: &str) -> io::Result<()> {
+    fn run_helper(&self, how: &str) -> io::Result<()> {
         let mut helper = Command::new(HELPER);
         helper.args([how, "-q", "--"]).arg(&self.point);
         let status = helper.stdin(Stdio::null()).stdout(Stdio::null()).status()?;

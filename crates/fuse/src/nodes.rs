@@ -1,17 +1,17 @@
-//! **Purpose.** Which inodes the kernel knows. As long as it knows one, its number stays its own,
-//! with a name or without.
+//! **Purpose.** Lookup counts: tracks which inodes the kernel knows, and keeps them from being
+//! freed.
 //!
-//! **Model.** A node is an inode's number; the root's are 1 there and 2 here. Each reply that tells
-//! the kernel of an inode counts one use, and the kernel says with FORGET how many it gives back.
-//! An inode that is in use is open in the library, so a file that was removed while somebody has it
-//! open needs no handle of its own.
+//! **Model.** A node id is an inode's number, except that the root is 1 for FUSE and 2 for ext4.
+//! Each reply that passes an inode to the kernel increments its lookup count, and FORGET requests
+//! decrement it. An inode with a lookup count is open in the library, so a file that is removed
+//! while it is in use needs no file handle of its own.
 //!
-//! A name leads to its inode when that is entered here, since the kernel holds the directory while
-//! it looks up or makes a name, and nobody but the kernel changes the file system.
+//! The name of an inode still refers to it when the inode is entered here: the kernel locks the
+//! directory while it looks up or creates a name, and only the kernel changes the file system.
 //!
-//! The kernel waits for no FORGET, and ends a mount while some are on their way through other
-//! workers. Who takes all uses back therefore waits for those whose inodes are still being closed:
-//! the file system is frozen next, and nothing could be freed then.
+//! The kernel does not wait for FORGET requests, and may end a mount while other workers process
+//! some. So [`Nodes::forget_all`] waits until all inodes are closed: the file system is frozen
+//! next, and nothing could be freed then.
 //!
 //! **Locking.** A shard's lock, never while the library is called.
 
@@ -24,10 +24,10 @@ use fourscore_sync::{CachePadded, Condvar, Mutex};
 use crate::abi::ROOT_ID;
 use crate::reply::Errno;
 
-/// So many that workers seldom meet in one.
+/// Enough that workers seldom contend for one.
 const SHARDS: usize = 256;
 
-/// The inodes in use.
+/// The inodes with a lookup count.
 #[derive(Debug)]
 pub(crate) struct Nodes<'f> {
     fs: &'f Fs,
@@ -38,14 +38,14 @@ pub(crate) struct Nodes<'f> {
 #[derive(Debug, Default)]
 struct Shard<'f> {
     known: Mutex<Known<'f>>,
-    /// That the last one that was being closed is.
+    /// No inode is being closed any more.
     all_closed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Known<'f> {
     nodes: HashMap<InodeNr, Node<'f>>,
-    /// How many were taken out and are not closed yet.
+    /// The number of inodes removed from `nodes` and not closed yet.
     closing: usize,
 }
 
@@ -62,7 +62,7 @@ impl Shard<'_> {
 
 #[derive(Debug)]
 struct Node<'f> {
-    uses: u64,
+    lookups: u64,
     open: OpenInode<&'f Fs>,
 }
 
@@ -70,7 +70,7 @@ impl Node<'_> {
     fn close(self) {
         let inode = self.open.inode();
         if let Err(error) = self.open.close() {
-            tracing::warn!(inode = inode.0, %error, "what is left is freed at the next mount");
+            tracing::warn!(inode = inode.0, %error, "the inode is freed at the next mount");
         }
     }
 }
@@ -88,7 +88,7 @@ impl<'f> Nodes<'f> {
         &self.shards[inode.0 as usize % SHARDS]
     }
 
-    /// The inode of a node.
+    /// The inode of a node id.
     ///
     /// # Errors
     /// `ESTALE` for a number that no inode can have.
@@ -102,7 +102,7 @@ impl<'f> Nodes<'f> {
             .ok_or(Errno::STALE)
     }
 
-    /// The node of an inode.
+    /// The node id of an inode.
     pub(crate) fn node(inode: InodeNr) -> u64 {
         match inode {
             InodeNr::ROOT => ROOT_ID,
@@ -110,53 +110,54 @@ impl<'f> Nodes<'f> {
         }
     }
 
-    /// Counts a use of `inode`.
+    /// Increments the lookup count of `inode`.
     ///
     /// # Errors
-    /// `EUCLEAN` for an inode that no name may lead to; those of [`OpenInode::new`].
-    pub(crate) fn count(&self, inode: InodeNr) -> Result<(), Errno> {
+    /// `EUCLEAN` for a reserved inode, to which no name may refer; those of [`OpenInode::new`].
+    pub(crate) fn count_lookup(&self, inode: InodeNr) -> Result<(), Errno> {
         if inode == InodeNr::ROOT {
             // The kernel knows it for as long as there is a mount.
             return Ok(());
         }
         if !self.fs.superblock().may_be_named(inode) {
-            tracing::warn!(inode = inode.0, "a name leads to a reserved inode");
+            tracing::warn!(inode = inode.0, "a name refers to a reserved inode");
             return Err(Errno::UCLEAN);
         }
         if let Some(node) = self.shard(inode).known.lock().nodes.get_mut(&inode) {
-            node.uses += 1;
+            node.lookups += 1;
             return Ok(());
         }
         self.enter(OpenInode::new(self.fs, inode)?);
         Ok(())
     }
 
-    /// Counts a use of an inode that was just opened.
+    /// Increments the lookup count of an inode that was just opened.
     pub(crate) fn enter(&self, open: OpenInode<&'f Fs>) {
         let inode = open.inode();
         let surplus = match self.shard(inode).known.lock().nodes.entry(inode) {
             Entry::Occupied(mut entry) => {
-                entry.get_mut().uses += 1;
+                entry.get_mut().lookups += 1;
                 Some(open)
             }
             Entry::Vacant(entry) => {
-                entry.insert(Node { uses: 1, open });
+                entry.insert(Node { lookups: 1, open });
                 None
             }
         };
         drop(surplus);
     }
 
-    /// Takes `uses` of `inode` back. If they were the last ones, and no name leads to it, it goes.
-    pub(crate) fn forget(&self, inode: InodeNr, uses: u64) {
+    /// Decrements the lookup count of `inode` by `lookups`. At zero it is closed, and freed if it
+    /// has no link.
+    pub(crate) fn forget(&self, inode: InodeNr, lookups: u64) {
         let shard = self.shard(inode);
         let gone = {
             let mut known = shard.known.lock();
             let Entry::Occupied(mut entry) = known.nodes.entry(inode) else {
                 return;
             };
-            let left = entry.get().uses.saturating_sub(uses);
-            entry.get_mut().uses = left;
+            let left = entry.get().lookups.saturating_sub(lookups);
+            entry.get_mut().lookups = left;
             let gone = (left == 0).then(|| entry.remove());
             known.closing += usize::from(gone.is_some());
             gone
@@ -166,8 +167,8 @@ impl<'f> Nodes<'f> {
         }
     }
 
-    /// Takes all uses back: the kernel knows nothing any more. Waits for those who are about to
-    /// close what they were told to forget.
+    /// Resets all lookup counts: the kernel knows no inode any more. Waits for workers that are
+    /// still closing inodes.
     pub(crate) fn forget_all(&self) {
         for shard in &self.shards {
             let nodes = std::mem::take(&mut shard.known.lock().nodes);
@@ -179,10 +180,10 @@ impl<'f> Nodes<'f> {
         }
     }
 
-    /// How often `inode` is in use.
+    /// The lookup count of `inode`.
     #[cfg(test)]
-    pub(crate) fn uses(&self, inode: InodeNr) -> u64 {
+    pub(crate) fn lookups(&self, inode: InodeNr) -> u64 {
         let known = self.shard(inode).known.lock();
-        known.nodes.get(&inode).map_or(0, |node| node.uses)
+        known.nodes.get(&inode).map_or(0, |node| node.lookups)
     }
 }

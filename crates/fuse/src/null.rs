@@ -1,13 +1,11 @@
-//! **Purpose.** The least that a file system can do for its requests: what others are measured
-//! against, over the same transport and with the same kernel in front.
+//! **Purpose.** A null file system: the baseline of benchmarks, which does as little as possible
+//! for each request, over the same transport and kernel.
 //!
-//! **Model.** Names and attributes are in memory, in shards. A name is known by a hash, so a
-//! directory cannot be listed. Content is dropped: what is read is whatever the buffer holds. Or it
-//! goes to one file, that of every node to the same place: what moving content takes where it is
-//! kept at all.
+//! **Model.** Names and attributes are in memory, in shards. A name is stored as a hash, so a
+//! directory cannot be listed. File data is dropped, and reads return whatever the buffer holds. Or
+//! all files share the data of one file, to include the cost of copying data.
 //!
-//! **Not here.** Checks of what the kernel has checked: it never asks for what it knows not to
-//! work.
+//! **Not here.** Checks that the kernel has made already.
 //!
 //! **Locking.** A shard's lock, one at a time.
 
@@ -24,7 +22,7 @@ use crate::abi::{
     Attr, AttrOut, CreateIn, EntryOut, InHeader, LinkIn, MkdirIn, MknodIn, OpenOut, ROOT_ID,
     ReadIn, Rename2In, RenameIn, SetattrIn, StatfsOut, WriteIn, WriteOut, fattr, fopen, opcode,
 };
-use crate::negotiate::Ticks;
+use crate::negotiate::Granularity;
 use crate::reply::{Errno, Reply};
 use crate::request::{Arguments, Request};
 use crate::serve::{Answered, Serve};
@@ -33,14 +31,14 @@ use crate::session::Session;
 const SHARDS: usize = 256;
 const VALID_SECS: u64 = 24 * 60 * 60;
 const BLOCK_BYTES: u32 = 4096;
-/// More blocks than anybody writes.
+/// The reported size: more blocks than a benchmark writes.
 const BLOCKS: u64 = 1 << 30;
 
 const S_IFDIR: u32 = 0o040_000;
 const S_IFLNK: u32 = 0o120_000;
 
-/// Serves a mount until it is unmounted, with the content in a file or nowhere. Calls `ready` when
-/// it can be used.
+/// Serves a mount until it is unmounted. File data goes to the file `content`, or is dropped. Calls
+/// `ready` when the mount can be used.
 ///
 /// # Errors
 /// As [`Session::serve`].
@@ -49,7 +47,12 @@ pub fn serve(
     content: Option<File>,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
-    session.serve_with(|_| Null::new(content), Ticks::Nanoseconds, ready, &|_| ())
+    session.serve_with(
+        |_| Null::new(content),
+        Granularity::Nanoseconds,
+        ready,
+        &|_| (),
+    )
 }
 
 type Shards<T> = Box<[CachePadded<Mutex<HashMap<u64, T>>>]>;
@@ -78,12 +81,12 @@ impl Serve for Null {
         if matches!(request.header.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
             return Answered::WithoutReply;
         }
-        let result = self.done(&request.header, request.arguments(), reply);
+        let result = self.handle(&request.header, request.arguments(), reply);
         reply.finish(request.header.unique, result);
         Answered::WithReply
     }
 
-    fn take_back(&self, _reply: &mut Reply) {}
+    fn undo_lookups(&self, _reply: &mut Reply) {}
 }
 
 impl Null {
@@ -106,7 +109,7 @@ impl Null {
         null
     }
 
-    fn done(
+    fn handle(
         &self,
         header: &InHeader,
         mut arguments: Arguments<'_>,
@@ -115,13 +118,13 @@ impl Null {
         let node = header.nodeid;
         match header.opcode {
             opcode::LOOKUP => match self.found(node, arguments.name()?) {
-                Some(node) => self.tell(node, reply),
+                Some(node) => self.push_entry(node, reply),
                 None => reply.push(&absent()),
             },
-            opcode::GETATTR => self.tell_attributes(node, reply),
+            opcode::GETATTR => self.push_attributes(node, reply),
             opcode::SETATTR => {
                 self.change(node, &arguments.take()?)?;
-                self.tell_attributes(node, reply)
+                self.push_attributes(node, reply)
             }
             opcode::MKDIR => {
                 let wanted: MkdirIn = arguments.take()?;
@@ -140,7 +143,7 @@ impl Null {
             opcode::LINK => {
                 let wanted: LinkIn = arguments.take()?;
                 self.name(node, arguments.name()?, wanted.oldnodeid);
-                self.tell(wanted.oldnodeid, reply)
+                self.push_entry(wanted.oldnodeid, reply)
             }
             opcode::RENAME => {
                 let wanted: RenameIn = arguments.take()?;
@@ -168,7 +171,7 @@ impl Null {
                 frsize: BLOCK_BYTES,
                 ..StatfsOut::default()
             }),
-            // As a file system that has none: `ENOSYS` would end such requests for good.
+            // No attributes; after `ENOSYS` the kernel would send no such requests any more.
             opcode::GETXATTR | opcode::REMOVEXATTR => Err(Errno::NODATA),
             opcode::READDIR | opcode::READDIRPLUS | opcode::SETXATTR => Ok(()),
             opcode::RELEASE | opcode::RELEASEDIR | opcode::FSYNC | opcode::FSYNCDIR => Ok(()),
@@ -222,7 +225,7 @@ impl Null {
         };
         shard(&self.nodes, node).lock().insert(node, attr);
         self.name(header.nodeid, name, node);
-        self.tell(node, reply)
+        self.push_entry(node, reply)
     }
 
     fn attr(&self, node: u64) -> Result<Attr, Errno> {
@@ -230,7 +233,7 @@ impl Null {
         attr.ok_or(Errno::STALE)
     }
 
-    fn tell(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
+    fn push_entry(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
         reply.push(&EntryOut {
             nodeid: node,
             entry_valid: VALID_SECS,
@@ -240,7 +243,7 @@ impl Null {
         })
     }
 
-    fn tell_attributes(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
+    fn push_attributes(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
         reply.push(&AttrOut {
             attr_valid: VALID_SECS,
             attr: self.attr(node)?,
@@ -274,9 +277,9 @@ impl Null {
         let left = self.attr(node)?.size.saturating_sub(wanted.offset);
         let len = left.min(wanted.size.into());
         let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-        let room = reply.room(len)?;
+        let space = reply.space(len)?;
         if let Some(content) = &self.content {
-            let read = content.read_exact_at(room, wanted.offset);
+            let read = content.read_exact_at(space, wanted.offset);
             read.map_err(|_| Errno::IO)?;
         }
         reply.grow(len);

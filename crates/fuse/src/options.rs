@@ -1,80 +1,81 @@
-//! **Purpose.** The words of mount(8) that concern a mount and not the file system in it.
+//! **Purpose.** The mount options of FUSE, as words of mount(8).
 //!
-//! **Not here.** Those of ext4: `fourscore::MountOptions::parse`, which also refuses what nobody
-//! knows.
+//! **Not here.** The mount options of ext4: `fourscore::MountOptions::parse`, which also refuses
+//! unknown ones.
 
 use std::ffi::OsString;
 
-/// What the kernel does with what is written.
+/// How the kernel caches writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
-    /// Keeps it, and hands it on when the file is closed or synced, when there is much of it, or
-    /// after a while. That there is no space is told by fsync(2) and close(2).
+    /// Writeback: it keeps dirty pages, and writes them when the file is closed or synced, when
+    /// there are many, or after a while. fsync(2) and close(2) report that there is no space.
     #[default]
     Writeback,
-    /// Hands it on at once (`nowriteback`, `nodelalloc`). write(2) tells that there is no space.
+    /// Writethrough: it writes at once (`nowriteback`, `nodelalloc`). write(2) reports that there
+    /// is no space.
     Writethrough,
 }
 
-/// Who decides what users may do.
+/// How permissions are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permissions {
-    /// The kernel, from owners, modes and access control lists.
+    /// By the kernel, from owners, modes and access control lists.
     #[default]
     Kernel,
-    /// Nobody: who can reach the mount may do everything, as root may (`fakeroot`).
+    /// Not at all: all users of the mount may do everything, like root (`fakeroot`).
     Nobody,
 }
 
-/// What is durable when a call returns, without fsync(2).
+/// Which changes are durable when a call returns, without fsync(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Nothing.
+    /// None.
     #[default]
     OnDemand,
-    /// What calls change of directories (`dirsync`).
+    /// Changes of directories (`dirsync`).
     Names,
-    /// Everything that calls change (`sync`), but for what is written to memory (mmap(2)).
+    /// All changes (`sync`), except those through mmap(2).
     Everything,
 }
 
-/// How requests come from the kernel.
+/// The transport of requests from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Through rings where the kernel has them, else through `/dev/fuse`.
+    /// Ring queues if the kernel has them, else `/dev/fuse`.
     #[default]
     Auto,
-    /// Through `/dev/fuse`, as all kernels can (`transport=classic`).
+    /// `/dev/fuse`, which all kernels have (`transport=classic`).
     Classic,
-    /// Through a ring of each processor, or not at all (`transport=ring`).
+    /// Ring queues, one for each processor; the mount fails without them (`transport=ring`).
     Ring,
 }
 
-/// How a file system is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// What the mount is called in `/proc/mounts`: the image.
+    /// The source in `/proc/mounts`: the image.
     pub source: OsString,
-    /// Nothing is written (`ro`).
+    /// Read-only (`ro`).
     pub is_read_only: bool,
-    /// What the kernel does with what is written.
+    /// How the kernel caches writes.
     pub cache: Cache,
-    /// How requests come from the kernel.
+    /// The transport of requests.
     pub transport: Transport,
-    /// Set-id bits of programs count (`suid`); only root can have that.
+    /// Honours set-id bits of programs (`suid`); for root only.
     pub honours_set_id: bool,
-    /// Device nodes are devices (`dev`); only root can have that.
+    /// Honours device nodes (`dev`); for root only.
     pub honours_devices: bool,
-    /// Programs are run (not `noexec`).
+    /// Allows to run programs (not `noexec`).
     pub runs_programs: bool,
-    /// All users may use the mount, as far as owners and permissions let them (`allow_other`); else
-    /// only the one who made it.
+    /// All users may access the mount, within their permissions (`allow_other`); else only the one
+    /// who made it.
     pub is_for_all: bool,
-    /// The mount point may have something in it (`nonempty`).
+    /// The mount point need not be empty (`nonempty`).
     pub may_hide: bool,
-    /// Who decides what users may do.
+    /// How permissions are checked.
     pub permissions: Permissions,
-    /// What is durable when a call returns.
+    /// Which changes are durable when a call returns.
     pub durability: Durability,
 }
 
@@ -97,8 +98,8 @@ impl Default for SessionOptions {
 }
 
 impl SessionOptions {
-    /// Takes the words that it knows out of `words`, which are separated by commas, and returns the
-    /// others.
+    /// Sets the options that it knows in `words`, which are separated by commas, and returns the
+    /// other words.
     pub fn take(&mut self, words: &str) -> String {
         let mut others = Vec::new();
         for word in words.split(',').filter(|word| !word.is_empty()) {
@@ -113,8 +114,8 @@ impl SessionOptions {
                 "noexec" => self.runs_programs = false,
                 "allow_other" => self.is_for_all = true,
                 "nonempty" => self.may_hide = true,
-                // The library allocates what it is given to write. Whether that is delayed is
-                // whether the kernel keeps it.
+                // The library allocates at once, so allocation is delayed only if the kernel delays
+                // the write.
                 "nowriteback" | "nodelalloc" => self.cache = Cache::Writethrough,
                 "delalloc" => self.cache = Cache::Writeback,
                 "fakeroot" => self.permissions = Permissions::Nobody,
@@ -124,7 +125,7 @@ impl SessionOptions {
                 "transport=auto" => self.transport = Transport::Auto,
                 "transport=classic" => self.transport = Transport::Classic,
                 "transport=ring" => self.transport = Transport::Ring,
-                // The kernel always asks for permissions.
+                // The kernel always checks permissions.
                 "default_permissions" => {}
                 _ => match word.strip_prefix("fsname=") {
                     Some(name) => self.source = name.into(),
@@ -135,7 +136,7 @@ impl SessionOptions {
         others.join(",")
     }
 
-    /// What the kernel does with what is written: it cannot hold back what is to be durable.
+    /// How the kernel caches writes: writethrough if changes are to be durable at once.
     pub(crate) fn cache(&self) -> Cache {
         match self.durability {
             Durability::Everything => Cache::Writethrough,
@@ -143,7 +144,7 @@ impl SessionOptions {
         }
     }
 
-    /// The source as it is put among options: what would end it there is left out.
+    /// The source as a word among mount options: characters that would end it are replaced.
     pub(crate) fn source_word(&self) -> String {
         let source = self.source.to_string_lossy();
         source.replace([',', '\\', '\n', '\0'], "_")
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_mount_are_taken_and_others_left() {
+    fn known_options_are_set_and_others_returned() {
         let mut options = SessionOptions::default();
         let words = "ro,noatime,allow_other,,data=ordered,fsname=a b,dev,rw,nowriteback,\
                      transport=ring,transport=no,no_such,fakeroot,sync,dirsync";

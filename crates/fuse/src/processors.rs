@@ -1,4 +1,4 @@
-//! **Purpose.** Which processors the machine has: the kernel's queues are counted by them.
+//! **Purpose.** The processors of the host: the kernel has a ring queue for each of them.
 
 use std::io;
 
@@ -7,20 +7,21 @@ use rustix::thread::CpuSet;
 /// The processors by their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Processors {
-    /// How many there can be: `0..possible`.
+    /// The number of possible processors: `0..possible`.
     possible: usize,
-    /// Those that are there, in order.
+    /// The processors that are online, in order.
     pub(crate) present: Vec<usize>,
 }
 
-/// No machine has as many, and sets of processors have no room for more.
-const MOST: usize = CpuSet::MAX_CPU;
+/// The most processors: the limit of a set of processors.
+const MAX_PROCESSORS: usize = CpuSet::MAX_CPU;
 
 impl Processors {
-    /// Those of this machine, whichever of them this process may use: requests come from others.
+    /// The processors of this host, also those that this process may not use: requests may come
+    /// from any of them.
     ///
     /// # Errors
-    /// Those of reading what the kernel tells of them; `InvalidData` for what is no list.
+    /// Those of reading `/sys`; `InvalidData` for a malformed list.
     pub(crate) fn of_host() -> io::Result<Self> {
         let list = |name| std::fs::read_to_string(format!("/sys/devices/system/cpu/{name}"));
         Self::parse(&list("possible")?, &list("online")?)
@@ -34,7 +35,7 @@ impl Processors {
         Some(Self { possible, present })
     }
 
-    /// Those that are not there, but could be some time.
+    /// The processors that are possible, but not online.
     pub(crate) fn absent(&self) -> impl Iterator<Item = usize> {
         (0..self.possible).filter(|processor| self.present.binary_search(processor).is_err())
     }
@@ -46,7 +47,7 @@ fn numbers(list: &str) -> Option<Vec<usize>> {
     for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if last >= MOST {
+        if last >= MAX_PROCESSORS {
             return None;
         }
         numbers.extend(first..=last);
@@ -54,11 +55,11 @@ fn numbers(list: &str) -> Option<Vec<usize>> {
     numbers.is_sorted().then_some(numbers)
 }
 
-/// Keeps the calling thread on one processor.
+/// Pins the calling thread to one processor.
 ///
 /// # Errors
-/// `InvalidInput` where this process may not use it.
-pub(crate) fn stay_on(processor: usize) -> io::Result<()> {
+/// `InvalidInput` if this process may not use it.
+pub(crate) fn pin_to(processor: usize) -> io::Result<()> {
     let mut only = CpuSet::new();
     only.set(processor);
     Ok(rustix::thread::sched_setaffinity(None, &only)?)
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_processors() {
-        let host = Processors::of_host().expect("told");
+        let host = Processors::of_host().expect("lists");
         assert!(!host.present.is_empty() && host.present.len() <= host.possible);
     }
 }

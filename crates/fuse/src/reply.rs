@@ -1,8 +1,7 @@
-//! **Purpose.** Replies: the error numbers, and the buffer that a worker makes all of its replies
-//! in.
+//! **Purpose.** Replies: error numbers, and the buffer in which a worker makes all of its replies.
 //!
-//! **Model.** A reply is a header and a body, handed to the kernel in one vectored write. The
-//! body's memory is as long as the longest reply and is used again and again without being cleared.
+//! **Model.** A reply is a header and a body, sent to the kernel in one vectored write. The body's
+//! memory is as long as the longest reply, and is reused without being cleared.
 
 use std::io::IoSlice;
 
@@ -11,7 +10,7 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use crate::abi::OutHeader;
 
-/// An error as the kernel takes it.
+/// An error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
 
@@ -34,7 +33,7 @@ impl Errno {
 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
-        // What keeps a part of an image from being read is worth a line; the rest is everyday.
+        // Log only errors that keep a part of the image from being read; others are normal.
         if let Error::Corrupt(_) | Error::Io(_) = error {
             tracing::warn!(%error, "a request failed");
         }
@@ -48,71 +47,71 @@ pub(crate) struct Reply {
     header: OutHeader,
     body: Box<[u8]>,
     len: usize,
-    /// Inodes whose use was counted for this reply. If it does not arrive, the kernel will not
-    /// forget them.
-    pub(crate) counted: Vec<InodeNr>,
+    /// Inodes whose lookup count was incremented for this reply. If it does not arrive, the kernel
+    /// will not forget them.
+    pub(crate) lookups: Vec<InodeNr>,
 }
 
 impl Reply {
-    /// A buffer for replies with bodies of up to `most_bytes`.
-    pub(crate) fn new(most_bytes: usize) -> Self {
-        let body = <[u8]>::new_box_zeroed_with_elems(most_bytes);
+    /// A buffer for replies with bodies of up to `max_bytes`.
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        let body = <[u8]>::new_box_zeroed_with_elems(max_bytes);
         Self {
             header: OutHeader::default(),
             body: body.unwrap_or_default(),
             len: 0,
-            counted: Vec::new(),
+            lookups: Vec::new(),
         }
     }
 
     /// Begins a new reply.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
-        self.counted.clear();
+        self.lookups.clear();
     }
 
-    /// The number of bytes that the body has.
+    /// The length of the body in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a structure.
+    /// Appends a structure.
     ///
     /// # Errors
-    /// `ERANGE` if there is no room.
+    /// `ERANGE` if there is too little space.
     pub(crate) fn push<T: IntoBytes + Immutable>(&mut self, value: &T) -> Result<(), Errno> {
         self.push_bytes(value.as_bytes())
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     ///
     /// # Errors
-    /// `ERANGE` if there is no room.
+    /// `ERANGE` if there is too little space.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        let room = self.room(bytes.len())?;
-        room.copy_from_slice(bytes);
+        let space = self.space(bytes.len())?;
+        space.copy_from_slice(bytes);
         self.len += bytes.len();
         Ok(())
     }
 
-    /// Room for `len` more bytes, with anything in it. They become part of the reply with
+    /// The memory for `len` more bytes, with any contents. They become part of the reply with
     /// [`Reply::grow`].
     ///
     /// # Errors
-    /// `ERANGE` if there is not as much.
-    pub(crate) fn room(&mut self, len: usize) -> Result<&mut [u8], Errno> {
+    /// `ERANGE` if there is too little space.
+    pub(crate) fn space(&mut self, len: usize) -> Result<&mut [u8], Errno> {
         let end = self.len.checked_add(len).ok_or(Errno::RANGE)?;
         self.body.get_mut(self.len..end).ok_or(Errno::RANGE)
     }
 
-    /// Makes `len` bytes of the room part of the reply.
+    /// Makes `len` bytes of the space part of the reply.
     pub(crate) fn grow(&mut self, len: usize) {
         self.len = self.body.len().min(self.len + len);
     }
 
     /// Ends the reply to the request `unique`: with an error it has no body.
     pub(crate) fn finish(&mut self, unique: u64, result: Result<(), Errno>) {
-        /// What the kernel takes; a greater number would be no error to it.
+        /// The error numbers that the kernel accepts.
         const ERRORS: std::ops::RangeInclusive<i32> = 1..=511;
         let error = match result {
             Ok(()) => 0,
@@ -136,7 +135,7 @@ impl Reply {
         &self.body[..self.len]
     }
 
-    /// The reply's memory, which on a ring requests come in.
+    /// The whole memory of the body; on a ring it holds the payload of requests too.
     pub(crate) fn memory(&self) -> &[u8] {
         &self.body
     }
@@ -146,7 +145,7 @@ impl Reply {
         &mut self.body
     }
 
-    /// The reply in the two parts that it has.
+    /// The header and the body, for a vectored write.
     pub(crate) fn slices(&self) -> [IoSlice<'_>; 2] {
         [
             IoSlice::new(self.header.as_bytes()),

@@ -1,10 +1,11 @@
-//! **Purpose.** A request of the kernel, taken apart.
+//! **Purpose.** Parses requests of the kernel.
 //!
-//! **Model.** A header and its arguments. Those lie behind each other in what `/dev/fuse` gives; a
-//! ring has the first structure in one place and the rest in another. No argument lies in both.
+//! **Model.** A request has a header and arguments. From `/dev/fuse` they are contiguous; a ring
+//! entry has the first structure in one area and the rest in another. No argument is split between
+//! the areas.
 //!
-//! **Invariants.** Any bytes are a request or an error: nothing here panics, and no length that is
-//! read from them is believed before it is compared with the bytes that are there.
+//! **Invariants.** Any bytes are a request or an error: nothing here panics, and every length in
+//! them is compared with the bytes that are there before it is used.
 
 use zerocopy::FromBytes;
 
@@ -16,13 +17,13 @@ use crate::reply::Errno;
 pub(crate) struct Request<'r> {
     pub(crate) header: InHeader,
     body: &'r [u8],
-    /// What of the arguments lies elsewhere.
+    /// The arguments after the body; for ring entries.
     payload: &'r [u8],
 }
 
 impl<'r> Request<'r> {
-    /// The request in `bytes`; `None` if it has no header, or is not as long as that says: then
-    /// there is nothing that a reply could name.
+    /// The request in `bytes`; `None` if it has no header, or another length than the header says:
+    /// then there is no id for a reply.
     pub(crate) fn parse(bytes: &'r [u8]) -> Option<Self> {
         let (header, body) = InHeader::read_from_prefix(bytes).ok()?;
         let is_whole = usize::try_from(header.len).is_ok_and(|len| len == bytes.len());
@@ -34,8 +35,8 @@ impl<'r> Request<'r> {
     }
 
     /// The request with the header and first structure in `header` and `first`, and the rest in
-    /// `payload`; `None` if they are not as long as the header says. The first structure's area is
-    /// as long as the longest one: what is behind this request's is left from others.
+    /// `payload`; `None` if they are not as long as the header says. The area `first` is as long as
+    /// the longest structure: the bytes after this request's are left over from earlier requests.
     pub(crate) fn in_parts(header: &'r [u8], first: &'r [u8], payload: &'r [u8]) -> Option<Self> {
         let (header, _) = InHeader::read_from_prefix(header).ok()?;
         let len = usize::try_from(header.len).ok()?;
@@ -47,7 +48,7 @@ impl<'r> Request<'r> {
         })
     }
 
-    /// What follows the header.
+    /// The arguments after the header.
     pub(crate) fn arguments(&self) -> Arguments<'r> {
         match self.body {
             [] => Arguments {
@@ -62,11 +63,11 @@ impl<'r> Request<'r> {
     }
 }
 
-/// What of the arguments was not taken yet.
+/// The arguments not taken yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Arguments<'r> {
     rest: &'r [u8],
-    /// What follows when the rest is taken.
+    /// The arguments that follow `rest`.
     payload: &'r [u8],
 }
 
@@ -77,11 +78,11 @@ impl<'r> Arguments<'r> {
     /// `EINVAL` if fewer bytes are left.
     pub(crate) fn take<T: FromBytes>(&mut self) -> Result<T, Errno> {
         let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| Errno::INVAL)?;
-        self.go_on(rest);
+        self.advance(rest);
         Ok(value)
     }
 
-    fn go_on(&mut self, rest: &'r [u8]) {
+    fn advance(&mut self, rest: &'r [u8]) {
         self.rest = match rest {
             [] => std::mem::take(&mut self.payload),
             rest => rest,
@@ -96,7 +97,7 @@ impl<'r> Arguments<'r> {
         let end = self.rest.iter().position(|&byte| byte == 0);
         let end = end.filter(|&end| end > 0).ok_or(Errno::INVAL)?;
         let name = &self.rest[..end];
-        self.go_on(&self.rest[end + 1..]);
+        self.advance(&self.rest[end + 1..]);
         Ok(name)
     }
 
@@ -107,7 +108,7 @@ impl<'r> Arguments<'r> {
     pub(crate) fn bytes(&mut self, len: u32) -> Result<&'r [u8], Errno> {
         let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or(Errno::INVAL)?;
-        self.go_on(rest);
+        self.advance(rest);
         Ok(bytes)
     }
 }
@@ -135,7 +136,7 @@ mod tests {
         let header = header(size_of::<WriteIn>() + 10);
         let payload = b"name\0bytes";
         let whole = [header.as_bytes(), first.as_bytes(), payload].concat();
-        // The area behind the first structure has something of an older request in it.
+        // The area after the first structure holds bytes of an older request.
         let area = [first.as_bytes(), &[0xff; 64]].concat();
         let requests = [
             Request::parse(&whole).expect("whole"),
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_not_as_long_as_they_say_are_no_request() {
+    fn parts_of_a_wrong_length_are_no_request() {
         let in_parts = |len, payload: &[u8]| {
             Request::in_parts(header(len).as_bytes(), &[0; 128], payload).is_some()
         };

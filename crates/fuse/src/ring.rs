@@ -1,32 +1,33 @@
-//! **Purpose.** Requests through rings of io_uring: a worker hands in a reply and gets the next
-//! request in one system call, on the processor of whoever asks.
+//! **Purpose.** The transport through ring queues (FUSE over io_uring): a worker commits a reply
+//! and fetches the next request in one system call, on the processor of the requesting process.
 //!
-//! **Not here.** What a ring does not carry: FORGET, INTERRUPT, and whatever the kernel asked
-//! before all queues had an entry. That comes through `/dev/fuse`, of which somebody must go on
+//! **Not here.** Requests that are not sent through rings: FORGET, INTERRUPT, and all requests
+//! before every queue had an entry. They come through `/dev/fuse`, which a worker must keep
 //! reading.
 //!
 //! **Model.** The kernel has a queue for each possible processor, and puts a request into the queue
-//! of the processor that it comes from. A worker has a ring of its own and gives the kernel an
-//! *entry*: memory for a request and its reply. Workers have one entry each, and there are several
-//! to a queue, pinned to its processor: so one that waits for the disk keeps nobody else waiting,
-//! and of those that wait for requests the last one to come is asked first, whose caches are warm.
-//! The queues of processors that are not there share one worker, since one may come up later.
+//! of the processor that it comes from. A worker has a ring of its own and registers *entries* with
+//! the kernel: memory for a request and its reply. Most workers have one entry, and several
+//! workers, pinned to the processor, serve one queue: so a worker that waits for the disk does not
+//! block other requests. The kernel uses the entry first that became free last, whose worker has a
+//! warm cache. One worker serves the queues of all processors that are not online, which may come
+//! online later.
 //!
-//! The kernel sends requests this way as soon as every queue has an entry, and makes their senders
-//! wait until then. If it refuses an entry it sends everything through `/dev/fuse`: the worker
-//! serves there then.
+//! The kernel sends requests through rings as soon as every queue has an entry, and lets the
+//! requesting processes wait until then. If it refuses an entry it sends all requests through
+//! `/dev/fuse`; then the worker serves that.
 //!
-//! A request's payload and its reply's share the entry's memory. A short payload (names) is copied
-//! out of it, and the reply made in place; a long one (content) is used where it is, and its reply,
-//! which is short, is copied there.
+//! The payloads of a request and of its reply share the entry's memory. A short payload (names) is
+//! copied out of it, and the reply made in place; a long one (file data) is used in place, and its
+//! reply, which is short, is copied there afterwards.
 //!
 //! **Invariants.**
-//! - The kernel reads and writes an entry only while it has it: from REGISTER or COMMIT_AND_FETCH
-//!   to the completion. Between those it is the worker's.
-//! - A ring does nothing but to pass entries: it is made disabled, restricted to `URING_CMD` on
+//! - The kernel accesses an entry only while it owns it: from REGISTER or COMMIT_AND_FETCH to the
+//!   completion. At other times the worker owns it.
+//! - A ring can only pass entries: it is created disabled, restricted to `URING_CMD` on
 //!   `/dev/fuse`, and enabled, all before the first request.
 //!
-//! **Locking.** None: a worker shares nothing but the server.
+//! **Locking.** None: workers share only the server.
 //!
 //! **References.** `linux/fuse.h` (`FUSE_IO_URING_CMD_*`),
 //! `Documentation/filesystems/fuse-io-uring.rst`.
@@ -47,59 +48,59 @@ use crate::reply::{Errno, Reply};
 use crate::request::Request;
 use crate::serve::{Answered, Farewell, Serve};
 
-/// Workers of a queue: so many requests from one processor may wait for the disk at a time.
+/// Workers of a queue: the number of requests from one processor that can wait for the disk.
 const WORKERS_PER_QUEUE: usize = 4;
-/// Where that would be more than this in all, queues have fewer.
-const MOST_WORKERS: usize = 128;
-/// Payloads of up to so many bytes are copied, and replies to longer ones are no longer than this.
+/// The most workers of all queues; with many processors each queue has fewer.
+const MAX_WORKERS: usize = 128;
+/// Payloads of up to this many bytes are copied; replies to longer ones have at most this many.
 const SHORT_BYTES: usize = 1024;
-/// Where `len` is in a submission: the crate for io_uring has no word for it.
+/// The offset of `len` in a submission, which the crate `io_uring` does not expose.
 const LEN_OFFSET: usize = 24;
 const _: () = assert!(size_of::<Entry128>() == 128);
 
-/// How a worker's service ended.
+/// The reason why a worker ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// The file system was unmounted.
     Unmounted,
-    /// The kernel takes no entry: it asks through `/dev/fuse`.
+    /// The kernel refused an entry: requests come through `/dev/fuse`.
     Refused,
     /// The ring failed.
     Failed(io::Error),
 }
 
-/// A ring, and the entries that go through it.
+/// A worker with its ring and entries.
 pub(crate) struct RingWorker {
     ring: IoUring<Entry128, cqueue::Entry>,
     entries: Vec<Entry>,
-    /// Where it runs, if it serves the queue of one processor only.
+    /// The processor to which it is pinned, if it serves one queue only.
     processor: Option<usize>,
-    /// Short payloads, while their requests are answered.
+    /// The copy of a short payload, while its request is answered.
     copied: Box<[u8]>,
     /// Replies to requests with long payloads.
     short: Reply,
 }
 
-/// What goes back and forth between the kernel and a worker.
+/// An entry of a ring queue: memory for a request and its reply.
 struct Entry {
     queue: u16,
     header: Box<UringReqHeader>,
-    /// Its memory is that of payloads, both ways.
+    /// The payload, of the request and of the reply.
     reply: Reply,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Given to the kernel, and nothing was heard of it.
+    /// Registered with the kernel, and not completed yet.
     New,
-    /// Requests have come in it.
+    /// It has received a request.
     Known,
-    /// The kernel does not have it any more.
+    /// Not registered with the kernel.
     Gone,
 }
 
-/// What is to be done about a completion.
+/// The action for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Answer,
@@ -107,21 +108,21 @@ enum Next {
     GiveUp,
 }
 
-/// Whether the kernel would take rings, as far as can be seen before it is asked.
+/// Whether the kernel's module parameter enables rings; it may still refuse them.
 pub(crate) fn are_allowed() -> bool {
     let switch = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
     switch.is_ok_and(|switch| switch.trim() == "Y")
 }
 
-/// The workers of all queues, for payloads of `payload_bytes`. The rings are ready for use: nothing
-/// is opened or registered afterwards.
+/// Makes the workers of all queues, for payloads of `payload_bytes`. Their rings are ready for use:
+/// no descriptor is opened or registered afterwards.
 ///
 /// # Errors
-/// The kernel's, where it has no io_uring for this process.
+/// Those of the kernel, if this process may not use io_uring.
 pub(crate) fn workers(device: &impl AsFd, payload_bytes: usize) -> io::Result<Vec<RingWorker>> {
     let processors = Processors::of_host()?;
     let present = processors.present.len().max(1);
-    let of_each = (MOST_WORKERS / present).clamp(1, WORKERS_PER_QUEUE);
+    let of_each = (MAX_WORKERS / present).clamp(1, WORKERS_PER_QUEUE);
     let mut workers = Vec::with_capacity(present * of_each + 1);
     for &processor in &processors.present {
         for _ in 0..of_each {
@@ -149,16 +150,16 @@ impl RingWorker {
         })
     }
 
-    /// Whether it serves the queue of a processor.
+    /// Whether it serves a queue.
     #[cfg(test)]
     pub(crate) fn serves(&self, queue: u16) -> bool {
         self.entries.iter().any(|entry| entry.queue == queue)
     }
 
-    /// Answers requests until there are none.
+    /// Answers requests until the file system is unmounted or the kernel refuses the entries.
     pub(crate) fn serve(mut self, server: &impl Serve, farewell: Farewell<'_>) -> Ended {
         if let Some(processor) = self.processor
-            && let Err(error) = crate::processors::stay_on(processor)
+            && let Err(error) = crate::processors::pin_to(processor)
         {
             tracing::debug!(processor, %error, "a worker is not pinned");
         }
@@ -181,7 +182,7 @@ impl RingWorker {
                     }
                     Next::Register => self.register(index),
                     Next::GiveUp => {
-                        was_refused |= !is_the_end(result);
+                        was_refused |= !is_unmounted(result);
                         self.entries[index].state = State::Gone;
                         Ok(())
                     }
@@ -197,12 +198,12 @@ impl RingWorker {
         }
     }
 
-    /// Tells the kernel what is in the submission queue, and waits for so many completions.
+    /// Submits the submission queue, and waits for `want` completions.
     fn enter(&self, want: usize) -> io::Result<()> {
         match self.ring.submit_and_wait(want) {
             Ok(_) => Ok(()),
             Err(error) => match HostErrno::from_io_error(&error) {
-                // What was not taken is still in the queue.
+                // Submissions that were not taken are still in the queue.
                 Some(HostErrno::INTR | HostErrno::AGAIN | HostErrno::BUSY) => Ok(()),
                 _ => Err(error),
             },
@@ -215,7 +216,7 @@ impl RingWorker {
         Some((index, completion.result()))
     }
 
-    /// Gives an entry to the kernel.
+    /// Registers an entry with the kernel.
     fn register(&mut self, index: usize) -> io::Result<()> {
         let entry = &mut self.entries[index];
         entry.state = State::New;
@@ -227,18 +228,18 @@ impl RingWorker {
         let mut command = command
             .addr(Some(areas.as_ptr().expose_provenance() as u64))
             .build();
-        // SAFETY: a submission is plain memory, and has a u32 there: how many areas there are.
+        // SAFETY: a submission is plain memory with a u32 at this offset: the number of areas.
         unsafe {
             let len = (&raw mut command).cast::<u8>().add(LEN_OFFSET);
             len.cast::<u32>().write_unaligned(2);
         }
         self.push(command, index)?;
-        // The kernel looks at the list of areas only while it takes the submission.
-        self.hand_in()
+        // The kernel reads the list of areas only while it takes the submission.
+        self.submit()
     }
 
-    /// Hands in the reply that an entry has, and with it the entry: the last reply at once, others
-    /// when the ring is entered next.
+    /// Commits the reply in an entry, and the entry with it: the last reply at once, others when
+    /// the ring is entered next.
     fn commit(
         &mut self,
         index: usize,
@@ -250,14 +251,14 @@ impl RingWorker {
         let command = command(uring::COMMIT_AND_FETCH, entry.queue, commit_id);
         self.push(command.build(), index)?;
         if let Answered::Farewell(ended) = answered {
-            self.hand_in()?;
+            self.submit()?;
             farewell(ended);
         }
         Ok(())
     }
 
-    /// Has the kernel take everything that is in the submission queue.
-    fn hand_in(&mut self) -> io::Result<()> {
+    /// Lets the kernel take the whole submission queue.
+    fn submit(&mut self) -> io::Result<()> {
         while !self.ring.submission().is_empty() {
             self.enter(0)?;
         }
@@ -268,12 +269,12 @@ impl RingWorker {
         let command = command.user_data(index as u64);
         // SAFETY: the memory that the kernel writes through an entry is on the heap, belongs to
         // `self.entries`, of which none is removed, and outlives the ring (`Drop`). Nothing here
-        // touches it before the entry's completion is in.
+        // accesses it before the entry's completion has arrived.
         let pushed = unsafe { self.ring.submission().push(&command) };
         pushed.map_err(io::Error::other)
     }
 
-    /// Answers the request that has come in an entry: the reply is there then.
+    /// Answers the request in an entry, and puts the reply into it.
     fn answer(&mut self, index: usize, server: &impl Serve) -> Answered {
         let entry = &mut self.entries[index];
         entry.state = State::Known;
@@ -301,7 +302,7 @@ impl RingWorker {
 
 impl Drop for RingWorker {
     fn drop(&mut self) {
-        // What the kernel still has is not given to anybody else.
+        // The kernel may still write to registered entries: their memory must not be reused.
         if self.entries.iter().any(|entry| entry.state != State::Gone) {
             std::mem::forget(std::mem::take(&mut self.entries));
         }
@@ -320,11 +321,11 @@ impl Entry {
     }
 }
 
-/// A ring that passes commands to `device`, and does nothing else.
+/// A ring that can only pass commands to `device`.
 fn restricted_ring(device: &impl AsFd, entries: usize) -> io::Result<IoUring<Entry128>> {
     let entries = u32::try_from(entries).map_err(|_| io::ErrorKind::Unsupported)?;
     let mut builder = IoUring::<Entry128>::builder();
-    // A worker looks for requests when it has answered one; it need not be interrupted for them.
+    // A worker polls for requests when it has answered one; it need not be interrupted.
     builder.setup_coop_taskrun().setup_r_disabled();
     let ring = builder.build(entries)?;
     let submitter = ring.submitter();
@@ -351,8 +352,8 @@ fn command(operation: u32, queue: u16, commit_id: u64) -> opcode::UringCmd80 {
     opcode::UringCmd80::new(types::Fixed(0), operation).cmd(area)
 }
 
-/// Whether a result says that the file system was unmounted.
-fn is_the_end(result: i32) -> bool {
+/// Whether a result means that the file system was unmounted.
+fn is_unmounted(result: i32) -> bool {
     let error = HostErrno::from_raw_os_error(result.saturating_neg());
     let ends = [
         HostErrno::NOTCONN,
@@ -369,13 +370,13 @@ fn next(state: State, result: i32) -> Next {
     }
     let error = HostErrno::from_raw_os_error(result.saturating_neg());
     match state {
-        _ if is_the_end(result) => Next::GiveUp,
+        _ if is_unmounted(result) => Next::GiveUp,
         State::New if matches!(error, HostErrno::AGAIN | HostErrno::INTR) => {
             thread::yield_now();
             Next::Register
         }
         State::New | State::Gone => {
-            tracing::warn!(%error, "the kernel takes no entry of a ring");
+            tracing::warn!(%error, "the kernel refuses an entry of a ring");
             Next::GiveUp
         }
         State::Known => {
@@ -385,8 +386,8 @@ fn next(state: State, result: i32) -> Next {
     }
 }
 
-/// Makes the reply to the request of an entry. There is one in any case, since the entry goes back
-/// with it.
+/// Makes the reply to the request of an entry. There always is a reply, because the entry is
+/// committed with it.
 fn respond(
     header: &UringReqHeader,
     payload: &[u8],
@@ -395,10 +396,10 @@ fn respond(
 ) -> Answered {
     let Some(request) = Request::in_parts(&header.in_out, &header.op_in, payload) else {
         tracing::error!(len = payload.len(), "not a request");
-        let asked = InHeader::read_from_prefix(&header.in_out);
+        let header = InHeader::read_from_prefix(&header.in_out);
         reply.clear();
         reply.finish(
-            asked.map_or(0, |(asked, _)| asked.unique),
+            header.map_or(0, |(header, _)| header.unique),
             Err(Errno::INVAL),
         );
         return Answered::WithReply;
@@ -415,7 +416,7 @@ mod tests {
     use super::*;
     use crate::abi::{OpenOut, WriteIn, opcode as asked};
 
-    /// Says how many bytes it was given, and their sum.
+    /// A server that replies with the number of bytes written, and their sum.
     struct Sum;
 
     impl Serve for Sum {
@@ -434,7 +435,7 @@ mod tests {
             Answered::WithReply
         }
 
-        fn take_back(&self, _reply: &mut Reply) {}
+        fn undo_lookups(&self, _reply: &mut Reply) {}
     }
 
     fn worker() -> io::Result<RingWorker> {
@@ -442,10 +443,10 @@ mod tests {
         RingWorker::new(&device, &[0], 1 << 20)
     }
 
-    /// What the first and only submission comes to.
+    /// The result of the first and only submission.
     fn result_of(worker: &mut RingWorker, submission: &Entry128) -> i32 {
-        // SAFETY: these submissions name no memory that goes before they are completed.
-        unsafe { worker.ring.submission().push(submission).expect("room") };
+        // SAFETY: these submissions refer to no memory that is freed before they are completed.
+        unsafe { worker.ring.submission().push(submission).expect("space") };
         worker.ring.submit_and_wait(1).expect("it runs");
         worker.next_completion().expect("completed").1
     }
@@ -461,7 +462,7 @@ mod tests {
         assert_eq!(result_of(&mut worker, &open.into()), refused);
         let connect = opcode::Connect::new(types::Fixed(0), std::ptr::null(), 0).build();
         assert_eq!(result_of(&mut worker, &connect.into()), refused);
-        // Of other files than the device, not even commands.
+        // Commands to other files than the device are refused too.
         let other = opcode::UringCmd80::new(types::Fd(0), uring::REGISTER).build();
         assert_eq!(result_of(&mut worker, &other), refused);
         let own = command(uring::REGISTER, 0, 0).build();
@@ -474,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_where_the_kernel_looks_for_them() {
+    fn replies_are_where_the_kernel_expects_them() {
         let mut worker = match worker() {
             Ok(worker) => worker,
             Err(error) => return fourscore_testkit::tools::skip(&format!("io_uring: {error}")),
@@ -507,7 +508,7 @@ mod tests {
             let (said, _) = OpenOut::read_from_prefix(entry.reply.memory()).expect("whole");
             assert_eq!((said.fh, said.open_flags), (u64::from(size) * 3, size));
         }
-        // What is no request has a reply too: an error.
+        // Malformed requests have a reply too: an error.
         worker.entries[0].header.ring_ent_in_out.payload_sz = 7;
         worker.answer(0, &Sum);
         let entry = &worker.entries[0];
@@ -518,16 +519,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_completion_says_is_heeded() {
+    fn completions_lead_to_the_right_action() {
         let code = |error: HostErrno| -error.raw_os_error();
         for state in [State::New, State::Known] {
             assert_eq!(next(state, 0), Next::Answer);
             assert_eq!(next(state, code(HostErrno::NOTCONN)), Next::GiveUp);
-            assert!(is_the_end(code(HostErrno::NOTCONN)));
+            assert!(is_unmounted(code(HostErrno::NOTCONN)));
         }
         assert_eq!(next(State::New, code(HostErrno::AGAIN)), Next::Register);
         assert_eq!(next(State::New, code(HostErrno::NOMEM)), Next::GiveUp);
-        assert!(!is_the_end(code(HostErrno::NOMEM)));
+        assert!(!is_unmounted(code(HostErrno::NOMEM)));
         // A reply that the kernel could not use costs the entry, not the worker.
         assert_eq!(next(State::Known, code(HostErrno::INVAL)), Next::Register);
     }

@@ -1,4 +1,4 @@
-//! **Purpose.** What transports hand requests to.
+//! **Purpose.** The interface between transports and servers.
 
 use crate::reply::Reply;
 use crate::request::Request;
@@ -8,20 +8,19 @@ use crate::request::Request;
 pub(crate) enum Answered {
     WithReply,
     WithoutReply,
-    /// With the last one: nothing is written to the device any more, which holds everything, or
-    /// could not.
+    /// With the last reply, to DESTROY: everything has been written to the device, or that failed,
+    /// and nothing is written any more.
     Farewell(fourscore::Result<()>),
 }
 
-/// What a transport calls when the last reply has gone.
+/// Called by a transport after it has sent the reply to DESTROY.
 pub(crate) type Farewell<'f> = &'f (dyn Fn(fourscore::Result<()>) + Sync);
 
-/// What answers requests, from all workers at the same time: a file system, or what one is measured
-/// against.
+/// A server: answers requests, concurrently for all workers.
 pub(crate) trait Serve: Sync {
-    /// Answers a request: does what it says, and makes the reply.
+    /// Answers a request: executes it, and makes the reply.
     fn answer(&self, request: &Request<'_>, reply: &mut Reply) -> Answered;
 
-    /// Undoes what a reply has counted that did not arrive.
-    fn take_back(&self, reply: &mut Reply);
+    /// Undoes the lookup counts of a reply that did not arrive.
+    fn undo_lookups(&self, reply: &mut Reply);
 }

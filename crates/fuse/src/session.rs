@@ -1,21 +1,21 @@
-//! **Purpose.** A mount, and the threads that serve it.
+//! **Purpose.** A mount and the worker threads that serve it.
 //!
 //! **Model.** Each worker waits for a request, answers it, and waits for the next one. Requests
-//! come through rings where the kernel has them, and through `/dev/fuse` everywhere, of which
-//! workers have descriptors of their own: two workers for each core, since one that waits for the
-//! disk (fsync) keeps no core busy. Beside rings a single one reads what comes there all the same.
-//! If the kernel refuses a ring's worker after all, that one serves through `/dev/fuse` from then
-//! on.
+//! come through ring queues if the kernel has them, else through `/dev/fuse`. Without rings each
+//! worker has a descriptor of `/dev/fuse`, and there are two workers for each core, since one that
+//! waits for the disk (fsync) does not keep a core busy. With rings a single worker reads
+//! `/dev/fuse`, for the requests that rings do not carry. If the kernel refuses the entries of a
+//! ring's worker, that worker serves `/dev/fuse` from then on.
 //!
 //! Everything is opened before the first worker serves: descriptors, and rings, which are
-//! restricted and enabled by then. A worker needs nothing but the system calls to read, write and
-//! enter rings.
+//! restricted and enabled by then. After that a worker needs only the system calls to read, write
+//! and enter rings.
 //!
-//! Unmounting ends the session. A mount that root made is told so by a last request (DESTROY), for
-//! whose reply `umount` waits: before it everything is brought to its place, and afterwards nothing
-//! is written any more. Other mounts are not told: every worker finds it out by its next read or
-//! from its ring, and whoever unmounts has to wait for the server's end to know that everything is
-//! in its place. What was synced before is durable in any case.
+//! Unmounting ends the session. If root made the mount, the kernel sends a last request (DESTROY),
+//! and `umount` waits for the reply: before it everything is written to the device, and afterwards
+//! nothing is written any more. Other mounts get no such request: each worker sees the end at its
+//! next read or from its ring, and the user has to wait for the server's end to know that
+//! everything has been written. Data that was synced before is durable in any case.
 //!
 //! **Locking.** Workers share the tables of the server.
 
@@ -31,7 +31,7 @@ use crate::abi::{init, opcode};
 use crate::device::{self, Received};
 use crate::latencies::Latencies;
 use crate::mount::{self, MountError, Unmounter};
-use crate::negotiate::{self, Agreed, Rings, Ticks};
+use crate::negotiate::{self, Agreed, Granularity, Rings};
 use crate::options::{SessionOptions, Transport};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -41,11 +41,11 @@ use crate::server::Server;
 use crate::{classic, ring};
 
 const WORKERS_PER_CORE: usize = 2;
-/// Fewer would let two that wait for the disk keep all others waiting.
-const FEWEST_WORKERS: usize = 4;
-const MOST_WORKERS: usize = 128;
+/// With fewer workers, two that wait for the disk could block all other requests.
+const MIN_WORKERS: usize = 4;
+const MAX_WORKERS: usize = 128;
 
-/// A mount whose requests are not answered yet: programs that use it wait.
+/// A mount. Until it is served, programs that use it wait.
 #[derive(Debug)]
 pub struct Session {
     device: OwnedFd,
@@ -55,10 +55,10 @@ pub struct Session {
     pages: u16,
 }
 
-/// What workers need, all of it opened.
+/// The resources of the workers.
 struct Opened {
     agreed: Agreed,
-    /// For workers beside the first one.
+    /// The descriptors of workers beside the first one.
     devices: Vec<OwnedFd>,
     rings: Vec<RingWorker>,
 }
@@ -75,54 +75,55 @@ impl Session {
             unmounter,
             options: options.clone(),
             latencies: Arc::new(Latencies::new()),
-            pages: negotiate::most_pages(),
+            pages: negotiate::max_pages(),
         })
     }
 
-    /// What ends the mount, from any thread.
+    /// The unmounter of this mount, for use in any thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
-    /// How long requests took, as far as they were answered.
+    /// The latencies of answered requests.
     #[must_use]
     pub fn latencies(&self) -> Arc<Latencies> {
         Arc::clone(&self.latencies)
     }
 
-    /// Serves `fs` until it is unmounted and nobody has anything open on it. Calls `ready` when
-    /// everything is opened and the mount can be used; if that fails, it is not served. Nothing
-    /// that was not synced is durable when this returns: [`Fs::unmount`] sees to that.
+    /// Serves `fs` until it is unmounted and no file on it is open. Calls `ready` when everything
+    /// is opened and the mount can be used; if that fails, the mount is not served. When this
+    /// returns, only synced changes are durable: the caller has to call [`Fs::unmount`].
     ///
-    /// Calls `farewell` where the kernel waited for the server when it unmounted: `fs` is frozen
-    /// then, its device holds all of it, or could not, and whoever unmounted may already be using
-    /// it. So nobody may write to it any more, not even to unmount it, and the process is best
-    /// ended there: a thread that reads ahead for nobody may be waiting for `fs` to thaw.
+    /// Calls `farewell` if the kernel waited for the server at the unmount. At that point `fs` is
+    /// frozen, and everything has been written to its device, or the argument has the error. The
+    /// user may already use the device for something else. So no thread may write to it any more,
+    /// not even to unmount `fs`, and the process should exit: a thread that still reads ahead may
+    /// be waiting for `fs` to thaw.
     ///
     /// # Errors
-    /// `Unsupported` for a kernel that is too old, or has no rings where they were asked for:
-    /// nothing is mounted then; those of `/dev/fuse`.
+    /// `Unsupported` for a kernel that is too old, or has no rings although the options demand
+    /// them: nothing is mounted then; those of `/dev/fuse`.
     pub fn serve(
         &self,
         fs: &Fs,
         ready: impl FnOnce() -> io::Result<()>,
         farewell: impl Fn(fourscore::Result<()>) + Sync,
     ) -> io::Result<()> {
-        let known = (fs, Some(&self.device));
-        let server = |agreed| Server::new(known, agreed, &self.options, &self.latencies);
-        self.serve_with(server, ticks_of(fs), ready, &farewell)
+        let device = Some(&self.device);
+        let server = |agreed| Server::new(fs, device, agreed, &self.options, &self.latencies);
+        self.serve_with(server, granularity_of(fs), ready, &farewell)
     }
 
-    /// As [`Session::serve`], whatever answers.
+    /// As [`Session::serve`], with any server.
     pub(crate) fn serve_with<S: Serve>(
         &self,
         server: impl FnOnce(Agreed) -> S,
-        ticks: Ticks,
+        granularity: Granularity,
         ready: impl FnOnce() -> io::Result<()>,
         farewell: Farewell<'_>,
     ) -> io::Result<()> {
-        let opened = match self.open(ticks) {
+        let opened = match self.open(granularity) {
             Ok(Some(opened)) => opened,
             Ok(None) => return Ok(()),
             Err(error) => {
@@ -135,12 +136,12 @@ impl Session {
         self.run(opened, &server, farewell)
     }
 
-    /// Has all workers answer until there are no more requests.
+    /// Runs all workers until the file system is unmounted.
     fn run(&self, opened: Opened, server: &impl Serve, farewell: Farewell<'_>) -> io::Result<()> {
         let has_failed = AtomicBool::new(false);
         let noted = |result: io::Result<()>| {
             if let Err(error) = result {
-                tracing::error!(%error, "a worker ends");
+                tracing::error!(%error, "a worker ended with an error");
                 has_failed.store(true, Ordering::Relaxed);
             }
         };
@@ -174,7 +175,7 @@ impl Session {
         )
     }
 
-    /// Answers what comes through a ring or, if the kernel does not take that, through `/dev/fuse`.
+    /// Serves a ring or, if the kernel refuses its entries, `/dev/fuse`.
     fn serve_ring(
         &self,
         worker: RingWorker,
@@ -191,15 +192,15 @@ impl Session {
         }
     }
 
-    /// Agrees with the kernel, and opens everything. `None` if it was unmounted before that.
-    fn open(&self, ticks: Ticks) -> io::Result<Option<Opened>> {
-        // Before they are agreed on: then the kernel waits for them.
+    /// Answers INIT, and opens everything. `None` if the file system was unmounted before that.
+    fn open(&self, granularity: Granularity) -> io::Result<Option<Opened>> {
+        // Before INIT is answered: after that the kernel waits for their entries.
         let mut rings = self.rings()?;
-        let are_there = match rings.is_empty() {
-            true => Rings::Missing,
-            false => Rings::There,
+        let availability = match rings.is_empty() {
+            true => Rings::Unavailable,
+            false => Rings::Available,
         };
-        let Some(agreed) = self.agree(are_there, ticks)? else {
+        let Some(agreed) = self.agree(availability, granularity)? else {
             return Ok(None);
         };
         if !agreed.has(init::OVER_IO_URING) {
@@ -227,7 +228,7 @@ impl Session {
         }))
     }
 
-    /// Workers with rings; none where there are no rings, and need not be.
+    /// Workers with rings; empty if the kernel has no rings and the options do not demand them.
     fn rings(&self) -> io::Result<Vec<RingWorker>> {
         let transport = self.options.transport;
         if transport == Transport::Classic || transport == Transport::Auto && !ring::are_allowed() {
@@ -243,8 +244,8 @@ impl Session {
         }
     }
 
-    /// Answers the first request. `None` if it was unmounted before that.
-    fn agree(&self, rings: Rings, ticks: Ticks) -> io::Result<Option<Agreed>> {
+    /// Answers INIT. `None` if the file system was unmounted before that.
+    fn agree(&self, rings: Rings, granularity: Granularity) -> io::Result<Option<Agreed>> {
         let mut buffer = vec![0; negotiate::request_bytes(self.pages)];
         let mut reply = Reply::new(size_of::<crate::abi::InitOut>());
         loop {
@@ -257,8 +258,7 @@ impl Session {
                 return Err(io::Error::other("the kernel did not begin with INIT"));
             };
             reply.clear();
-            let limits = (self.pages, ticks);
-            let answer = negotiate::answer(&request, &self.options, rings, limits);
+            let answer = negotiate::answer(&request, &self.options, rings, self.pages, granularity);
             let pushed = answer.and_then(|(out, agreed)| reply.push(&out).map(|()| agreed));
             reply.finish(request.header.unique, pushed.map(|_| ()));
             device::send(&self.device, &reply.slices())?;
@@ -274,14 +274,14 @@ impl Session {
     }
 }
 
-/// What the times of inodes are told apart by: the kernel makes some of them itself, and must not
-/// make what cannot be kept.
-fn ticks_of(fs: &Fs) -> Ticks {
-    /// So long is an inode that has room for what ext2 knew.
+/// The granularity of timestamps: the kernel sets some timestamps itself, and must round them to
+/// what inodes can store.
+fn granularity_of(fs: &Fs) -> Granularity {
+    /// The size of an inode without extra fields, as in ext2.
     const BYTES_OF_EXT2: usize = 128;
     match fs.geometry().inode_size_bytes() {
-        BYTES_OF_EXT2 => Ticks::Seconds,
-        _ => Ticks::Nanoseconds,
+        BYTES_OF_EXT2 => Granularity::Seconds,
+        _ => Granularity::Nanoseconds,
     }
 }
 
@@ -292,7 +292,7 @@ fn no_rings(why: &dyn std::fmt::Display) -> io::Error {
 
 fn workers_wanted() -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    (cores * WORKERS_PER_CORE).clamp(FEWEST_WORKERS, MOST_WORKERS)
+    (cores * WORKERS_PER_CORE).clamp(MIN_WORKERS, MAX_WORKERS)
 }
 
 #[cfg(test)]

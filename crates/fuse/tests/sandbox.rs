@@ -1,6 +1,6 @@
-//! What a locked process cannot do any more, tried from inside of one.
+//! Tests what a confined process can and cannot do.
 //!
-//! A process cannot be unlocked, so the attempts are made by this program, started anew.
+//! A process cannot leave the sandbox, so the test runs itself in a child process.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -35,7 +35,7 @@ fn a_locked_process_serves_and_does_nothing_else() {
 }
 
 #[test]
-#[ignore = "run by the other one"]
+#[ignore = "run by the other test in a child process"]
 fn inside() {
     let Some(folder) = std::env::var_os(INSIDE).map(std::path::PathBuf::from) else {
         return;
@@ -52,7 +52,7 @@ fn inside() {
 
     let parent = rustix::process::getppid().unwrap();
     let enclosed = fourscore_fuse::sandbox::enclose().unwrap();
-    // The first step, before an image is looked at.
+    // The first step, before an image is read.
     refused(File::open(&path), &[ErrorKind::PermissionDenied]);
     File::open("/sys/devices/system/cpu/online").unwrap();
     File::open("/dev/fuse").unwrap();
@@ -62,19 +62,19 @@ fn inside() {
     );
     enclosed.lock().unwrap();
 
-    // What serving takes.
+    // Allowed: serving.
     let mut content = String::new();
     file.read_to_string(&mut content).unwrap();
     assert_eq!(content, "content");
     file.write_all(b"more").unwrap();
     file.sync_all().unwrap();
-    // Nothing is mounted through it.
+    // Fails, but not for the sandbox: there is no mount for this descriptor.
     page.read(&mut [0; 8192]).unwrap_err();
     assert_eq!(thread::spawn(|| 7).join().unwrap(), 7);
     thread::sleep(Duration::from_millis(1));
     drop(vec![1_u8; 64 << 20]);
 
-    // What it does not take.
+    // Denied: everything else.
     let denied = [ErrorKind::PermissionDenied];
     refused(File::open(&path), &denied);
     refused(File::open("/dev/fuse"), &denied);
@@ -116,7 +116,7 @@ fn refused<T>(result: std::io::Result<T>, kinds: &[ErrorKind]) {
 
 #[track_caller]
 fn in_ring(ring: &mut IoUring, entry: &io_uring::squeue::Entry) {
-    // SAFETY: what the entry points to outlives the call, which waits for its completion.
+    // SAFETY: the memory of the entry outlives the call, which waits for its completion.
     unsafe { ring.submission().push(entry) }.unwrap();
     ring.submit_and_wait(1).unwrap();
     let result = ring.completion().next().unwrap().result();

@@ -1,5 +1,5 @@
-//! **Purpose.** Space in the log: which committed blocks are not in their places yet, bringing
-//! them there, and giving the log's blocks free.
+//! **Purpose.** Checkpoints: writes committed blocks to their home locations, and frees space in
+//! the log.
 //!
 //! # Model
 //! ```text
@@ -8,27 +8,27 @@
 //! latest(b) = the last committed transaction that holds block b, with its bytes
 //! T is settled = no latest(b) is T            tail = the first T that is not settled
 //! ```
-//! A block that a later transaction commits again moves to that one, so it is written to its place
-//! once, and in its newest committed content. A block that a transaction revokes is dropped: it
-//! was freed, and soon holds something else.
+//! A block that a later transaction commits again moves to that one, so it is written to its home
+//! location once, in its newest committed version. A block that a transaction revokes is dropped:
+//! it was freed, and may be allocated to another file.
 //!
 //! # Invariants
-//! - What is written to a place is content of a durable commit, never of a running transaction.
-//!   The bytes are sealed and kept here, so nothing has to wait for a handle, a commit or a
-//!   buffer's lock: *whoever needs space can always make it*.
-//! - The tail moves behind a transaction when all its blocks are durable in their places, or are
-//!   in a later transaction of the log. Its blocks are used again when the superblock that says so
-//!   is durable.
+//! - Only versions of durable commits are written to home locations, never those of the running
+//!   transaction. The bytes are sealed and kept here, so a checkpoint waits for no handle, no
+//!   commit and no buffer's lock: *a thread that needs space can always free it*.
+//! - The tail moves past a transaction when each of its blocks is durable at its home location, or
+//!   is in a later transaction of the log. Its part of the log is used again when the superblock
+//!   with the new tail is durable.
 //! - `used` + one transaction's share for the running one never exceeds the log.
 //!
 //! # Locking
 //! One lock guards the lists; it is never held across I/O and no other is taken under it. The
-//! *role* of checkpointer is a flag under it: who has it does the I/O.
+//! *role* of checkpointer is a flag under it: the thread that has it does the I/O.
 //!
 //! # Crash safety
-//! Write in place, flush the file system's device, then write the tail with FUA. Without the flush
-//! the tail could pass blocks that are still in the device's cache, and after a crash neither the
-//! log nor the place would have them.
+//! Write to the home locations, flush the file system's device, then write the tail with FUA.
+//! Without the flush the tail could pass blocks that are still in the device's volatile cache, and
+//! after a crash neither the log nor the home location would have them.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -44,9 +44,9 @@ use crate::ring::Ring;
 use crate::sabotage::Sabotage;
 
 /// The most blocks in one request.
-const MOST_BLOCKS: usize = 512;
+const MAX_BLOCKS: usize = 512;
 
-/// A block of a transaction, with the buffer that it came from.
+/// A sealed block of a transaction, and its buffer.
 #[derive(Debug)]
 pub(crate) struct CommittedBlock {
     pub(crate) sealed: Sealed,
@@ -58,35 +58,36 @@ pub(crate) struct CommittedBlock {
 struct Committed {
     tid: Tid,
     start: JournalBlock,
-    /// The blocks of the log it takes.
+    /// The number of its blocks in the log.
     log_blocks: u32,
-    /// What it committed, in ascending order; some may have moved to later transactions since.
+    /// The blocks that it committed, in ascending order; some may have moved to later transactions.
     blocks: Vec<PhysBlock>,
-    /// How many have not.
+    /// The number of blocks that have not moved, and have not been checkpointed or revoked.
     latest: usize,
 }
 
 #[derive(Debug)]
 struct Lists {
     ring: Ring,
-    /// Where the next transaction goes, and which it is.
+    /// Where the next transaction begins.
     head: JournalBlock,
+    /// The next transaction.
     next: Tid,
     /// Blocks of the log from the durable tail to the head.
     used: u32,
     /// Oldest first, with consecutive tids.
     transactions: VecDeque<Committed>,
     latest: HashMap<PhysBlock, CommittedBlock, BuildHasherDefault<BlockHasher>>,
-    /// What is being written to its place, in ascending order.
+    /// Blocks that are being checkpointed, in ascending order.
     in_flight: Vec<PhysBlock>,
     checkpointing: bool,
-    /// More of the log is used than a background checkpoint leaves.
+    /// Whether a background checkpoint is requested.
     wanted: bool,
     stopping: bool,
 }
 
-/// Spreads block numbers, which come in runs. Who makes an image could choose them so that they
-/// meet, but no more of them than a log holds, and at the cost of his own commits only.
+/// Hashes block numbers, which come in runs. A malicious image could make them collide, but no more
+/// of them than a log holds, and that slows down only its own commits.
 #[derive(Debug, Default)]
 struct BlockHasher(u64);
 
@@ -98,7 +99,7 @@ impl Hasher for BlockHasher {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves are wanted")]
+    #[expect(clippy::cast_possible_truncation, reason = "folds the two halves")]
     fn write_u64(&mut self, word: u64) {
         let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (product as u64) ^ ((product >> 64) as u64);
@@ -116,17 +117,24 @@ pub(crate) struct LogSpace {
     lists: Mutex<Lists>,
     /// A checkpoint or a part of it has ended.
     changed: Condvar,
-    /// There is something for the background to do.
+    /// There is work for the background thread.
     work: Condvar,
 }
 
-/// A part of a checkpoint.
+/// The blocks of one round of a checkpoint.
 struct Part {
     blocks: Vec<CommittedBlock>,
 }
 
+/// The start of the log for recovery: the first transaction that is not settled.
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    start: JournalBlock,
+    tid: Tid,
+}
+
 impl LogSpace {
-    /// The empty log of `ring`, whose first transaction will be `next` and begin at `head`.
+    /// The space of an empty log; its first transaction will be `next` and begin at `head`.
     pub(crate) fn new(ring: Ring, head: JournalBlock, next: Tid) -> Self {
         let lists = Lists {
             ring,
@@ -147,7 +155,7 @@ impl LogSpace {
         }
     }
 
-    /// Where the next transaction goes.
+    /// Where the next transaction begins.
     pub(crate) fn head(&self) -> JournalBlock {
         self.lists.lock().head
     }
@@ -162,8 +170,8 @@ impl LogSpace {
         self.lists.lock().ring.len()
     }
 
-    /// Takes over what the transaction `tid` committed in `log_blocks` at the head, and drops
-    /// what it revoked. `blocks` are in ascending order.
+    /// Adds the transaction `tid`, which was committed in `log_blocks` blocks at the head, and
+    /// drops the blocks that it revoked. `blocks` are in ascending order.
     pub(crate) fn committed(
         &self,
         tid: Tid,
@@ -191,10 +199,10 @@ impl LogSpace {
         for block in blocks {
             let at = block.sealed.block;
             if let Some(older) = lists.latest.insert(at, block) {
-                lists.unsettle(older.sealed.tid);
+                lists.count_moved(older.sealed.tid);
             }
         }
-        // Whoever is given a revoked block must not find an old copy on its way to it.
+        // A revoked block may be allocated again after this: no old version of it may be in flight.
         while revoked
             .iter()
             .any(|block| lists.in_flight.binary_search(block).is_ok())
@@ -207,7 +215,8 @@ impl LogSpace {
         }
     }
 
-    /// Becomes the checkpointer, if more than `target` blocks of the log are in use by then.
+    /// Waits until the role is free and becomes the checkpointer, if more than `target` blocks of
+    /// the log are still in use.
     fn take_role(&self, target: u32) -> Option<MutexGuard<'_, Lists>> {
         let mut lists = self.lists.lock();
         while lists.checkpointing {
@@ -220,7 +229,7 @@ impl LogSpace {
         Some(lists)
     }
 
-    /// Waits until nobody has the role.
+    /// Waits until no thread has the role.
     pub(crate) fn wait_idle(&self) {
         let mut lists = self.lists.lock();
         while lists.checkpointing {
@@ -228,7 +237,7 @@ impl LogSpace {
         }
     }
 
-    /// Waits until there is something to do in the background; `false` when the journal ends.
+    /// Waits until there is work for the background thread; `false` when the journal is closed.
     pub(crate) fn wait_for_work(&self) -> bool {
         let mut lists = self.lists.lock();
         while !lists.wanted && !lists.stopping {
@@ -238,7 +247,7 @@ impl LogSpace {
         !lists.stopping
     }
 
-    /// Lets the background end.
+    /// Ends the background thread.
     pub(crate) fn stop(&self) {
         self.lists.lock().stopping = true;
         self.work.notify_all();
@@ -246,14 +255,15 @@ impl LogSpace {
 }
 
 impl Lists {
-    /// A checkpoint in the background starts when more is used than this: commits wait for space
-    /// beyond a half, and the later it comes, the more blocks have been committed again.
+    /// A background checkpoint starts when more blocks are used than this. Commits wait for space
+    /// when more than half of the log is used; and the later a checkpoint starts, the more blocks
+    /// have been committed again and need not be written twice.
     fn background_from(&self) -> u32 {
         self.ring.len() / 8 * 3
     }
 
-    /// One block fewer of `tid` has its newest content there.
-    fn unsettle(&mut self, tid: Tid) {
+    /// Counts one block fewer whose latest committed version is in `tid`.
+    fn count_moved(&mut self, tid: Tid) {
         let oldest = self.transactions.front().map(|oldest| oldest.tid.0);
         let index = tid.0.wrapping_sub(oldest.unwrap_or(tid.0));
         let index = usize::try_from(index).unwrap_or(usize::MAX);
@@ -264,12 +274,12 @@ impl Lists {
 
     fn drop_latest(&mut self, block: PhysBlock) {
         if let Some(dropped) = self.latest.remove(&block) {
-            self.unsettle(dropped.sealed.tid);
+            self.count_moved(dropped.sealed.tid);
         }
     }
 
-    /// The blocks that must be in their places before no more than `target` blocks of the log are
-    /// used, in ascending order.
+    /// The blocks that must be checkpointed so that at most `target` blocks of the log are used, in
+    /// ascending order.
     fn part(&mut self, target: u32) -> Part {
         let mut left = self.used;
         let mut blocks = Vec::new();
@@ -294,9 +304,9 @@ impl Lists {
         Part { blocks }
     }
 
-    /// Notes that `part` is durable in its places. Gives the new tail, and how many blocks of the
-    /// log lie before it.
-    fn settle(&mut self, part: &Part) -> ((JournalBlock, Tid), u32) {
+    /// Notes that `part` is durable at its home locations. Returns the new tail, and the number of
+    /// log blocks that are freed when it is durable.
+    fn settle(&mut self, part: &Part) -> (Tail, u32) {
         self.in_flight.clear();
         for CommittedBlock { sealed, .. } in &part.blocks {
             let written = self.latest.get(&sealed.block);
@@ -309,17 +319,23 @@ impl Lists {
             freed += settled.log_blocks;
         }
         let tail = match self.transactions.front() {
-            Some(oldest) => (oldest.start, oldest.tid),
-            None => (self.head, self.next),
+            Some(oldest) => Tail {
+                start: oldest.start,
+                tid: oldest.tid,
+            },
+            None => Tail {
+                start: self.head,
+                tid: self.next,
+            },
         };
         (tail, freed)
     }
 }
 
 impl Inner {
-    /// Waits until one more transaction fits into the log beside the one that is about to be
-    /// committed, checkpointing on this thread if need be.
-    pub(crate) fn make_room(&self) -> Result<(), Error> {
+    /// Frees space in the log for one more transaction beside the one that is about to be
+    /// committed, checkpointing on this thread if necessary.
+    pub(crate) fn make_space(&self) -> Result<(), Error> {
         let Some(logged) = self.logged() else {
             return Ok(());
         };
@@ -331,8 +347,7 @@ impl Inner {
         self.checkpoint(target / 2)
     }
 
-    /// Brings committed blocks to their places until no more than `target` blocks of the log are
-    /// in use.
+    /// Checkpoints until at most `target` blocks of the log are in use.
     pub(crate) fn checkpoint(&self, target: u32) -> Result<(), Error> {
         let logged = self.logged();
         let role = logged.and_then(|logged| Some((logged, logged.space().take_role(target)?)));
@@ -357,32 +372,32 @@ impl Inner {
         result
     }
 
-    /// Writes a part to its places, makes it durable, and moves the tail.
+    /// Writes a part to its home locations, makes it durable, and moves the tail.
     fn checkpoint_part(&self, logged: &Logged, part: &Part) -> Result<(), Error> {
         self.check_not_aborted()?;
         let failed = |source| self.abort_with(During::Checkpoint, source);
         if !part.blocks.is_empty() {
             let batch = self.in_place(&part.blocks);
             self.home().submit(batch).wait_all_ok().map_err(failed)?;
-            if !self.lacks(Sabotage::EarlyTail) {
+            if !self.skips(Sabotage::EarlyTail) {
                 self.home().flush().map_err(failed)?;
             }
         }
         let space = logged.space();
-        let ((start, tid), freed) = space.lists.lock().settle(part);
+        let (tail, freed) = space.lists.lock().settle(part);
         for block in &part.blocks {
             block.buffer.checkpointed(block.sealed.tid);
         }
         space.changed.notify_all();
         logged
             .superblock()
-            .set_tail(logged.log(), Some(start), tid)
+            .set_tail(logged.log(), Some(tail.start), tail.tid)
             .map_err(|source| self.abort_with(During::Superblock, source))?;
         space.lists.lock().used -= freed;
         Ok(())
     }
 
-    /// The writes of `blocks`, which are in ascending order, to their places.
+    /// The writes of `blocks`, which are in ascending order, to their home locations.
     pub(crate) fn in_place(&self, blocks: &[CommittedBlock]) -> Batch {
         let block_size = self.block_size();
         let mut batch = Batch::new();
@@ -390,7 +405,7 @@ impl Inner {
             one.sealed.block.0.checked_add(1) == Some(two.sealed.block.0)
         };
         for run in blocks.chunk_by(follows) {
-            for run in run.chunks(MOST_BLOCKS) {
+            for run in run.chunks(MAX_BLOCKS) {
                 let bufs = run
                     .iter()
                     .map(|block| IoBuf::from(Arc::clone(&block.sealed.bytes)));

@@ -1,41 +1,42 @@
-//! **Purpose.** Makes sealed transactions durable, and serves all who wait for one of them.
+//! **Purpose.** Commits: makes sealed transactions durable, and wakes the threads that wait for
+//! them.
 //!
 //! # Model
-//! Who wants a transaction durable and finds no commit going on takes the *role* of committer and
-//! does it on its own thread; all others wait, and are served by the same commit or by the next.
-//! So while a commit waits for the device, everybody who comes is gathered for the next one (group
+//! A thread that wants a transaction durable while no commit is in progress takes the *role* of
+//! committer and commits on its own; all others wait, and are served by the same commit or by the
+//! next. So the threads that arrive while a commit waits for the device share the next one (group
 //! commit). A background thread takes the role when the interval has passed, or when starting
 //! handles have found the transaction full.
 //!
 //! # Invariants
-//! - One transaction commits at a time, in the order of their numbers.
-//! - Who waits is woken when its transaction is durable, or with the error that aborted the
+//! - One transaction commits at a time, in the order of their tids.
+//! - A waiter is woken when its transaction is durable, or with the error that aborted the
 //!   journal. Deferred frees and other callbacks of the transaction have run before.
 //!
 //! # Locking
-//! The lock of this module guards the role and who waits for what; it is not held across I/O, nor
-//! while a transaction is sealed.
+//! The lock of this module guards the role and the state of the waiters; it is not held across I/O,
+//! nor while a transaction is sealed.
 //!
 //! # Crash safety
 //! 1. Data that the transaction exposes is written (`before_commit`).
-//! 2. If the superblock says that the journal is empty, it is made to say where the log begins.
-//! 3. The transaction is written to the log, all but its commit block.
-//! 4. *Flush.* Without it the commit block could be on the medium before what it commits; recovery
-//!    would replay whatever the log held there before. With an external journal the device of the
-//!    file system is flushed as well: the data of 1 lies there.
+//! 2. If the superblock says that the journal is empty, the start of the log is written to it.
+//! 3. The transaction is written to the log, except its commit block.
+//! 4. *Flush.* Without it the commit block could be on the medium before the blocks that it
+//!    commits, and recovery would replay stale blocks of the log. With an external journal the
+//!    device of the file system is flushed as well: it holds the data of step 1.
 //! 5. The commit block is written with *FUA*. Without it `fsync` would return while the commit is
-//!    in a cache that a power cut empties.
+//!    in a volatile cache.
 //!
-//! Only then may the blocks be checkpointed, and freed blocks be given out again. Without a log
+//! Only then may the blocks be checkpointed, and freed blocks be allocated again. Without a log
 //! steps 2 to 5 are those of the module `in_place`.
 
 use std::io;
 use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fourscore_block::{BlockDevice as _, Buffer};
+use fourscore_block::BlockDevice as _;
 use fourscore_ondisk::{PhysBlock, Tid};
-use fourscore_sync::{Arc, Condvar, Mutex, MutexGuard, thread};
+use fourscore_sync::{Condvar, Mutex, MutexGuard, thread};
 
 use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
@@ -45,23 +46,23 @@ use crate::journal::{Background, Batching, Inner, Logged};
 use crate::log::Log;
 use crate::sabotage::Sabotage;
 use crate::seal::SealedTransaction;
-use crate::transaction::{Changes, OnCommit};
+use crate::transaction::{ChangedBuffer, Changes, OnCommit};
 
-/// The longest wait for more who want the same commit.
-const MOST_BATCHING: Duration = Duration::from_millis(5);
+/// The longest wait for more threads that want the same commit.
+const MAX_BATCHING: Duration = Duration::from_millis(5);
 
-/// Who waits for which commit.
+/// The state of the commit queue.
 #[derive(Debug)]
 struct Waiting {
     /// The last transaction that is durable.
     committed: Tid,
-    /// The last transaction that somebody wants sealed.
+    /// The last transaction whose commit was requested.
     requested: Tid,
-    /// Whether somebody has the role.
+    /// Whether a thread has the role of committer.
     committing: bool,
     /// Threads inside [`Inner::wait_for`].
     waiters: usize,
-    /// How many the last commits served, the most of recent ones.
+    /// The number of waiters that recent commits served: a decaying maximum.
     served: usize,
     /// How long a commit takes, averaged.
     commit_time: Duration,
@@ -74,13 +75,13 @@ pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
     /// A commit has ended, or the journal was aborted.
     done: Condvar,
-    /// There is something for the background to do.
+    /// There is work for the background thread.
     work: Condvar,
-    /// One more waits.
-    came: Condvar,
+    /// One more waiter has arrived.
+    arrived: Condvar,
 }
 
-/// What a committer found to do.
+/// The result of taking the role of committer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// A transaction is durable now.
@@ -90,7 +91,7 @@ enum Outcome {
 }
 
 impl Queue {
-    /// Nobody waits, and `committed` was the last transaction.
+    /// An empty queue; `committed` is the last durable transaction.
     pub(crate) fn new(committed: Tid) -> Self {
         Self {
             waiting: Mutex::new(Waiting {
@@ -104,7 +105,7 @@ impl Queue {
             }),
             done: Condvar::new(),
             work: Condvar::new(),
-            came: Condvar::new(),
+            arrived: Condvar::new(),
         }
     }
 
@@ -113,15 +114,15 @@ impl Queue {
         self.waiting.lock().committed
     }
 
-    /// Wakes everybody; who waits looks whether the journal was aborted.
+    /// Wakes all waiters, which then test whether the journal was aborted.
     pub(crate) fn wake_all(&self) {
         drop(self.waiting.lock());
         self.done.notify_all();
         self.work.notify_all();
-        self.came.notify_all();
+        self.arrived.notify_all();
     }
 
-    /// Waits until nobody has the role.
+    /// Waits until no thread has the role.
     pub(crate) fn wait_idle(&self) {
         let mut waiting = self.waiting.lock();
         while waiting.committing {
@@ -129,7 +130,7 @@ impl Queue {
         }
     }
 
-    /// Lets the background end.
+    /// Ends the background thread.
     pub(crate) fn stop(&self) {
         self.waiting.lock().stopping = true;
         self.work.notify_all();
@@ -144,7 +145,7 @@ impl Waiting {
     }
 }
 
-/// The role of committer; given back when dropped.
+/// The role of committer; released when dropped.
 struct Role<'j> {
     journal: &'j Inner,
 }
@@ -155,7 +156,7 @@ impl Drop for Role<'_> {
             self.journal.abort(During::Operation, None);
         }
         self.journal.queue().waiting.lock().committing = false;
-        if !self.journal.lacks(Sabotage::NoWakeUp) {
+        if !self.journal.skips(Sabotage::NoWakeUp) {
             self.journal.queue().done.notify_all();
         }
         self.journal.queue().work.notify_all();
@@ -171,7 +172,7 @@ impl Inner {
         );
         let mut waiting = self.queue().waiting.lock();
         waiting.waiters += 1;
-        self.queue().came.notify_all();
+        self.queue().arrived.notify_all();
         let result = loop {
             if !tid.is_after(waiting.committed) {
                 break Ok(());
@@ -189,7 +190,7 @@ impl Inner {
             waiting = self.queue().waiting.lock();
             match outcome {
                 Ok(Outcome::Committed) => {}
-                // Everything before the running transaction is durable, and it is empty.
+                // The running transaction is empty, and all earlier ones are durable.
                 Ok(Outcome::Nothing) => break Ok(()),
                 Err(error) => break Err(error),
             }
@@ -198,9 +199,9 @@ impl Inner {
         result
     }
 
-    /// Has `tid` sealed, since it has no room left, and waits until the gate was opened again
-    /// after `turn`.
-    pub(crate) fn seal_for_room(&self, tid: Tid, turn: u64) -> Result<(), Error> {
+    /// Requests the commit of `tid`, which has too few credits left, and waits until the gate was
+    /// opened again after `turn`.
+    pub(crate) fn seal_for_credits(&self, tid: Tid, turn: u64) -> Result<(), Error> {
         match self.options().background {
             Background::None => self.wait_for(tid),
             Background::Threads { .. } => {
@@ -212,7 +213,7 @@ impl Inner {
         }
     }
 
-    /// The background: commits when somebody wants it or when `interval` has passed.
+    /// The loop of the background thread: commits on request, and when `interval` has passed.
     pub(crate) fn commit_in_background(&self, interval: Duration) {
         loop {
             let mut waiting = self.queue().waiting.lock();
@@ -234,8 +235,8 @@ impl Inner {
         }
     }
 
-    /// Becomes the committer. All requests so far are met by the seal that follows: they are for
-    /// the running transaction, since nothing else is left to be committed.
+    /// Becomes the committer. The commit that follows serves all requests so far: they are for the
+    /// running transaction, since all earlier ones are committed.
     fn take_role(&self, mut waiting: MutexGuard<'_, Waiting>) -> Role<'_> {
         waiting.committing = true;
         waiting.requested = waiting.committed;
@@ -245,7 +246,7 @@ impl Inner {
     /// Seals the running transaction and makes it durable.
     fn commit_one(&self, role: Role<'_>) -> Result<Outcome, Error> {
         self.gather_waiters();
-        self.make_room()?;
+        self.make_space()?;
         self.check_not_aborted()?;
         let began = Instant::now();
         let Some(sealed) = self.seal() else {
@@ -266,31 +267,33 @@ impl Inner {
         Ok(Outcome::Committed)
     }
 
-    /// Where several were served by recent commits, waits a little for as many to come: a part of
-    /// the time that a commit of its own would cost each of them.
+    /// If recent commits served several waiters, waits a little for as many to arrive: for a part
+    /// of the time that separate commits would cost them.
     fn gather_waiters(&self) {
         if self.options().batching == Batching::Off {
             return;
         }
         let mut waiting = self.queue().waiting.lock();
         let began = Instant::now();
-        let patience = (waiting.commit_time / 2).min(MOST_BATCHING);
+        let longest = (waiting.commit_time / 2).min(MAX_BATCHING);
         while waiting.waiters > 0 && waiting.waiters < waiting.served && !self.is_aborted() {
-            let Some(left) = patience.checked_sub(began.elapsed()) else {
+            let Some(left) = longest.checked_sub(began.elapsed()) else {
                 return;
             };
-            self.queue().came.wait_for(&mut waiting, left);
+            self.queue().arrived.wait_for(&mut waiting, left);
         }
     }
 
-    /// Makes a sealed transaction durable. Gives the callbacks that may be called now.
+    /// Makes a sealed transaction durable. Returns the callbacks that are to be called now.
     fn write_out(&self, sealed: SealedTransaction) -> Result<Vec<OnCommit>, Error> {
         let tid = sealed.tid;
         let mut changes = Changes::merged(sealed.changes);
         for first in mem::take(&mut changes.before_commit) {
             first().map_err(|source| self.abort_with(During::OrderedData(tid), source))?;
         }
-        changes.buffers.sort_unstable_by_key(|&(block, _)| block);
+        changes
+            .buffers
+            .sort_unstable_by_key(|changed| changed.block);
         let Changes {
             buffers,
             revoked,
@@ -304,12 +307,12 @@ impl Inner {
         Ok(on_commit)
     }
 
-    /// Writes a transaction to the log, durably, and hands its blocks to the checkpoint.
+    /// Writes a transaction to the log and makes it durable; its blocks await a checkpoint then.
     fn write_to_log(
         &self,
         logged: &Logged,
         tid: Tid,
-        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        buffers: Vec<ChangedBuffer>,
         revoked: Vec<PhysBlock>,
     ) -> Result<(), Error> {
         let revoked = still_revoked(tid, revoked, &buffers);
@@ -318,7 +321,7 @@ impl Inner {
             .superblock()
             .begin(logged.log(), start, tid)
             .map_err(|source| self.abort_with(During::Superblock, source))?;
-        let mut frame = Frame::new((self, logged), tid, start);
+        let mut frame = Frame::new(self, logged, tid, start);
         let (blocks, ending) = self
             .log_blocks(&mut frame, &revoked, buffers)
             .and_then(|blocks| {
@@ -334,17 +337,17 @@ impl Inner {
         Ok(())
     }
 
-    /// Seals the buffers of the transaction `tid`, one by one as they are asked for: first those
-    /// that follow from no others.
+    /// Seals the buffers of the transaction `tid`, one by one as the iterator advances; last those
+    /// that follow from others ([`SealHook::follows_from_others`](crate::SealHook)).
     pub(crate) fn sealed_blocks(
         &self,
         tid: Tid,
-        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        buffers: Vec<ChangedBuffer>,
     ) -> impl Iterator<Item = CommittedBlock> {
         let (last, first): (Vec<_>, Vec<_>) = buffers
             .into_iter()
-            .partition(|&(block, _)| self.hook().follows_from_others(block));
-        let seal = move |(block, buffer): (PhysBlock, Arc<Buffer>)| {
+            .partition(|changed| self.hook().follows_from_others(changed.block));
+        let seal = move |ChangedBuffer { block, buffer }| {
             let finish = |tag, bytes: &mut [u8]| self.hook().finish(tid, block, tag, bytes);
             let sealed = buffer.seal_with(tid, finish)?;
             Some(CommittedBlock { sealed, buffer })
@@ -353,12 +356,12 @@ impl Inner {
     }
 
     /// Step 3: seals the buffers, which are in the order of their blocks, and writes them to the
-    /// log behind the revoke records. Gives the blocks as the transaction left them.
+    /// log after the revoke records. Returns the sealed blocks in ascending order.
     fn log_blocks(
         &self,
         frame: &mut Frame<'_>,
         revoked: &[PhysBlock],
-        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        buffers: Vec<ChangedBuffer>,
     ) -> io::Result<Vec<CommittedBlock>> {
         frame.put_revokes(self.as_revoked(revoked))?;
         let tags = frame.tags_per_descriptor();
@@ -372,15 +375,15 @@ impl Inner {
                 _ => break,
             }
         }
-        // In order already, but for those that came last.
+        // Already in order, except those that follow from others.
         committed.sort_by_key(|block| block.sealed.block);
         Ok(committed)
     }
 
-    /// Steps 4 and 5 of the module's head.
+    /// Steps 4 and 5 of the module's documentation.
     fn make_durable(&self, logged: &Logged, tid: Tid, ending: &Ending) -> Result<(), Error> {
         let log = logged.log();
-        if !self.lacks(Sabotage::NoFlushBeforeCommit) {
+        if !self.skips(Sabotage::NoFlushBeforeCommit) {
             self.flush_before_commit(log)
                 .map_err(|source| self.abort_with(During::Log(tid), source))?;
         }
@@ -403,18 +406,19 @@ impl Inner {
 fn still_revoked(
     tid: Tid,
     mut revoked: Vec<PhysBlock>,
-    buffers: &[(PhysBlock, Arc<Buffer>)],
+    buffers: &[ChangedBuffer],
 ) -> Vec<PhysBlock> {
     revoked.sort_unstable();
     revoked.dedup();
     revoked.retain(|&revoked| {
-        let first = buffers.partition_point(|&(block, _)| block < revoked);
-        // One buffer was forgotten with the block, another may have come to life with it again.
-        let mut there = buffers.iter().skip(first);
-        !there
+        let first = buffers.partition_point(|changed| changed.block < revoked);
+        // One buffer of the block was forgotten; there may be a second one, if the block was
+        // allocated again.
+        let mut of_block = buffers.iter().skip(first);
+        !of_block
             .by_ref()
-            .take_while(|&&(block, _)| block == revoked)
-            .any(|(_, buffer)| buffer.holds_changes_of(tid))
+            .take_while(|changed| changed.block == revoked)
+            .any(|changed| changed.buffer.holds_changes_of(tid))
     });
     revoked
 }

@@ -1,11 +1,11 @@
-//! What handles move between cores.
+//! Tests of the cache lines that handles move between cores.
 
 use fourscore_block::Buffer;
 use fourscore_ondisk::PhysBlock;
 use fourscore_sync::count::{Cores, Report, with_cores};
 use fourscore_sync::{Arc, CachePadded, CoreNr, thread};
 
-use crate::testing::{BLOCK_BYTES, Disk, crowded, quiet, tag};
+use crate::testing::{BLOCK_BYTES, Disk, crowded, tag, without_threads};
 use crate::{Credits, Journal};
 
 fn own_buffers(cores: &Cores) -> Vec<Arc<Buffer>> {
@@ -36,10 +36,11 @@ fn a_handle_that_changes_a_joined_buffer_moves_no_line() {
     for size in [2, 80, 192] {
         with_cores(size, |cores| {
             let disk = Disk::new(8192);
-            let journal = disk.open(quiet());
+            let journal = disk.open(without_threads());
             let buffers = own_buffers(cores);
             let report = handles(cores, &journal, |core| {
-                // Not counted by the build, and as harmless as a cache's epoch guard.
+                // The reference count is not instrumented; a cache lookup with an epoch guard
+                // moves no line either.
                 Arc::clone(&buffers[core.index()])
             });
             assert_eq!(report.transfers(), 0, "{report}");
@@ -48,10 +49,10 @@ fn a_handle_that_changes_a_joined_buffer_moves_no_line() {
 }
 
 #[test]
-fn a_handle_moves_no_line_after_a_seal_but_what_the_seal_wrote() {
+fn a_handle_moves_no_line_once_a_seal_is_over() {
     with_cores(80, |cores| {
         let disk = Disk::new(8192);
-        let journal = disk.open(quiet());
+        let journal = disk.open(without_threads());
         let buffers = own_buffers(cores);
         let buffer = |core: CoreNr| Arc::clone(&buffers[core.index()]);
         let before = handles(cores, &journal, buffer);
@@ -64,20 +65,20 @@ fn a_handle_moves_no_line_after_a_seal_but_what_the_seal_wrote() {
     });
 }
 
-/// Decision 6: the smallest log and 64 cores, each with credits of its own.
+/// The smallest log that mke2fs makes and 64 cores, each with credits of its own.
 #[test]
 fn a_log_of_1024_blocks_serves_64_cores() {
     const ROUNDS: u8 = 40;
     with_cores(64, |cores| {
         let disk = Disk::new(1024);
-        let journal = disk.open(quiet());
+        let journal = disk.open(without_threads());
         thread::scope(|scope| {
             for core in CoreNr::all() {
                 let (journal, disk, nr) = (&journal, &disk, core.index() as u64);
                 scope.spawn(move || cores.on(core, || crowded(journal, disk, nr, ROUNDS)));
             }
         });
-        assert!(journal.stats().log_blocks > 2 * 1024, "went around");
+        assert!(journal.stats().log_blocks > 2 * 1024, "the log wrapped");
         journal.close().expect("in memory");
         for block in 0..4 * 64 {
             assert_eq!(disk.read(block)[9], ROUNDS, "block {block}");
@@ -85,12 +86,12 @@ fn a_log_of_1024_blocks_serves_64_cores() {
     });
 }
 
-/// The instrument works: a buffer that all cores change moves from core to core.
+/// Checks the instrument: a buffer that all cores change moves from core to core.
 #[test]
 fn a_buffer_that_all_cores_change_moves() {
     with_cores(80, |cores| {
         let disk = Disk::new(8192);
-        let journal = disk.open(quiet());
+        let journal = disk.open(without_threads());
         let shared = CachePadded::new(disk.buffer(7));
         let report = handles(cores, &journal, |_| Arc::clone(&shared));
         assert!(report.transfers_per_op() >= 1.0, "{report}");

@@ -1,4 +1,5 @@
-//! **Purpose.** How many blocks a transaction may come to, and who holds the right to add them.
+//! **Purpose.** Credits: limits the size of a transaction, and reserves the blocks that each handle
+//! may add to it.
 //!
 //! # Model
 //! ```text
@@ -6,10 +7,10 @@
 //! B credits, T >= B + ceil(B / tags of a descriptor) + commit block
 //! B = budget + credits with the cores + credits of open handles + credits used
 //! ```
-//! A credit is the right to one more block in the running transaction: a buffer that is changed
-//! for the first time, or a block of revoke records. Handles draw them from their core, cores in
-//! chunks from the budget. Who finds neither takes back what lies with other cores, and when that
-//! is too little as well, the transaction has to be sealed.
+//! A credit is the right to one more block in the running transaction: a buffer that is changed for
+//! the first time, or a block of revoke records. Handles draw credits from their core, cores in
+//! chunks from the budget. If both have too few, a handle takes those of other cores; if that is
+//! too little as well, the transaction has to be sealed.
 //!
 //! # Invariants
 //! - The sum above never grows while a transaction runs: credits only move, or are used.
@@ -28,26 +29,25 @@ use crate::gate::{Gate, Place};
 
 /// The part of the log that one transaction may take.
 const SHARE_OF_THE_LOG: u32 = 4;
-/// A log shorter than this, in blocks, holds no useful transaction.
-const LEAST_LOG_BLOCKS: u32 = 16;
-/// What a transaction that goes to its places at once may come to, in bytes: as much as is held in
-/// memory until it is written.
+/// A log shorter than this, in blocks, is too short for a transaction.
+const MIN_LOG_BLOCKS: u32 = 16;
+/// The most bytes of a transaction without a log, which are held in memory until it is committed.
 const BYTES_WITHOUT_LOG: usize = 32 << 20;
-/// Without a log nothing is revoked on disk. Who plans how many credits an operation takes counts
-/// revoke records all the same; so many of them for each credit, which is never too few: a header
-/// and a checksum are less than 32 bytes, a record is at most 8.
+/// The revoke records that one credit pays for without a log. No revoke blocks are written then,
+/// but operations compute their credits as with a log. This is never too few: header and checksum
+/// of a revoke block are less than 32 bytes, a record is at most 8.
 const fn revokes_without_log(block_bytes: usize) -> usize {
     (block_bytes - 32) / 8
 }
 
-/// The most a core draws at once beyond what it needs.
-const MOST_CHUNK: u32 = 64;
+/// The most credits that a core draws at once beyond those it needs.
+const MAX_CHUNK: u32 = 64;
 
 /// A number of blocks that a handle may add to its transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Credits(pub u32);
 
-/// What fits into one transaction of a log.
+/// The limits of one transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The blocks of the log that a transaction may take, its frame included.
@@ -61,15 +61,15 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The limits for a log of `log_blocks`, with `set_aside` credits kept for the sealer.
-    /// `None` if the log is too short for any transaction.
+    /// The limits for a log of `log_blocks`, with `seal_credits` reserved for the sealer. `None` if
+    /// the log is too short for any transaction.
     pub(crate) fn new(
         log_blocks: u32,
         block_size: BlockSize,
         format: &LogFormat,
-        set_aside: u32,
+        seal_credits: Credits,
     ) -> Option<Self> {
-        if log_blocks < LEAST_LOG_BLOCKS {
+        if log_blocks < MIN_LOG_BLOCKS {
             return None;
         }
         let share = log_blocks / SHARE_OF_THE_LOG;
@@ -80,14 +80,14 @@ impl Limits {
             credits -= 1;
         }
         let revokes = format.revokes_per_block(block_size.bytes());
-        Self::of_credits(credits.checked_sub(set_aside)?, revokes, share)
+        Self::of_credits(credits.checked_sub(seal_credits.0)?, revokes, share)
     }
 
-    /// The limits without a log. `None` if `set_aside` is more than a transaction has.
-    pub(crate) fn without_log(block_size: BlockSize, set_aside: u32) -> Option<Self> {
+    /// The limits without a log. `None` if `seal_credits` is more than a transaction has.
+    pub(crate) fn without_log(block_size: BlockSize, seal_credits: Credits) -> Option<Self> {
         let credits = u32::try_from(BYTES_WITHOUT_LOG / block_size.bytes()).ok()?;
         let revokes = revokes_without_log(block_size.bytes());
-        Self::of_credits(credits.checked_sub(set_aside)?, revokes, 0)
+        Self::of_credits(credits.checked_sub(seal_credits.0)?, revokes, 0)
     }
 
     fn of_credits(credits: u32, revokes: usize, log_blocks: u32) -> Option<Self> {
@@ -95,20 +95,20 @@ impl Limits {
         (credits > 0).then_some(Self {
             log_blocks,
             credits,
-            chunk: (credits / cores.saturating_mul(8)).clamp(1, MOST_CHUNK),
+            chunk: (credits / cores.saturating_mul(8)).clamp(1, MAX_CHUNK),
             revokes_per_credit: u32::try_from(revokes).ok()?.max(1),
         })
     }
 }
 
-/// What the cores draw from.
+/// The credits of the running transaction that no core has drawn yet.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: CachePadded<AtomicU64>,
     limits: Limits,
 }
 
-/// The running transaction has no room for what was asked.
+/// The running transaction has fewer credits left than wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
@@ -125,8 +125,8 @@ impl Budget {
         &self.limits
     }
 
-    /// Gathers `wanted` credits for who is in `place`: from its core, from the budget, from other
-    /// cores. What was found lies with its core if it is not enough.
+    /// Gathers `wanted` credits for the thread in `place`: from its core, from the budget, from
+    /// other cores. If there are too few, leaves those found with its core.
     #[cold]
     pub(crate) fn gather(&self, gate: &Gate, place: Place, wanted: u32) -> Result<(), Exhausted> {
         let mut found = gate.take_credits(place.core, wanted);
@@ -147,25 +147,26 @@ impl Budget {
         Err(Exhausted)
     }
 
-    /// Takes up to `most` out of the budget.
+    /// Takes up to `most` credits out of the budget.
     fn draw(&self, most: u32) -> u32 {
         let mut drawn = 0;
         let draw = |left: u64| {
             drawn = u32::try_from(left).unwrap_or(u32::MAX).min(most);
             (drawn > 0).then(|| left - u64::from(drawn))
         };
-        // Fails only where nothing is left.
+        // Fails only if nothing is left.
         let _ = self
             .left
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, draw);
         drawn
     }
 
-    /// Takes all credits back, for the transaction that begins next. Only for the sealer, behind
-    /// a drained gate. Who joins with credits before they are taken back, and looks at the gate
-    /// only when it is open again, would bring them into the next transaction: so the gate is
-    /// drained once more, and he is counted and sees it closed.
-    pub(crate) fn begin(&self, gate: &Gate) {
+    /// Takes all credits back, for the transaction that begins next. Only for the sealer, while the
+    /// gate is closed and drained. A thread might join with credits before they are taken back, and
+    /// read the gate only when it is open again: that would bring the credits into the next
+    /// transaction. So the gate is drained once more, which waits for such a thread, and it sees
+    /// the gate closed.
+    pub(crate) fn reset(&self, gate: &Gate) {
         for core in CoreNr::all() {
             gate.take_credits(core, u32::MAX);
         }

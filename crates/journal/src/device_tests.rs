@@ -1,4 +1,5 @@
-//! Tests of what the journal asks of its devices, in which order, and of who waits for that.
+//! Tests of the requests that the journal makes to its devices, their order, and who waits for
+//! them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
@@ -8,23 +9,23 @@ use fourscore_ondisk::Tid;
 use fourscore_ondisk::jbd2::{JournalCompat, JournalIncompat, JournalVersion};
 use fourscore_sync::{Arc, Condvar, Mutex, epoch, thread};
 
-use crate::testing::{Disk, fill, quiet};
+use crate::testing::{Disk, fill, without_threads};
 use crate::*;
 
-/// What was asked of a device; a batch with the number of its requests.
+/// A request to a device; a batch with the number of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Request {
     Write,
     Fua,
     Flush,
     Batch(usize),
 }
 
-/// A device that notes what is asked of it, and whose flushes can be held up.
+/// A device that records its requests, and whose flushes can be held up.
 #[derive(Debug)]
 struct Watched {
     device: Arc<dyn BlockDevice>,
-    asked: Mutex<Vec<Asked>>,
+    requests: Mutex<Vec<Request>>,
     held: Mutex<bool>,
     released: Condvar,
 }
@@ -33,19 +34,19 @@ impl Watched {
     fn new(disk: &Disk) -> Arc<Self> {
         Arc::new(Self {
             device: Arc::clone(&disk.device),
-            asked: Mutex::new(Vec::new()),
+            requests: Mutex::new(Vec::new()),
             held: Mutex::new(false),
             released: Condvar::new(),
         })
     }
 
-    /// What was asked since the last call.
-    fn take(&self) -> Vec<Asked> {
-        std::mem::take(&mut *self.asked.lock())
+    /// Removes and returns the requests since the last call.
+    fn take(&self) -> Vec<Request> {
+        std::mem::take(&mut *self.requests.lock())
     }
 
-    fn note(&self, asked: Asked) {
-        self.asked.lock().push(asked);
+    fn note(&self, request: Request) {
+        self.requests.lock().push(request);
     }
 
     fn hold_flushes(&self) {
@@ -66,15 +67,15 @@ impl BlockDevice for Watched {
         self.device.read_vectored_at(bufs, offset)
     }
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.note(Asked::Write);
+        self.note(Request::Write);
         self.device.write_vectored_at(bufs, offset)
     }
     fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.note(Asked::Fua);
+        self.note(Request::Fua);
         self.device.write_fua(bufs, offset)
     }
     fn flush(&self) -> io::Result<()> {
-        self.note(Asked::Flush);
+        self.note(Request::Flush);
         let mut held = self.held.lock();
         while *held {
             self.released.wait(&mut held);
@@ -82,7 +83,7 @@ impl BlockDevice for Watched {
         self.device.flush()
     }
     fn submit(&self, batch: Batch) -> InFlight {
-        self.note(Asked::Batch(batch.len()));
+        self.note(Request::Batch(batch.len()));
         self.device.submit(batch)
     }
 }
@@ -102,7 +103,7 @@ fn commit(journal: &Journal, buffers: &[Arc<Buffer>], byte: u8) {
     journal.commit_and_wait(tid).expect("in memory");
 }
 
-/// Waits for what others will bring about. What never comes fails the test instead of hanging it.
+/// Waits for a condition that other threads bring about; fails the test after a minute.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -115,21 +116,21 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 fn a_commit_is_a_batch_a_flush_and_a_block_with_fua() {
     let disk = Disk::new(256);
     let watched = Watched::new(&disk);
-    let journal = disk.behind(watched.clone()).open(quiet());
+    let journal = disk.behind(watched.clone()).open(without_threads());
     let buffers: Vec<_> = (10..30).map(|block| disk.buffer(block)).collect();
     watched.take();
     commit(&journal, &buffers, 1);
     let first = watched.take();
-    // The superblock says where the log begins; then the log, which is in two pieces.
-    let of_commit = [Asked::Flush, Asked::Fua];
+    // The superblock with the start of the log; then the log, which is in two pieces.
+    let of_commit = [Request::Flush, Request::Fua];
     assert_eq!(
         first,
-        [&[Asked::Fua, Asked::Batch(2)], &of_commit[..]].concat()
+        [&[Request::Fua, Request::Batch(2)], &of_commit[..]].concat()
     );
     commit(&journal, &buffers, 2);
     assert_eq!(
         watched.take(),
-        [&[Asked::Batch(1)], &of_commit[..]].concat()
+        [&[Request::Batch(1)], &of_commit[..]].concat()
     );
 }
 
@@ -137,7 +138,7 @@ fn a_commit_is_a_batch_a_flush_and_a_block_with_fua() {
 fn a_checkpoint_is_sorted_and_merged() {
     let disk = Disk::new(256);
     let watched = Watched::new(&disk);
-    let journal = disk.behind(watched.clone()).open(quiet());
+    let journal = disk.behind(watched.clone()).open(without_threads());
     for (round, blocks) in (1..).zip([[19, 11, 30], [15, 12, 19], [14, 10, 11], [13, 17, 18]]) {
         commit(&journal, &blocks.map(|block| disk.buffer(block)), round);
     }
@@ -145,24 +146,27 @@ fn a_checkpoint_is_sorted_and_merged() {
     watched.take();
     journal.checkpoint().expect("in memory");
     // Blocks 10 to 19, and 30; each once.
-    assert_eq!(watched.take(), [Asked::Batch(2), Asked::Flush, Asked::Fua]);
+    assert_eq!(
+        watched.take(),
+        [Request::Batch(2), Request::Flush, Request::Fua]
+    );
     let found: Vec<_> = (10..20).map(|block| disk.read(block)[0]).collect();
     assert_eq!(found, [3, 3, 2, 4, 3, 2, 9, 4, 4, 2]);
     assert_eq!(journal.stats().used_blocks, 0);
 }
 
 #[test]
-fn nobody_waits_for_the_io_of_a_commit() {
+fn handles_do_not_wait_for_the_io_of_a_commit() {
     let disk = Disk::new(256);
     let watched = Watched::new(&disk);
-    let journal = disk.behind(watched.clone()).open(quiet());
+    let journal = disk.behind(watched.clone()).open(without_threads());
     let buffers = [disk.buffer(10), disk.buffer(11)];
     let old = change(&journal, &buffers, 1);
     thread::scope(|scope| {
         watched.hold_flushes();
         let committer = scope.spawn(|| journal.commit_and_wait(old));
         wait_until("the commit's flush", || {
-            watched.take().contains(&Asked::Flush)
+            watched.take().contains(&Request::Flush)
         });
         // The old transaction is being written; the new one changes the same buffers.
         for byte in 2..20 {
@@ -187,32 +191,32 @@ fn the_background_commits_when_the_interval_has_passed() {
     let interval = Duration::from_millis(3);
     let journal = disk.open(JournalOptions {
         background: Background::Threads { interval },
-        ..quiet()
+        ..without_threads()
     });
     let tid = change(&journal, &[disk.buffer(10)], 1);
     wait_until("a commit", || journal.committed_tid() == tid);
 }
 
 #[test]
-fn the_background_keeps_room_in_the_log() {
+fn the_background_keeps_space_free_in_the_log() {
     const LOG_BLOCKS: u32 = 128;
     let disk = Disk::new(LOG_BLOCKS);
     let interval = Duration::from_secs(3600);
     let journal = disk.open(JournalOptions {
         background: Background::Threads { interval },
-        ..quiet()
+        ..without_threads()
     });
     let buffers: Vec<_> = (10..18).map(|block| disk.buffer(block)).collect();
     for byte in 0..60 {
         commit(&journal, &buffers, byte);
         let used = || journal.stats().used_blocks;
         if used() > LOG_BLOCKS * 3 / 8 {
-            wait_until("room", || used() <= LOG_BLOCKS / 8);
+            wait_until("space", || used() <= LOG_BLOCKS / 8);
         }
     }
     assert!(
         journal.stats().log_blocks > 3 * u64::from(LOG_BLOCKS),
-        "went around"
+        "the log wrapped"
     );
 }
 
@@ -220,10 +224,10 @@ fn the_background_keeps_room_in_the_log() {
 #[test]
 fn a_journal_of_version_1_is_replayed_and_then_written_as_version_2() {
     let disk = Disk::with_features(64, JournalCompat::empty(), JournalIncompat::empty());
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     commit(&journal, &[disk.buffer(10), disk.buffer(11)], 1);
     drop(journal);
-    // The block type of the superblock; the features that follow mean nothing then.
+    // The block type of the superblock; with version 1 the feature fields are ignored.
     let at = disk.log().offset(fourscore_ondisk::jbd2::JournalBlock(0));
     let version_1 = 3_u32.to_be_bytes();
     disk.device
@@ -232,7 +236,7 @@ fn a_journal_of_version_1_is_replayed_and_then_written_as_version_2() {
     assert_eq!(disk.log().superblock().version(), JournalVersion::V1);
     assert_eq!(disk.replay().transactions(), 1);
     assert_eq!([10, 11].map(|block| disk.read(block)[0]), [1, 1]);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     commit(&journal, &[disk.buffer(10)], 2);
     drop(journal);
     let superblock = disk.log().superblock().clone();

@@ -1,4 +1,4 @@
-//! **Purpose.** Why a journal cannot be used, and why it was aborted.
+//! **Purpose.** Errors of the journal, and causes of an abort.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use fourscore_sync::Arc;
 
 use crate::credits::Credits;
 
-/// Why a journal cannot be used.
+/// An error of the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The device failed.
@@ -17,36 +17,36 @@ pub enum Error {
     Io {
         /// The block that was to be read or written.
         journal_block: JournalBlock,
-        /// What the device said.
+        /// The error of the device.
         source: io::Error,
     },
     /// The device of the file system failed while the log was replayed.
     #[error("replay: {0}")]
     Replay(io::Error),
-    /// The replayed state cannot be laid over the device.
+    /// The replayed blocks cannot be overlaid on the device in memory.
     #[error("replay in memory: {0}")]
     Overlay(io::Error),
     /// The journal breaks the format, or contradicts itself.
     #[error(transparent)]
     Corrupt(#[from] JournalError),
     /// The journal holds transactions that must be replayed before it can be written.
-    #[error("journal superblock: s_start {start}, the log must be replayed first")]
+    #[error("journal superblock: s_start is {start}, the log must be replayed first")]
     NeedsRecovery {
         /// Where the log begins.
         start: JournalBlock,
     },
     /// The log is too short for a transaction.
-    #[error("the log has {blocks} blocks, too few to be written")]
+    #[error("the log has {blocks} blocks, too few for a transaction")]
     LogTooShort {
         /// Its length.
         blocks: u32,
     },
-    /// A handle asked for more than any transaction can hold.
+    /// A handle wants more credits than a transaction has.
     #[error("{} credits wanted, a transaction has at most {}", wanted.0, most.0)]
     TooManyCredits {
-        /// What was asked for.
+        /// The credits wanted.
         wanted: Credits,
-        /// What a transaction of this log has.
+        /// The credits of a transaction.
         most: Credits,
     },
     /// The journal was aborted: nothing can be committed any more.
@@ -54,7 +54,7 @@ pub enum Error {
     Aborted(AbortCause),
 }
 
-/// What was being done when a journal had to be aborted.
+/// The operation during which a journal was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// Data was written that a transaction exposes.
@@ -63,17 +63,17 @@ pub enum During {
     Log(Tid),
     /// The commit block of a transaction was written.
     Commit(Tid),
-    /// The blocks of a transaction were written to their places, where there is no log.
+    /// The blocks of a transaction were written to their home locations, without a log.
     InPlace(Tid),
     /// The superblock of the journal was written.
     Superblock,
-    /// Committed blocks were written to their places, or made durable there.
+    /// Committed blocks were written to their home locations, or made durable there.
     Checkpoint,
     /// An operation panicked with an open handle, or a commit panicked.
     Operation,
-    /// The file system was found to be broken.
+    /// The file system was found to be corrupt.
     FileSystem,
-    /// The file system asked for it.
+    /// The file system requested it.
     Request,
 }
 
@@ -83,22 +83,22 @@ impl fmt::Display for During {
             Self::OrderedData(tid) => write!(f, "writing data of transaction {tid}"),
             Self::Log(tid) => write!(f, "writing transaction {tid} to the log"),
             Self::Commit(tid) => write!(f, "writing the commit block of transaction {tid}"),
-            Self::InPlace(tid) => write!(f, "writing transaction {tid} to its places"),
+            Self::InPlace(tid) => write!(f, "writing transaction {tid} to its home locations"),
             Self::Superblock => f.write_str("writing the journal's superblock"),
             Self::Checkpoint => f.write_str("checkpointing"),
             Self::Operation => f.write_str("a panic within an operation"),
-            Self::FileSystem => f.write_str("the file system is broken"),
+            Self::FileSystem => f.write_str("the file system is corrupt"),
             Self::Request => f.write_str("at the file system's request"),
         }
     }
 }
 
-/// Why a journal was aborted: the first reason there was.
+/// The first cause of a journal's abort.
 #[derive(Clone, Debug)]
 pub struct AbortCause {
-    /// What was being done.
+    /// The operation that failed.
     pub during: During,
-    /// What the device said, if it was the device.
+    /// The error of the device, if a device failed.
     pub source: Option<Arc<io::Error>>,
 }
 

@@ -1,17 +1,17 @@
-//! **Purpose.** Finds which records of the fast-commit area count: those that a fast commit of
-//! the transaction running at the crash made durable.
+//! **Purpose.** Finds the valid records of the fast-commit area: those that a fast commit of the
+//! transaction running at the crash made durable.
 //!
-//! **Not here.** What they do to inodes and directories (crate `fs`).
+//! **Not here.** Applying them to inodes and directories (crate `fs`).
 //!
 //! # Model
 //! ```text
-//! counts = the records up to the last TAIL of this tid with the right checksum, if the area
-//!          begins with a HEAD of this tid; everything after that TAIL is void
+//! valid = the records up to the last TAIL of this tid with the right checksum, if the area
+//!         begins with a HEAD of this tid; everything after that TAIL is void
 //! ```
-//! The area is read block by block until something is not as it must be: another tid, a bad tag
-//! or length, a TAIL that does not match. That is how each crash ends the area, since it is never
-//! cleared, so it is no error. (The kernel refuses the mount when no TAIL was good before that
-//! point; then no fast commit was ever finished, and reading without one is right.)
+//! The area is read block by block until something does not match: another tid, a bad tag or
+//! length, a wrong TAIL. The area is never cleared, so it ends like that after every crash, and
+//! that is no error. (The kernel refuses the mount if there is no valid TAIL before that point. In
+//! that case no fast commit was ever completed, so there are no records to replay.)
 //!
 //! # Invariants
 //! Memory is bounded by the blocks that hold well-formed records of this tid.
@@ -23,14 +23,14 @@ use fourscore_ondisk::jbd2::{JournalBlock, JournalError};
 use crate::Error;
 use crate::log::{Log, LogReader, ReadAhead};
 
-/// The records of the fast-commit area that count.
+/// The valid records of the fast-commit area.
 #[derive(Clone, Debug, Default)]
 pub struct FastCommits {
-    /// Whole blocks of the area, one after the other.
+    /// Whole blocks of the area, concatenated.
     blocks: Vec<u8>,
     block_bytes: usize,
     inode_bytes: usize,
-    /// How many records count, from the area's start.
+    /// The number of valid records, from the area's start.
     count: usize,
     commits: u32,
 }
@@ -40,7 +40,7 @@ impl FastCommits {
     /// `inode_bytes` is the file system's inode size.
     ///
     /// # Errors
-    /// The device fails, or the area needs features that do not exist yet.
+    /// The device fails, or the area needs unknown features.
     pub fn read(log: &Log, tid: Tid, inode_bytes: usize) -> Result<Self, Error> {
         let area = log.superblock().fast_commit_area();
         let block_bytes = log.block_size().bytes();
@@ -78,7 +78,7 @@ impl FastCommits {
         })
     }
 
-    /// How many fast commits are complete.
+    /// The number of complete fast commits.
     #[must_use]
     pub fn commits(&self) -> u32 {
         self.commits
@@ -111,14 +111,14 @@ struct Scan {
     checksum: FastCommitChecksum,
     /// Records so far.
     seen: usize,
-    /// Records up to the last good TAIL.
+    /// Records up to the last valid TAIL.
     count: usize,
     commits: u32,
     has_head: bool,
 }
 
 impl Scan {
-    /// Goes through the records of the next block.
+    /// Scans the records of the next block.
     fn block(&mut self, block: &[u8], inode_bytes: usize) -> Result<GoOn, Error> {
         for found in records(block, inode_bytes) {
             let Ok(found) = found else {
@@ -223,7 +223,7 @@ mod tests {
             self.blocks.push(std::mem::take(&mut self.pending));
         }
 
-        /// Writes the area, and what is still pending, behind a log.
+        /// Writes the area, with the pending records, after a log.
         fn log(&self) -> Log {
             let block_size = BlockSize::from_log(0).unwrap();
             let mut raw = RawJournalSuperblock::new(block_size, MAXLEN, uuid::Uuid::nil());
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn records_up_to_the_last_good_tail_count() {
+    fn records_up_to_the_last_valid_tail_are_read() {
         let mut area = two_commits();
         area.unlink(15);
         area.pad();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_was_not_finished_does_not_count() {
+    fn an_incomplete_fast_commit_is_ignored() {
         // Block 2 holds the end of the second commit.
         for damage in 0..BLOCK - 1000 {
             let mut area = two_commits();

@@ -1,21 +1,21 @@
-//! **Purpose.** A transaction as the blocks of the log: revoke blocks, descriptors with their data
-//! blocks, and the commit block.
+//! **Purpose.** Writes a transaction as blocks of the log: revoke blocks, descriptor blocks with
+//! their data blocks, and the commit block.
 //!
-//! **Not here.** The bytes of each kind of block (`fourscore_ondisk::jbd2`), and what is flushed
-//! when (`commit`).
+//! **Not here.** The layout of each kind of block (`fourscore_ondisk::jbd2`), and flushes
+//! (`commit`).
 //!
 //! # Model
 //! ```text
 //! revoke*  (descriptor  data{1..tags per block})*  | commit
 //! \____________ vectored batches ________________/   by itself, after a flush
 //! ```
-//! Data blocks are written from where they are: the sealed version in the buffer. Only one that
-//! begins with the journal's magic number is copied, to be escaped. Blocks that lie side by side
-//! on the device become one request.
+//! Data blocks are written without a copy, from the sealed version of the buffer. Only a block that
+//! begins with the journal's magic number is copied, to be escaped. Blocks that are contiguous on
+//! the device become one request.
 //!
-//! A transaction of up to 256 KiB is one batch. A longer one is handed to the device piece by
-//! piece, so that what a piece needs (sealing, checksums, and the device's own copy) is done while
-//! its bytes are in the cache, and while the device works on the pieces before.
+//! A transaction of up to 256 KiB is one batch. A longer one is submitted piece by piece, so that
+//! the work on a piece (sealing, checksums, and the device's own copy) is done while its bytes are
+//! in the cache, and while the device writes the pieces before it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,40 +34,40 @@ use crate::checkpoint::CommittedBlock;
 use crate::journal::{Inner, Logged};
 use crate::sabotage::Sabotage;
 
-/// The most blocks in one request: what a host takes as one vector.
-const MOST_BLOCKS: usize = 512;
-/// From so many bytes on a batch is handed to the device: what stays in the cache of a core
-/// between its checksums and a copy that the device makes.
+/// The most blocks in one request: one I/O vector of the host.
+const MAX_BLOCKS: usize = 512;
+/// A batch of this many bytes is submitted: it stays in a core's cache from the checksums to the
+/// copy that the device makes.
 const BATCH_BYTES: usize = 256 << 10;
-/// The most batches in flight. More would not keep a device busier.
-const MOST_FLIGHTS: usize = 4;
+/// The most batches in flight; more would not keep a device busier.
+const MAX_FLIGHTS: usize = 4;
 
 /// The commit block of a transaction whose other blocks have been written.
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) block: IoBuf,
-    /// Where it goes.
+    /// Its position in the log.
     pub(crate) at: JournalBlock,
-    /// The length of the transaction in the log, with this block.
+    /// The length of the transaction in the log, including this block.
     pub(crate) blocks: u32,
 }
 
-/// Puts a transaction into the log, block after block.
+/// Writes a transaction to the log, block after block.
 #[derive(Debug)]
 pub(crate) struct Frame<'j> {
     journal: &'j Inner,
     logged: &'j Logged,
     tid: Tid,
     format: LogFormat,
-    /// Of all blocks, where the format wants one.
+    /// The checksum of all blocks (version 1).
     checksum: TransactionChecksum,
     batch: Batch,
     batch_bytes: usize,
     in_flight: VecDeque<InFlight>,
-    /// Blocks that lie side by side on the device, from `run_start` on.
+    /// Blocks that are contiguous on the device, from `run_start` on.
     run: Vec<IoBuf>,
     run_start: JournalBlock,
-    /// Where the next block goes.
+    /// The position of the next block.
     at: JournalBlock,
     blocks: u32,
 }
@@ -75,7 +75,8 @@ pub(crate) struct Frame<'j> {
 impl<'j> Frame<'j> {
     /// The frame of the transaction `tid`, which begins at `start`.
     pub(crate) fn new(
-        (journal, logged): (&'j Inner, &'j Logged),
+        journal: &'j Inner,
+        logged: &'j Logged,
         tid: Tid,
         start: JournalBlock,
     ) -> Self {
@@ -87,7 +88,7 @@ impl<'j> Frame<'j> {
             checksum: TransactionChecksum::default(),
             batch: Batch::new(),
             batch_bytes: 0,
-            in_flight: VecDeque::with_capacity(MOST_FLIGHTS),
+            in_flight: VecDeque::with_capacity(MAX_FLIGHTS),
             run: Vec::new(),
             run_start: start,
             at: start,
@@ -100,7 +101,7 @@ impl<'j> Frame<'j> {
         self.tid
     }
 
-    /// How many data blocks one descriptor has tags for.
+    /// The number of tags in one descriptor block.
     pub(crate) fn tags_per_descriptor(&self) -> usize {
         self.format.tags_per_block(self.block_bytes()).max(1)
     }
@@ -109,7 +110,7 @@ impl<'j> Frame<'j> {
         self.logged.log().block_size().bytes()
     }
 
-    /// A block with nothing but a header.
+    /// A zeroed block with a header.
     fn block(&self, kind: BlockKind) -> IoBuf {
         let mut block = IoBuf::zeroed(self.block_bytes());
         let header = Header {
@@ -136,7 +137,7 @@ impl<'j> Frame<'j> {
         Ok(())
     }
 
-    /// Adds a descriptor and the data blocks it describes, at most
+    /// Adds a descriptor block and the data blocks that it describes, at most
     /// [`Frame::tags_per_descriptor`].
     ///
     /// # Errors
@@ -182,14 +183,14 @@ impl<'j> Frame<'j> {
     }
 
     fn tag_checksum(&self, copy: &[u8]) -> u32 {
-        if self.journal.lacks(Sabotage::NoTagChecksum) {
+        if self.journal.skips(Sabotage::NoTagChecksum) {
             return 0;
         }
         self.format.copy_checksum(self.tid, copy)
     }
 
-    /// Waits until all blocks are written, and gives the one that ends the transaction.
-    /// `since_1970` is the time of the commit.
+    /// Waits until all blocks are written, and returns the commit block. `since_1970` is the time
+    /// of the commit.
     ///
     /// # Errors
     /// A write failed.
@@ -223,7 +224,7 @@ impl<'j> Frame<'j> {
         if self.batch_bytes >= BATCH_BYTES {
             return self.launch();
         }
-        if !follows || self.run.len() == MOST_BLOCKS {
+        if !follows || self.run.len() == MAX_BLOCKS {
             self.end_run();
         }
         Ok(())
@@ -239,7 +240,7 @@ impl<'j> Frame<'j> {
         self.run_start = self.at;
     }
 
-    /// Hands to the device what has come together.
+    /// Submits the batch to the device.
     fn launch(&mut self) -> io::Result<()> {
         self.end_run();
         self.batch_bytes = 0;
@@ -247,14 +248,14 @@ impl<'j> Frame<'j> {
         if batch.is_empty() {
             return Ok(());
         }
-        if self.in_flight.len() == MOST_FLIGHTS
+        if self.in_flight.len() == MAX_FLIGHTS
             && let Some(oldest) = self.in_flight.pop_front()
         {
             oldest.wait_all_ok()?;
         }
         let mut flight = self.logged.log().device().submit(batch);
         if flight.poll() == Poll::Ended {
-            // Memory, or a device without a queue: what it read is still in the cache.
+            // A device in memory or without a queue has completed it already.
             return flight.wait_all_ok().map(drop);
         }
         self.in_flight.push_back(flight);

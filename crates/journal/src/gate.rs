@@ -1,9 +1,10 @@
-//! **Purpose.** Who may be inside the running transaction: handles join it per core, and whoever
-//! seals it closes the gate, waits until all have left, and opens the gate on the next one.
+//! **Purpose.** The gate admits handles to the running transaction: they join and leave it per
+//! core. To seal the transaction, the sealer closes the gate, waits until all handles have left,
+//! and opens it on the next transaction.
 //!
-//! **Not here.** What is done to the transaction while the gate is closed (`seal`), and how many
-//! credits there are (`credits`); but the credits that lie with a core share the word of its slot,
-//! so that joining with credits is one read-modify-write.
+//! **Not here.** The work on the transaction while the gate is closed (`seal`), and the number of
+//! credits (`credits`). But the credits of a core share the word of its slot, so that joining with
+//! credits is one read-modify-write.
 //!
 //! # Model
 //! ```text
@@ -21,40 +22,40 @@
 //! # Invariants
 //! - *No handle is inside while the gate is closed and drained.* Join and close are the two sides
 //!   of Dekker's protocol: each writes its own word, then reads the other's, with a full fence
-//!   between. So at least one sees the other: a joiner that found the gate open is seen by the
-//!   sealer, which waits for it. Without the fence after the join, the slot could still lie in a
-//!   store buffer when the sealer looks, and a handle would run in a transaction that was sealed.
-//! - *No sealer sleeps for ever.* Leave and drain are the same protocol again: a leaver that finds
-//!   the gate open is seen as gone by the sealer's next look; one that finds it closed, and nobody
-//!   in any slot, wakes the sealer under the lock under which it looks. Of the last leavers of two
-//!   slots at least one sees that the other has left: each writes its own slot, then reads the
-//!   other's, with the fence between.
+//!   between. So at least one sees the other: if a joiner found the gate open, the sealer sees it
+//!   in its slot and waits for it. Without the fence after the join, the slot could still be in a
+//!   store buffer when the sealer reads it, and a handle would run in a sealed transaction.
+//! - *No sealer sleeps for ever.* Leave and drain use the same protocol: if a leaver finds the gate
+//!   open, the sealer's next read sees that it has left; if it finds the gate closed and all slots
+//!   empty, it wakes the sealer under the lock under which the sealer reads the slots. Of the last
+//!   leavers of two slots at least one sees that the other has left: each writes its own slot, then
+//!   reads the other's, with the fence between.
 //! - A handle leaves the slot that it joined, wherever its thread runs by then; a slot's count of
 //!   handles is never negative.
-//! - Credits of a slot are taken out only by who is counted in some slot, or by the sealer when
-//!   all are drained. A joiner that found the gate closed does not give its credits back: the
-//!   sealer may have begun to count anew.
-//! - *No credit outlives its transaction.* Somebody may join with credits after the sealer found
-//!   all slots drained, and look at the gate only when it is open again. So the sealer drains once
-//!   more when it has taken all credits out: who took some before that is counted, and sees the
-//!   gate closed.
+//! - Credits are taken out of a slot only by a thread that is counted in some slot, or by the
+//!   sealer when all slots are drained. A joiner that found the gate closed does not return its
+//!   credits: the sealer may have reset them.
+//! - *No credit outlives its transaction.* A thread may join with credits after the sealer found
+//!   all slots drained, and read the gate only when it is open again. So the sealer drains once
+//!   more when it has taken all credits out: a thread that took credits before that is counted, and
+//!   sees the gate closed.
 //!
 //! # Locking
 //! Joining and leaving write the line of this core's slot and read the gate's line, which is
 //! written once per seal. The locks are taken only while the gate is closed, and are leaves.
 //!
 //! # Many more threads than cores
-//! A thread that lost its core inside a handle keeps the gate closed until it has run again, behind
-//! all that stand in the queue before it. So the queue must become short at once:
-//! - Who finds the gate closed, and a handle open in its core's slot, sleeps without a second look:
-//!   the handle may be that of a thread which waits for just this core. The sealer does the same.
-//!   Only where the slot is empty it pays to look again for a few microseconds.
-//! - Nobody waits on the way to sleep: the list of those who sleep is per core. One list for all
-//!   made every thread that met its lock give up its core, with its handle's end still to come.
+//! A thread that was preempted inside a handle keeps the gate closed until it has run again, after
+//! all threads before it in the run queue of its core. So the run queue must become short at once:
+//! - A thread that finds the gate closed, and a handle open in its core's slot, sleeps without
+//!   spinning: the handle may belong to a thread that waits for just this core. The sealer does the
+//!   same. Spinning for a few microseconds pays only if the slot is empty.
+//! - No thread blocks on its way to sleep: the list of sleeping threads is per core. With one list
+//!   for all, threads gave up their cores at its lock, some of them inside a handle.
 //! - The sealer is woken once, when all have left, not once per core.
-//! - Who sleeps is woken by the sealer itself, after the gate was opened, and comes without a lock.
-//!   With a condition variable each would wake the next when it gives the mutex back, and the last
-//!   would come in after as many turns of the queue as there are threads.
+//! - The sealer itself unparks the sleeping threads, after it has opened the gate, and they need no
+//!   lock to go on. With a condition variable each would wake the next when it releases the mutex,
+//!   and the last would join after as many turns of the run queue as there are threads.
 //!
 //! # References
 //! The argument is checked by loom in `gate/loom_tests.rs`, on these very functions.
@@ -69,7 +70,7 @@ use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
 
 /// One handle in a slot's word.
 const ONE_HANDLE: u64 = 1;
-/// The handles of a slot's word.
+/// The bits of a slot's word that count handles.
 const HANDLES: u64 = 0xffff_ffff;
 /// One credit in a slot's word.
 const ONE_CREDIT: u64 = 1 << 32;
@@ -78,21 +79,21 @@ const CLOSED: u64 = 1 << 32;
 const ABORTED: u64 = 1 << 33;
 const ONE_TURN: u64 = 1 << 34;
 
-/// How often the sealer looks again before it sleeps: some microseconds, which most seals take.
+/// How often the sealer spins before it sleeps: for some microseconds, as long as most seals take.
 #[cfg(not(feature = "shuttle"))]
-const SEALER_LOOKS: u32 = 200;
-/// How often others do.
+const SEALER_SPINS: u32 = 200;
+/// How often other threads spin.
 #[cfg(not(feature = "shuttle"))]
-const JOINER_LOOKS: u32 = 50;
+const JOINER_SPINS: u32 = 50;
 
-/// An atomic word: that of crate `sync`, or loom's.
+/// An atomic word: of crate `sync`, or of loom.
 pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
     fn fetch_or(&self, value: u64, order: Ordering) -> u64;
-    /// A fence that all threads see in one order.
+    /// A sequentially consistent fence.
     fn full_fence();
-    /// Replaces the value by what `change` makes of it, unless that is nothing.
+    /// Replaces the value by the result of `change`, unless that is `None`.
     fn change(&self, success: Ordering, change: impl FnMut(u64) -> Option<u64>)
     -> Result<u64, u64>;
 }
@@ -124,7 +125,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// What the gate's word says.
+/// The value of the gate's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GateState(u64);
 
@@ -150,7 +151,7 @@ impl GateState {
     }
 }
 
-/// Why a thread is not inside.
+/// Why a thread could not join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// A transaction is being sealed.
@@ -164,9 +165,9 @@ pub(crate) enum Refused {
 /// The outcome of [`leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Nobody waits for this.
-    Quietly,
-    /// The gate is closed and nobody is inside any more: its sealer may be waiting for just this.
+    /// The gate is open, or other handles are still inside.
+    NotLast,
+    /// The gate is closed and no handle is inside any more: the sealer may be waiting for this.
     Last,
 }
 
@@ -201,21 +202,21 @@ pub(crate) fn leave<'w, W: Word + 'w>(
     // The handles do not underflow: one of them is ours.
     let before = slot.fetch_add(back.wrapping_sub(ONE_HANDLE), Ordering::AcqRel);
     W::full_fence();
-    let is_of_no_matter = before & HANDLES > 1 || gate.load(Ordering::Relaxed) & CLOSED == 0;
-    if is_of_no_matter || !is_drained(slots) {
-        Left::Quietly
+    let is_not_last = before & HANDLES > 1 || gate.load(Ordering::Relaxed) & CLOSED == 0;
+    if is_not_last || !is_drained(slots) {
+        Left::NotLast
     } else {
         Left::Last
     }
 }
 
-/// Closes the gate: from now on nobody gets in, and who was inside can be waited for.
+/// Closes the gate: from now on no handle can join.
 pub(crate) fn close<W: Word>(gate: &W) {
     gate.fetch_or(CLOSED, Ordering::AcqRel);
     W::full_fence();
 }
 
-/// Whether all have left; to be asked after [`close`].
+/// Whether all handles have left; meaningful after [`close`].
 #[cold]
 pub(crate) fn is_drained<'w, W: Word + 'w>(slots: impl IntoIterator<Item = &'w W>) -> bool {
     slots
@@ -229,7 +230,7 @@ pub(crate) fn open<W: Word>(gate: &W, tid: Tid) {
         let turn = (word & !(ONE_TURN - 1)).wrapping_add(ONE_TURN);
         Some(turn | (word & ABORTED) | u64::from(tid.0))
     };
-    // Always succeeds; only an abort may interfere, and its bit is kept.
+    // Always succeeds. Only an abort may change the word meanwhile; its bit is kept.
     let _ = gate.change(Ordering::AcqRel, turned);
 }
 
@@ -247,9 +248,9 @@ pub(crate) struct Place {
 pub(crate) struct Gate {
     word: CachePadded<AtomicU64>,
     slots: PerCore<AtomicU64>,
-    /// Who found the gate closed on this core and sleeps, or is about to.
+    /// Threads that found the gate closed on this core and sleep, or are about to.
     joiners: PerCore<Mutex<Vec<Thread>>>,
-    /// Held while the sealer looks whether to sleep, and while it is woken.
+    /// Held while the sealer tests whether to sleep, and while it is woken.
     sleeping: Mutex<()>,
     left: Condvar,
 }
@@ -266,7 +267,7 @@ impl Gate {
         }
     }
 
-    /// What the gate says now.
+    /// The current state.
     #[inline]
     pub(crate) fn state(&self) -> GateState {
         GateState(self.word.load(Ordering::Acquire))
@@ -275,8 +276,9 @@ impl Gate {
     /// Joins the running transaction with credits of this core.
     #[inline]
     pub(crate) fn join(&self, credits: u32) -> Result<Place, Refused> {
-        // Who comes while the gate is closed stays away from the slots, so that it neither delays
-        // the sealer nor has to wake it. Only who comes at that moment joins and leaves again.
+        // A thread that finds the gate closed does not touch the slots, so that it neither delays
+        // the sealer nor has to wake it. Only if the gate is closed between this test and the join
+        // does it join and leave again.
         let state = self.state();
         if state.is_aborted() {
             return Err(Refused::Aborted);
@@ -298,7 +300,7 @@ impl Gate {
         }
     }
 
-    /// Leaves the place, and puts what is left of its credits with its core.
+    /// Leaves the place, and returns the rest of its credits to its core.
     #[inline]
     pub(crate) fn leave(&self, place: Place, credits: u32) {
         self.leave_slot(place.core, credits);
@@ -318,8 +320,8 @@ impl Gate {
         self.left.notify_all();
     }
 
-    /// Takes up to `most` credits out of the slot of `core`. Only for who has a place, or as the
-    /// sealer behind a drained gate.
+    /// Takes up to `most` credits out of the slot of `core`. Only for a thread that has a place, or
+    /// for the sealer while the gate is drained.
     pub(crate) fn take_credits(&self, core: CoreNr, most: u32) -> u32 {
         let mut taken = 0;
         let take = |word: u64| {
@@ -327,12 +329,12 @@ impl Gate {
             taken = u32::try_from(there).unwrap_or(u32::MAX).min(most);
             (taken > 0).then(|| word - u64::from(taken) * ONE_CREDIT)
         };
-        // Fails only where there was nothing to take.
+        // Fails only if there was nothing to take.
         let _ = self.slots.of(core).change(Ordering::AcqRel, take);
         taken
     }
 
-    /// Puts credits into the slot of `core`. Only for who has a place.
+    /// Puts credits into the slot of `core`. Only for a thread that has a place.
     pub(crate) fn put_credits(&self, core: CoreNr, credits: u32) {
         if credits > 0 {
             let credits = u64::from(credits) * ONE_CREDIT;
@@ -340,16 +342,16 @@ impl Gate {
         }
     }
 
-    /// Closes the gate and waits until everybody has left. One thread at a time.
+    /// Closes the gate and waits until all handles have left. One thread at a time.
     pub(crate) fn close_and_drain(&self) {
         close(&*self.word);
         self.drain();
     }
 
-    /// Waits, behind the closed gate, until nobody is counted in any slot.
+    /// Waits, while the gate is closed, until no handle is counted in any slot.
     pub(crate) fn drain(&self) {
         #[cfg(not(feature = "shuttle"))]
-        if self.look(SEALER_LOOKS, || is_drained(self.slots.iter())) {
+        if self.spin(SEALER_SPINS, || is_drained(self.slots.iter())) {
             return;
         }
         let mut sleeping = self.sleeping.lock();
@@ -358,10 +360,10 @@ impl Gate {
         }
     }
 
-    /// Looks up to `most` times whether `is_done`, as long as no thread that is inside may be
-    /// waiting for this core.
+    /// Spins up to `most` times until `is_done`, as long as no handle is open in this core's slot,
+    /// whose thread may be waiting for this core. Returns whether it is done.
     #[cfg(not(feature = "shuttle"))]
-    fn look(&self, most: u32, is_done: impl Fn() -> bool) -> bool {
+    fn spin(&self, most: u32, is_done: impl Fn() -> bool) -> bool {
         for _ in 0..most {
             if is_done() {
                 return true;
@@ -375,16 +377,16 @@ impl Gate {
     }
 
     /// Opens the gate on `tid`. The credits of all cores must have been taken out before, and the
-    /// slots drained again since. Who sleeps is let in by [`Gate::wake_joiners`].
+    /// slots drained again since. Does not wake sleeping threads; [`Gate::wake_joiners`] does.
     pub(crate) fn open(&self, tid: Tid) {
         open(&*self.word, tid);
     }
 
-    /// Wakes those who found the gate closed.
+    /// Wakes the threads that found the gate closed.
     pub(crate) fn wake_joiners(&self) {
         let mut all = Vec::new();
         for joiners in self.joiners.iter() {
-            // The list keeps its memory: who comes next does not ask for any under the lock.
+            // The list keeps its memory, so that the next push does not allocate under the lock.
             all.append(&mut joiners.lock());
         }
         all.iter().for_each(Thread::unpark);
@@ -399,12 +401,12 @@ impl Gate {
             state.is_aborted() || (turned && !state.is_closed())
         };
         #[cfg(not(feature = "shuttle"))]
-        if self.look(JOINER_LOOKS, may_go) {
+        if self.spin(JOINER_SPINS, may_go) {
             return;
         }
         loop {
-            // Whoever opens the gate does so before he takes the lists: he finds us on one, or we
-            // find the gate open.
+            // The sealer opens the gate before it takes the lists: it finds this thread on one, or
+            // this thread finds the gate open.
             let mut joiners = self.joiners.mine().lock();
             if may_go() {
                 return;
@@ -415,7 +417,7 @@ impl Gate {
         }
     }
 
-    /// Refuses everybody from now on, and wakes who waits.
+    /// Refuses all joins from now on, and wakes the threads that found the gate closed.
     pub(crate) fn abort(&self) {
         Word::fetch_or(&*self.word, ABORTED, Ordering::AcqRel);
         self.wake_joiners();

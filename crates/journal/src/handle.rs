@@ -1,9 +1,10 @@
-//! **Purpose.** Handles: the part of one operation in the running transaction.
+//! **Purpose.** Handles: through a handle one operation makes its changes in the running
+//! transaction.
 //!
 //! # Model
-//! An operation opens a handle with enough credits for its worst case, makes all its changes
-//! through it, and stops it. Whatever is done through one handle is in the same transaction: after
-//! a crash all of it is there, or nothing.
+//! An operation starts a handle with enough credits for its worst case, makes all its changes
+//! through it, and stops it. All changes of one handle are in the same transaction: after a crash
+//! all of them are there, or none.
 //!
 //! # Invariants
 //! - While a handle is open its transaction is not sealed. So a handle must end soon: its owner
@@ -14,9 +15,9 @@
 //!   transaction, and it must not be committed.
 //!
 //! # Locking
-//! Starting a handle, changing a buffer that has joined already, and stopping write the slot of
-//! this core and the buffer, nothing else. A thread that moves to another core meanwhile goes on
-//! with the slot it joined.
+//! Starting a handle, changing a buffer that has joined already, and stopping write only the slot
+//! of this core and the buffer. A thread that moves to another core meanwhile keeps using the slot
+//! it joined.
 
 use std::cell::Cell;
 
@@ -32,7 +33,7 @@ use crate::gate::{Place, Refused};
 use crate::journal::Inner;
 use crate::transaction::{BeforeCommit, OnCommit};
 
-/// Where handles stand in the order of locks: behind all that a client of the journal holds.
+/// The rank of handles in the lock order: after all locks that a client of the journal holds.
 const HANDLE: Rank = Rank::new(80, "handle");
 
 thread::thread_local! {
@@ -48,11 +49,11 @@ pub(crate) fn is_inside() -> bool {
 /// Why a buffer was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// The buffer has left the cache: close the handle, load the block anew, and retry.
+    /// The buffer has left the cache: stop the handle, load the block again, and retry.
     #[error(transparent)]
     Retired(#[from] Retired),
-    /// The buffer is new in the transaction and the handle has no credit left: its owner asked
-    /// for too few.
+    /// The buffer is new in the transaction and the handle has no credit left: it was started with
+    /// too few.
     #[error("the handle has no credits left")]
     OutOfCredits,
 }
@@ -72,24 +73,25 @@ pub(crate) fn pay_and_modify<R>(
     }
     let (result, joined) = buffer.modify(tid, tag, change)?;
     if joined == Joined::First {
-        // A buffer that is dirty in the running transaction stays so, unless it is forgotten.
+        // May be 0: the buffer was dirty above, and another handle has forgotten it since.
         *credits = credits.saturating_sub(1);
     }
     Ok((result, joined))
 }
 
-/// What became of [`Handle::extend`].
+/// The result of [`Handle::extend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "without the credits the handle has to be restarted"]
 pub enum Extended {
     /// The handle has the credits.
     Yes,
-    /// The transaction is full: bring what was done to a consistent end, and restart.
+    /// The transaction is full: the caller must bring its changes to a consistent state, and
+    /// restart the handle.
     No,
 }
 
-/// The last transaction in which something was changed, such as an inode: what an `fsync` of it
-/// waits for. Written only when it changes.
+/// The last transaction that changed an object such as an inode: an `fsync` of the object waits for
+/// it. Written only when it changes.
 #[derive(Debug, Default)]
 pub struct LastTid(AtomicU64);
 
@@ -97,13 +99,13 @@ pub struct LastTid(AtomicU64);
 const HAS_TID: u64 = 1 << 32;
 
 impl LastTid {
-    /// Nothing was changed yet.
+    /// For an object that has not been changed.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// With `tid` as the last so far.
+    /// For an object that was last changed in `tid`.
     #[must_use]
     pub fn of(tid: Option<Tid>) -> Self {
         let last = Self::new();
@@ -113,7 +115,7 @@ impl LastTid {
         last
     }
 
-    /// The transaction, if anything was changed since the value was made.
+    /// The transaction, if any has changed the object.
     #[must_use]
     pub fn get(&self) -> Option<Tid> {
         let value = self.0.load(Ordering::Acquire);
@@ -130,21 +132,21 @@ impl LastTid {
     }
 }
 
-/// The part of one operation in the running transaction; ends when it is dropped. Belongs to the
+/// One operation's membership in the running transaction; dropping it stops it. Belongs to the
 /// thread that started it.
 #[derive(Debug)]
 pub struct Handle<'j> {
     journal: &'j Inner,
     place: Place,
     credits: u32,
-    /// Revoke records that are paid for and not used yet.
+    /// Revoke records that credits have paid for and that are not used yet.
     revokes_left: u32,
-    /// The thread knows that it has a handle, so it cannot be given away.
+    /// Registers the handle in the lock order of this thread, so it cannot be sent to another.
     _held: Held,
 }
 
 impl<'j> Handle<'j> {
-    /// Joins the running transaction, waiting for room or for a seal if need be.
+    /// Joins the running transaction, waiting for credits or for a seal if necessary.
     #[inline]
     pub(crate) fn start(journal: &'j Inner, credits: Credits) -> Result<Self, Error> {
         assert!(
@@ -153,12 +155,12 @@ impl<'j> Handle<'j> {
         );
         let place = match journal.gate().join(credits.0) {
             Ok(place) => place,
-            Err(refused) => journal.join_slowly(credits, refused)?,
+            Err(refused) => journal.join_slow(credits, refused)?,
         };
         Ok(Self::inside(journal, place, credits))
     }
 
-    /// Joins the running transaction if it is `tid` and has room.
+    /// Joins the running transaction if it is `tid` and has enough credits.
     pub(crate) fn start_in(journal: &'j Inner, tid: Tid, credits: Credits) -> Result<Self, Error> {
         assert!(
             !is_inside(),
@@ -191,8 +193,8 @@ impl<'j> Handle<'j> {
         Credits(self.credits)
     }
 
-    /// Changes `buffer`, and vouches that the result is what `tag` says but for its checksum.
-    /// Takes a credit if this is the transaction's first change of the buffer.
+    /// Changes `buffer`. `tag` is the structure that the result is valid as, except for its
+    /// checksum. Takes a credit if this is the transaction's first change of the buffer.
     ///
     /// # Errors
     /// See [`ModifyError`]; nothing was changed then.
@@ -211,8 +213,8 @@ impl<'j> Handle<'j> {
         Ok(result)
     }
 
-    /// Brings `buffer` into the transaction, and changes nothing. From then on a change of it by
-    /// this handle is not refused.
+    /// Joins `buffer` to the transaction without a change. From then on a change of it by this
+    /// handle cannot fail.
     ///
     /// # Errors
     /// See [`ModifyError`].
@@ -224,9 +226,9 @@ impl<'j> Handle<'j> {
         self.modify(buffer, tag, |_| ())
     }
 
-    /// Notes that `block`, which held metadata, was freed: what this transaction changed in it is
-    /// given up, and no older copy of it will be replayed or checkpointed once the transaction is
-    /// durable. The block may be given out again when the transaction's
+    /// Notes that `block`, which held metadata, was freed: discards this transaction's changes of
+    /// it, and revokes it, so that no older copy is replayed or checkpointed once the transaction
+    /// is durable. The block may be allocated again when the transaction's
     /// [`on_commit`](Self::on_commit) is called.
     ///
     /// # Errors
@@ -247,7 +249,7 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
-    /// Notes that no copy of `block` logged so far may be replayed or checkpointed. Void if the
+    /// Revokes `block`: no copy of it logged so far may be replayed or checkpointed. Void if the
     /// block is changed as metadata again in the same transaction. One credit pays for as many
     /// records as fit into a block.
     ///
@@ -268,27 +270,27 @@ impl<'j> Handle<'j> {
     }
 
     /// Calls `then` when the transaction is durable and no checkpoint of a block that it revoked
-    /// is in flight any more; never, if the journal is aborted before. It is called by some
-    /// thread that commits: it must be quick, start no handle and wait for no commit.
+    /// is in flight any more; never, if the journal is aborted before. The committer calls it: it
+    /// must be quick, start no handle and wait for no commit.
     pub fn on_commit(&mut self, then: OnCommit) {
         let mut list = self.journal.running().of(self.place.core);
         list.on_commit.push(then);
     }
 
-    /// Calls `first` before the transaction is written to the log: for data that has to be on the
-    /// device before the transaction exposes it. Its failure aborts the journal. It may do I/O;
-    /// it must start no handle and wait for no commit.
+    /// Calls `first` before the transaction is written to the log: to write data that has to be on
+    /// the device before the transaction exposes it. An error of it aborts the journal. It may do
+    /// I/O; it must start no handle and wait for no commit.
     pub fn before_commit(&mut self, first: BeforeCommit) {
         let mut list = self.journal.running().of(self.place.core);
         list.before_commit.push(first);
     }
 
-    /// Notes in `last` that this transaction is the last to have changed its owner.
+    /// Notes in `last` that this transaction was the last to change the object.
     pub fn note(&self, last: &LastTid) {
         last.set(self.place.tid);
     }
 
-    /// Asks for `more` credits in the same transaction. Never waits.
+    /// Extends the handle by `more` credits in the same transaction. Never waits.
     pub fn extend(&mut self, more: Credits) -> Extended {
         let gathered = self
             .journal
@@ -304,8 +306,8 @@ impl<'j> Handle<'j> {
     }
 
     /// Stops, and starts again with `credits`, possibly in a later transaction. Waits as starting
-    /// does. What was done before is an operation of its own: after a crash it may be there
-    /// without what follows.
+    /// does. The changes before it are an operation of their own: after a crash they may be there
+    /// without those that follow.
     ///
     /// # Errors
     /// As [`Journal::start`](crate::Journal::start).
@@ -315,8 +317,8 @@ impl<'j> Handle<'j> {
         Self::start(journal, credits)
     }
 
-    /// Ends the handle and says in which transaction it was: what a caller that wants durability
-    /// waits for.
+    /// Stops the handle and returns its transaction, for which a caller that wants durability
+    /// waits.
     #[inline]
     #[expect(clippy::must_use_candidate, reason = "most callers do not wait")]
     pub fn stop(self) -> Tid {
@@ -336,9 +338,9 @@ impl Drop for Handle<'_> {
 }
 
 impl Inner {
-    /// Joins after a first try was refused.
+    /// Joins after the first attempt was refused.
     #[cold]
-    fn join_slowly(&self, credits: Credits, refused: Refused) -> Result<Place, Error> {
+    fn join_slow(&self, credits: Credits, refused: Refused) -> Result<Place, Error> {
         let most = self.budget().limits().credits;
         if credits.0 > most {
             return Err(Error::TooManyCredits {
@@ -365,24 +367,24 @@ impl Inner {
 
     /// Joins the transaction `tid` with credits, if it is running and has them.
     fn join_in(&self, tid: Tid, credits: Credits) -> Result<Place, Error> {
-        let no_room = Error::TooManyCredits {
+        let too_few = Error::TooManyCredits {
             wanted: credits,
             most: Credits(self.budget().limits().credits),
         };
         let place = match self.gate().join(0) {
             Ok(place) => place,
             Err(Refused::Aborted) => return Err(self.aborted()),
-            Err(Refused::Closed | Refused::Credits) => return Err(no_room),
+            Err(Refused::Closed | Refused::Credits) => return Err(too_few),
         };
         let gathers = || self.budget().gather(self.gate(), place, credits.0).is_ok();
         if place.tid == tid && gathers() {
             return Ok(place);
         }
         self.gate().leave(place, 0);
-        Err(no_room)
+        Err(too_few)
     }
 
-    /// Joins without credits and gathers them, or has the transaction sealed if it has none left.
+    /// Joins without credits and gathers them; if the transaction has too few left, gets it sealed.
     fn join_and_gather(&self, credits: Credits) -> Result<Result<Place, Refused>, Error> {
         let place = match self.gate().join(0) {
             Ok(place) => place,
@@ -391,10 +393,10 @@ impl Inner {
         if self.budget().gather(self.gate(), place, credits.0).is_ok() {
             return Ok(Ok(place));
         }
-        // While we are inside, the turn is that of our transaction.
+        // While this thread is inside, the turn is that of its transaction.
         let turn = self.gate().state().turn();
         self.gate().leave(place, 0);
-        self.seal_for_room(place.tid, turn)?;
+        self.seal_for_credits(place.tid, turn)?;
         Ok(self.gate().join(credits.0))
     }
 }

@@ -1,55 +1,57 @@
-//! **Purpose.** Commits of a file system that has no log: its transactions are written to their
-//! places, in an order that keeps a crash from doing more than a check can repair.
+//! **Purpose.** Commits without a log: writes a transaction to its home locations, in an order
+//! that limits the damage of a crash to what e2fsck can repair.
 //!
 //! # Model
 //! ```text
-//! sealed -> new blocks -> flush -> blocks that were there before -> flush -> callbacks
+//! sealed -> new blocks -> flush -> existing blocks -> flush -> callbacks
 //! ```
-//! A *new* block was allocated in this transaction or made up in it
-//! ([`BufferCache::create`](fourscore_block::BufferCache::create)): nothing on the device leads to
+//! A *new* block was allocated in this transaction
+//! ([`BufferCache::create`](fourscore_block::BufferCache::create)): nothing on the device refers to
 //! it before the second part is written.
 //!
 //! # Crash safety
-//! A crash finds transactions up to some T whole, T + 1 in part, and nothing of a later one: T + 2
-//! is not written before T + 1 is durable. Of T + 1 any subset of sectors may have arrived, so
-//! links and counts contradict each other and bitmaps are wrong: the file system must be checked.
-//! It says so itself, since it is marked as not unmounted.
+//! After a crash, transactions up to some T are complete, T + 1 is incomplete, and nothing of a
+//! later one is on the device: T + 2 is not written before T + 1 is durable. Any subset of the
+//! sectors of T + 1 may have arrived, so links, counts and bitmaps may contradict each other: the
+//! file system must be checked. It is marked as not cleanly unmounted, so the check happens.
 //!
-//! What a check does not have to fear:
-//! - *A block that two files hold.* A block is given out again when the transaction that freed
-//!   it is durable: then nothing in place leads to it any more, whatever arrives of the next ones.
-//! - *Old content of other files.* Data was written before the plan that maps it was carried out;
-//!   the first flush makes it durable, and the new blocks of metadata, before anything in place
-//!   leads there. So neither a file nor a tree shows what its blocks held in an earlier life. Inode
-//!   numbers are kept back by the file system until the commit that freed them is durable, for the
-//!   same reason.
-//! - *A loss of what was synced and not touched since.* What a transaction does not change is not
-//!   written.
+//! Three kinds of damage cannot happen:
+//! - *A block that belongs to two files.* A block is allocated again only when the transaction that
+//!   freed it is durable: then nothing on the device refers to it any more, whatever arrives of
+//!   later transactions.
+//! - *Old data of other files.* Data is written before the metadata that maps it is changed. The
+//!   first flush makes it durable, together with the new blocks of metadata, before anything on the
+//!   device refers to them. So neither a file nor a tree exposes the previous contents of its
+//!   blocks. For the same reason the file system reuses inode numbers only after the commit that
+//!   freed them is durable.
+//! - *A loss of data that was synced and not changed since.* A transaction writes only the blocks
+//!   that it changes.
 //!
-//! What was synced and is being changed when the crash comes may suffer as in Linux without a
-//! journal: a block that was being divided has given entries away, and nothing leads to the one
-//! that took them yet; the files are found in `lost+found`, the end of a file may be cut.
+//! Files that were synced and are being changed at the crash may be damaged as in Linux without a
+//! journal. For example, after a split of a directory block the entries moved out may be missing,
+//! because nothing refers to the new block yet: their files are found in `lost+found`. The end of a
+//! file may be cut off.
 
-use fourscore_block::{BlockDevice as _, Buffer};
-use fourscore_ondisk::{PhysBlock, Tid};
-use fourscore_sync::Arc;
+use fourscore_block::BlockDevice as _;
+use fourscore_ondisk::Tid;
 
 use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
 use crate::journal::Inner;
+use crate::transaction::ChangedBuffer;
 
 impl Inner {
-    /// Writes the transaction `tid` to its places, durably.
+    /// Writes the transaction `tid` to its home locations; it is durable on return.
     pub(crate) fn write_in_place(
         &self,
         tid: Tid,
-        buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+        buffers: Vec<ChangedBuffer>,
     ) -> Result<(), Error> {
         let sealed = self.sealed_blocks(tid, buffers);
         let (new, old): (Vec<_>, Vec<_>) = sealed.partition(|block| block.sealed.is_new);
         for mut part in [new, old] {
             part.sort_by_key(|block| block.sealed.block);
-            // Also without new blocks: what comes next may lead to data.
+            // The flush is needed also without new blocks: existing blocks may refer to new data.
             self.write_part(&part)
                 .map_err(|source| self.abort_with(During::InPlace(tid), source))?;
             for CommittedBlock { sealed, buffer } in &part {
@@ -74,20 +76,23 @@ mod tests {
         BlockDevice, BufferCache, CacheOptions, DeviceOp, Event, FaultyDevice, RamDevice,
         RecordingDevice, Rule,
     };
+    use fourscore_ondisk::PhysBlock;
+    use fourscore_sync::Arc;
     use fourscore_sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::testing::{BLOCK_BYTES, block_size, fill, quiet};
+    use crate::testing::{BLOCK_BYTES, block_size, fill, without_threads};
     use crate::{Credits, Journal, NoHook};
 
     fn begin(device: &Arc<dyn BlockDevice>) -> (BufferCache, Journal) {
         let cache = BufferCache::new(Arc::clone(device), block_size(), CacheOptions::default());
         let hook = Arc::new(NoHook);
-        let journal = Journal::without_log(Arc::clone(device), block_size(), hook, quiet());
+        let journal =
+            Journal::without_log(Arc::clone(device), block_size(), hook, without_threads());
         (cache, journal.expect("credits"))
     }
 
-    /// The blocks that were written; `None` for a flush.
+    /// The blocks that were written, in order; `None` for a flush.
     fn written(device: &RecordingDevice) -> Vec<Option<u64>> {
         let block = |event: &Event| match event {
             Event::Write { offset, .. } => Some(offset / BLOCK_BYTES as u64),
@@ -97,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_leads_to_yet_is_durable_first() {
+    fn new_blocks_are_durable_before_existing_ones_are_written() {
         let recording = Arc::new(RecordingDevice::new(Arc::new(RamDevice::new(64 << 10))));
         let device: Arc<dyn BlockDevice> = recording.clone();
         let (cache, journal) = begin(&device);
@@ -126,10 +131,13 @@ mod tests {
                 "nothing is written before the commit"
             );
             journal.commit_and_wait(tid).expect("in memory");
-            assert!(is_durable.swap(false, Ordering::Relaxed), "told too early");
+            assert!(
+                is_durable.swap(false, Ordering::Relaxed),
+                "the callback ran before the flush"
+            );
             let expected = match round {
                 1 => [Some(7), None, Some(3), None].to_vec(),
-                // What is in its place is new no more; side by side they would be one request.
+                // All blocks exist now; adjacent blocks would be one request.
                 _ => [None, Some(3), Some(7), None].to_vec(),
             };
             assert_eq!(written(&recording)[before..], expected, "round {round}");
@@ -138,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_ends_it() {
+    fn a_failed_write_aborts_the_journal() {
         let faulty = Arc::new(FaultyDevice::new(Arc::new(RamDevice::new(64 << 10))));
         let device: Arc<dyn BlockDevice> = faulty.clone();
         let (cache, journal) = begin(&device);

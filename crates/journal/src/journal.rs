@@ -1,8 +1,9 @@
-//! **Purpose.** The journal of a mounted file system: its parts, its beginning and its end.
+//! **Purpose.** The journal of a mounted file system: opening, closing and aborting it, and the
+//! state that handles, commits and checkpoints share.
 //!
-//! **Model.** Handles, gate and credits are the same with a log and without. What differs is what a
-//! commit does: with a log the transaction goes there ([`Logged`]) and from there to its places,
-//! without one to its places at once (`in_place`).
+//! **Model.** Handles, gate and credits are the same with a log and without; the commit differs.
+//! With a log ([`Logged`]) a transaction is written to the log, and later checkpointed; without one
+//! it is written to its home locations at once (`in_place`).
 
 use std::io;
 use std::mem;
@@ -29,61 +30,61 @@ use crate::transaction::Running;
 /// `s_errno` of a journal that was aborted by a failed write: -EIO.
 const ERRNO_IO: i32 = -5;
 
-/// Who commits and checkpoints when nobody waits for it.
+/// Whether background threads commit and checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// Two threads: one commits a transaction that has run for `interval` or has no room left, one
-    /// keeps space free in the log.
+    /// Two threads: one commits a transaction that has run for `interval` or has no credits left,
+    /// one keeps space free in the log.
     Threads {
         /// How long changes may stay in memory.
         interval: Duration,
     },
-    /// Nobody: whoever needs something done does it itself.
+    /// No threads: a thread that needs a commit or a checkpoint does it itself.
     None,
 }
 
-/// Whether a committer waits a little for others who want the same commit.
+/// Whether a committer waits a little for other threads that want the same commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batching {
-    /// It waits for as many as came lately, at most half the time that a commit takes.
+    /// It waits for as many as recent commits served, at most half the time that a commit takes.
     Adaptive,
     /// It begins at once.
     Off,
 }
 
-/// The checksums of a log that has none.
+/// The checksums given to a log that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewChecksums {
     /// Version 3, as the kernel does for file systems with `metadata_csum`.
     V3,
-    /// The log stays without.
+    /// None.
     None,
 }
 
-/// What becomes of the last blocks of the journal, where fast commits go.
+/// Whether the last blocks of the journal are reserved for fast commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastCommitArea {
-    /// As the superblock of the journal says. The kernel does not speak of the area in a journal
-    /// that it left clean.
+    /// As the journal's superblock says. The kernel clears the feature in a journal that it leaves
+    /// clean.
     AsFound,
-    /// It is no part of the log: for a file system with the feature `fast_commit`.
+    /// They are not part of the log: for a file system with the feature `fast_commit`.
     Reserved,
 }
 
-/// How a journal is written.
+/// Options of a journal open for writing.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalOptions {
-    /// Who works when nobody waits.
+    /// Whether background threads commit and checkpoint.
     pub background: Background,
-    /// Whether commits wait for company.
+    /// Whether commits wait for more waiters.
     pub batching: Batching,
-    /// What a log without checksums gets.
+    /// The checksums given to a log without any.
     pub checksums: NewChecksums,
-    /// Whether the log leaves room for fast commits.
+    /// Whether the log leaves space for fast commits.
     pub fast_commits: FastCommitArea,
     /// How many blocks [`SealHook::at_seal`] may add to each transaction.
     pub seal_credits: Credits,
-    /// What is done wrong on purpose, to show that the crash tests notice.
+    /// An injected fault, to show that the crash tests find it.
     #[cfg(feature = "sabotage")]
     pub sabotage: Option<crate::Sabotage>,
 }
@@ -104,9 +105,9 @@ impl Default for JournalOptions {
     }
 }
 
-/// What the handles, the committer and the checkpointer share.
+/// The state shared by handles, committer and checkpointer.
 pub(crate) struct Inner {
-    // Read by every handle, written never.
+    // Read by every handle, never written.
     options: JournalOptions,
     block_size: BlockSize,
     home: Arc<dyn BlockDevice>,
@@ -117,13 +118,13 @@ pub(crate) struct Inner {
     running: Running,
     // Written by commits and checkpoints.
     queue: Queue,
-    /// `None` if transactions go to their places at once.
+    /// `None` without a log.
     logged: Option<Logged>,
     cause: OnceLock<AbortCause>,
     tally: Mutex<Tally>,
 }
 
-/// A log that is being written.
+/// A log open for writing.
 #[derive(Debug)]
 pub(crate) struct Logged {
     log: Log,
@@ -133,9 +134,9 @@ pub(crate) struct Logged {
     superblock: LiveSuperblock,
 }
 
-/// A journal that is being written.
+/// A journal open for writing.
 ///
-/// Dropping it leaves the log as it is, to be recovered; [`Journal::close`] leaves an empty one.
+/// Dropping it leaves the log to be recovered; [`Journal::close`] leaves an empty log.
 pub struct Journal {
     inner: Arc<Inner>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
@@ -145,14 +146,14 @@ impl Journal {
     /// Opens an empty log for writing. `home` is the device of the file system, whose blocks are
     /// journaled; for an internal journal, the log's own.
     ///
-    /// A log that [`replay_before_fast_commits`](crate::replay_before_fast_commits) has replayed is
-    /// empty too; then the first transaction is the one to which the fast commits belong.
+    /// A log that [`replay_before_fast_commits`](crate::replay_before_fast_commits) has replayed
+    /// counts as empty; then the first transaction is the one to which the fast commits belong.
     ///
-    /// Gives the log the features it needs: revoke records, block numbers wide enough for `home`,
-    /// checksums and an area for fast commits as `options` say.
+    /// Sets the features that the log needs: revoke records, 64-bit block numbers if `home` is that
+    /// large, checksums and a fast-commit area as `options` say.
     ///
     /// # Errors
-    /// The log holds something to be replayed, is too short, or the superblock cannot be written.
+    /// [`Error::NeedsRecovery`], [`Error::LogTooShort`], or the superblock cannot be written.
     pub fn open(
         mut log: Log,
         home: Arc<dyn BlockDevice>,
@@ -168,8 +169,8 @@ impl Journal {
             Ring::new(&log.superblock().log()),
             log.superblock().log_format(),
         );
-        let set_aside = options.seal_credits.0;
-        let limits = Limits::new(ring.len(), log.block_size(), &format, set_aside)
+        let block_size = log.block_size();
+        let limits = Limits::new(ring.len(), block_size, &format, options.seal_credits)
             .ok_or(Error::LogTooShort { blocks: ring.len() })?;
         let sequence = log.superblock().sequence();
         let (head, last) = match start {
@@ -177,7 +178,6 @@ impl Journal {
             Some(start) => return Err(Error::NeedsRecovery { start }),
             None => (ring.first(), sequence),
         };
-        let places = (home, log.block_size());
         let logged = Logged {
             space: LogSpace::new(ring, head, last.next()),
             superblock: LiveSuperblock::new(log.superblock().clone()),
@@ -185,41 +185,42 @@ impl Journal {
             ring,
             format,
         };
+        let logged = Some(logged);
         Ok(Self::begin(
-            places,
-            hook,
-            options,
-            (limits, last),
-            Some(logged),
+            home, block_size, hook, options, limits, last, logged,
         ))
     }
 
-    /// Begins a journal without a log, for a file system on `home` that has none: a commit writes
-    /// each block to its place, and a crash may leave a transaction there in part. What holds
-    /// nevertheless is said in the module `in_place`.
+    /// Makes a journal without a log, for a file system on `home` that has none: a commit writes
+    /// each block to its home location, and a crash may leave a transaction half written. The
+    /// module `in_place` documents the remaining guarantees.
     ///
-    /// What `options` say of the log's features is of no account.
+    /// Ignores the features of a log in `options`.
     ///
     /// # Errors
-    /// [`Error::LogTooShort`] if more credits are set aside for sealing than a transaction has.
+    /// [`Error::LogTooShort`] if `options` reserve more credits for sealing than a transaction has.
     pub fn without_log(
         home: Arc<dyn BlockDevice>,
         block_size: BlockSize,
         hook: Arc<dyn SealHook>,
         options: JournalOptions,
     ) -> Result<Self, Error> {
-        let limits = Limits::without_log(block_size, options.seal_credits.0)
+        let limits = Limits::without_log(block_size, options.seal_credits)
             .ok_or(Error::LogTooShort { blocks: 0 })?;
-        let begin = (limits, Tid(0));
-        Ok(Self::begin((home, block_size), hook, options, begin, None))
+        let last = Tid(0);
+        Ok(Self::begin(
+            home, block_size, hook, options, limits, last, None,
+        ))
     }
 
-    /// The journal whose last transaction was `last`.
+    /// Makes the journal, whose last transaction was `last`, and starts its threads.
     fn begin(
-        (home, block_size): (Arc<dyn BlockDevice>, BlockSize),
+        home: Arc<dyn BlockDevice>,
+        block_size: BlockSize,
         hook: Arc<dyn SealHook>,
         options: JournalOptions,
-        (limits, last): (Limits, Tid),
+        limits: Limits,
+        last: Tid,
         logged: Option<Logged>,
     ) -> Self {
         let inner = Arc::new(Inner {
@@ -259,15 +260,14 @@ impl Journal {
         threads
     }
 
-    /// Whether there is a log, so that after a crash a transaction is there as a whole or not at
-    /// all.
+    /// Whether there is a log, so that transactions are atomic across a crash.
     #[must_use]
     pub fn has_log(&self) -> bool {
         self.inner.logged.is_some()
     }
 
     /// Opens a handle that may add up to `credits` blocks to the running transaction. Waits while
-    /// a transaction is being sealed, and while the running one has no room.
+    /// a transaction is being sealed, and while the running one has too few credits left.
     ///
     /// # Errors
     /// [`Error::TooManyCredits`] if no transaction has that many, [`Error::Aborted`].
@@ -279,11 +279,11 @@ impl Journal {
         Handle::start(&self.inner, credits)
     }
 
-    /// As [`Journal::start`], in the transaction `tid` or not at all: nothing is sealed to make
-    /// room.
+    /// As [`Journal::start`], in the transaction `tid` or not at all: never seals the transaction
+    /// to get credits.
     ///
     /// # Errors
-    /// [`Error::TooManyCredits`] if `tid` has no room for that many more, or is not the running
+    /// [`Error::TooManyCredits`] if `tid` has too few credits left, or is not the running
     /// transaction; [`Error::Aborted`].
     ///
     /// # Panics
@@ -304,8 +304,8 @@ impl Journal {
         self.inner.queue.committed()
     }
 
-    /// Waits until the transaction `tid` is durable. All who wait at the same time are served by
-    /// one commit. Returns at once if it is durable already; then data that was written in place
+    /// Waits until the transaction `tid` is durable. One commit serves all threads that wait at the
+    /// same time. Returns at once if `tid` is durable already; then data that was written in place
     /// since is not flushed.
     ///
     /// # Errors
@@ -317,7 +317,7 @@ impl Journal {
         self.inner.wait_for(tid)
     }
 
-    /// Makes durable everything that was done by handles that have stopped.
+    /// Makes all changes of stopped handles durable.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -328,8 +328,8 @@ impl Journal {
         self.commit_and_wait(self.running_tid())
     }
 
-    /// Brings all committed blocks to their places and gives the log free. Without a log they are
-    /// there.
+    /// Checkpoints: writes all committed blocks to their home locations and frees the log. Does
+    /// nothing without a log.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -337,8 +337,8 @@ impl Journal {
         self.inner.checkpoint(0)
     }
 
-    /// Commits, checkpoints, and says that the journal is empty, until the next commit: for who
-    /// makes sure that nobody starts a handle meanwhile.
+    /// Commits, checkpoints, and marks the journal empty until the next commit. The caller must
+    /// prevent other threads from starting handles meanwhile.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -348,10 +348,10 @@ impl Journal {
         self.mark_empty()
     }
 
-    /// Commits, checkpoints, and leaves an empty journal; without a log everything is in place.
+    /// Commits, checkpoints, and leaves an empty journal.
     ///
     /// # Errors
-    /// [`Error::Aborted`]; the log is left to be recovered then.
+    /// [`Error::Aborted`]; then the log must be recovered.
     pub fn close(&self) -> Result<(), Error> {
         self.commit()?;
         self.stop_threads();
@@ -370,26 +370,26 @@ impl Journal {
             .map_err(|source| inner.abort_with(During::Superblock, source))
     }
 
-    /// Refuses everything from now on: what is not durable stays so.
+    /// Aborts the journal: nothing is committed any more, and every later call fails.
     pub fn abort(&self) {
         self.inner.abort(During::Request, None);
     }
 
-    /// As [`Journal::abort`], because the file system is broken: the log says so to whoever
-    /// recovers it.
+    /// As [`Journal::abort`], because the file system is corrupt: records the error in the
+    /// journal's superblock (`s_errno`), where recovery finds it.
     pub fn fail(&self) {
         self.inner.abort(During::FileSystem, None);
     }
 
-    /// Waits until an aborted journal has ended what it was about, so that it writes nothing any
-    /// more.
+    /// Waits until the commit and the checkpoint in progress have ended. After an abort nothing is
+    /// written any more then.
     ///
     /// # Panics
     /// If this thread has an open handle, for which a commit may be waiting.
     pub fn wait_idle(&self) {
         assert!(
             !is_inside(),
-            "a thread waits for what waits for its own handle"
+            "a thread with an open handle waits for a commit, which may wait for the handle"
         );
         self.inner.queue.wait_idle();
         if let Some(logged) = &self.inner.logged {
@@ -397,7 +397,7 @@ impl Journal {
         }
     }
 
-    /// Why the journal was aborted, if it was.
+    /// The cause of the abort, if the journal was aborted.
     #[must_use]
     pub fn abort_cause(&self) -> Option<&AbortCause> {
         self.inner.cause.get()
@@ -409,7 +409,7 @@ impl Journal {
         Credits(self.inner.budget.limits().credits)
     }
 
-    /// What happened so far.
+    /// Statistics since the journal was opened.
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         let used = self.inner.logged.as_ref();
@@ -423,7 +423,7 @@ impl Journal {
             logged.space.stop();
         }
         for thread in mem::take(&mut *self.threads.lock()) {
-            // A thread that panicked has aborted the journal, which is told by every call.
+            // A thread that panicked has aborted the journal, which every later call reports.
             let _ = thread.join();
         }
     }
@@ -451,7 +451,7 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// Gives the empty log what writing it needs.
+/// Sets the features that writing to the empty log needs.
 fn upgrade(log: &mut Log, home: &dyn BlockDevice, options: &JournalOptions) -> Result<(), Error> {
     let mut features = JournalIncompat::REVOKE;
     if home.len_bytes() >> log.block_size().bits() > u64::from(u32::MAX) {
@@ -468,7 +468,7 @@ fn upgrade(log: &mut Log, home: &dyn BlockDevice, options: &JournalOptions) -> R
     if upgraded.incompat() == log.superblock().incompat() {
         return Ok(());
     }
-    // The features decide what is log, and whether that is enough.
+    // Parse it again: the features change the extent of the log, which may be too short now.
     log.replace_superblock(JournalSuperblock::try_from(upgraded.raw())?)
 }
 
@@ -546,33 +546,33 @@ impl Inner {
         self.tally.lock().note_commit(log_blocks);
     }
 
-    /// The background: keeps space free in the log.
+    /// The loop of the background thread that keeps space free in the log.
     fn checkpoint_in_background(&self) {
         let Some(logged) = &self.logged else {
             return;
         };
         while logged.space.wait_for_work() {
-            // An error has aborted the journal: there is nothing more to do.
+            // An error has aborted the journal.
             if self.checkpoint(logged.ring.len() / 8).is_err() {
                 return;
             }
         }
     }
 
-    /// Latches the abort, unless there was one before, and wakes everybody who waits.
+    /// Latches the abort, unless there was one before, and wakes all waiters.
     pub(crate) fn abort(&self, during: During, source: Option<io::Error>) {
         let source = source.map(Arc::new);
         let is_first = self.cause.set(AbortCause { during, source }).is_ok();
         self.gate.abort();
         self.queue.wake_all();
-        let is_told = is_first && !matches!(during, During::Request | During::Superblock);
-        if let Some(logged) = self.logged.as_ref().filter(|_| is_told) {
-            // The device has failed already; whether it takes this is its own affair.
+        let is_recorded = is_first && !matches!(during, During::Request | During::Superblock);
+        if let Some(logged) = self.logged.as_ref().filter(|_| is_recorded) {
+            // The device has failed already; recording the error may fail too.
             let _ = logged.superblock.set_errno(&logged.log, ERRNO_IO);
         }
     }
 
-    /// As [`Inner::abort`]; gives the error to return.
+    /// As [`Inner::abort`]; returns the error for the caller to return.
     pub(crate) fn abort_with(&self, during: During, source: io::Error) -> Error {
         self.abort(during, Some(source));
         self.aborted()

@@ -1,4 +1,4 @@
-//! **Purpose.** Where the journal's blocks are on which device, and reading them.
+//! **Purpose.** Maps the journal's blocks to their device, and reads them.
 //!
 //! # Model
 //! ```text
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! # Invariants
-//! A [`JournalMap`] maps every block from 0 to its length, each to a place of its own inside the
-//! device. So walking the log costs no more than the image's own bytes, however hostile it is.
+//! A [`JournalMap`] maps every block from 0 to its length, each to a different block inside the
+//! device. So walking the log never reads more than the size of the image, even if it is malicious.
 
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::features::{Incompat, RoCompat};
@@ -22,19 +22,19 @@ use zerocopy::FromBytes;
 
 use crate::Error;
 
-/// Where the ext4 superblock lies on every device, in bytes.
+/// The offset of the ext4 superblock on every device, in bytes.
 const SUPERBLOCK_OFFSET: u64 = 1024;
 /// Its `s_magic`.
 const EXT4_MAGIC: u32 = 0xef53;
-/// Bytes read ahead at once where most blocks of the log will be looked at.
+/// Bytes read at once when most blocks of the log will be read.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// Journal blocks that lie one after the other on the device.
+/// Journal blocks that are contiguous on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalRun {
-    /// The first block of the run, as the journal counts.
+    /// The first block of the run, in the journal's numbering.
     pub journal_block: JournalBlock,
-    /// The first block of the run, as the device counts.
+    /// The first block of the run, in the device's numbering.
     pub block: PhysBlock,
     /// The length in blocks.
     pub blocks: u32,
@@ -50,7 +50,7 @@ impl JournalRun {
     }
 }
 
-/// Where each block of the journal is.
+/// The mapping of journal blocks to device blocks.
 #[derive(Clone, Debug)]
 pub struct JournalMap {
     /// In journal order, without gaps.
@@ -60,12 +60,12 @@ pub struct JournalMap {
 }
 
 impl JournalMap {
-    /// A map from the extents of the journal's inode, in any order. `blocks` is the length of
-    /// the device they must lie in.
+    /// Makes a map from the extents of the journal's inode, in any order. `blocks` is the length of
+    /// the device.
     ///
     /// # Errors
-    /// A block before the last one is not mapped, or is mapped outside the device, or shares its
-    /// place with another.
+    /// A block before the last one is not mapped, or is mapped outside the device, or two are
+    /// mapped to the same device block.
     pub fn from_runs(
         runs: impl IntoIterator<Item = JournalRun>,
         blocks: BlockCount,
@@ -120,7 +120,7 @@ impl JournalMap {
         }
     }
 
-    /// How many blocks are mapped.
+    /// The number of mapped blocks.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.runs
@@ -134,7 +134,7 @@ impl JournalMap {
         self.runs.is_empty()
     }
 
-    /// Where `journal_block` is, and how many blocks follow one another from there.
+    /// The device block of `journal_block`, and the number of contiguous blocks from there.
     #[must_use]
     pub fn locate(&self, journal_block: JournalBlock) -> Option<(PhysBlock, u32)> {
         let after = self
@@ -146,12 +146,13 @@ impl JournalMap {
         Some((PhysBlock(run.block.0 + u64::from(offset)), left))
     }
 
-    /// Whether the journal lies among the blocks of its file system.
+    /// Whether the journal is inside its file system.
     pub(crate) fn is_internal(&self) -> bool {
         !self.by_block.is_empty()
     }
 
-    /// Whether a block of the file system is one of the journal's. Never, for an external one.
+    /// Whether a block of the file system belongs to the journal; always `false` for an external
+    /// journal.
     #[must_use]
     pub fn contains(&self, block: PhysBlock) -> bool {
         let after = self.by_block.partition_point(|run| run.block <= block);
@@ -162,7 +163,7 @@ impl JournalMap {
     }
 }
 
-/// A journal whose superblock was read and checked.
+/// A journal whose superblock has been read and checked.
 #[derive(Clone, Debug)]
 pub struct Log {
     device: Arc<dyn BlockDevice>,
@@ -170,15 +171,16 @@ pub struct Log {
     map: JournalMap,
     superblock: JournalSuperblock,
     superblock_at: JournalBlock,
-    /// Whether all that it holds, up to where the superblock says that it begins, is in place.
+    /// Whether the log was replayed although `s_start` is not 0
+    /// ([`replay_before_fast_commits`](crate::replay_before_fast_commits)).
     is_replayed: bool,
 }
 
 impl Log {
-    /// Opens a journal kept in a file of the file system on `device`.
+    /// Opens an internal journal of the file system on `device`.
     ///
     /// # Errors
-    /// The device fails, or the journal's superblock is no good.
+    /// The device fails, or the journal's superblock is invalid.
     pub fn open(
         device: Arc<dyn BlockDevice>,
         block_size: BlockSize,
@@ -187,12 +189,11 @@ impl Log {
         Self::read_superblock(device, block_size, map, JournalBlock(0))
     }
 
-    /// Opens a journal that has a device of its own. `uuid` is what the file system's superblock
-    /// says of it (`s_journal_uuid`).
+    /// Opens an external journal. `uuid` is `s_journal_uuid` of the file system's superblock.
     ///
     /// # Errors
-    /// The device fails, is not a journal or not this one, is shared by several file systems, or
-    /// its superblocks are no good.
+    /// The device fails, is not a journal or has another UUID, is shared by several file systems,
+    /// or its superblocks are invalid.
     pub fn open_external(
         device: Arc<dyn BlockDevice>,
         uuid: Uuid,
@@ -279,34 +280,34 @@ impl Log {
         &self.superblock
     }
 
-    /// Where it is.
+    /// The journal block of the superblock.
     pub(crate) fn superblock_at(&self) -> JournalBlock {
         self.superblock_at
     }
 
-    /// The byte of the device at which it begins.
+    /// The byte offset of the superblock on the device.
     pub(crate) fn superblock_offset(&self) -> u64 {
         // It was read from there, so it is mapped.
         self.offset(self.superblock_at).unwrap_or(u64::MAX)
     }
 
-    /// Whether nothing is to be replayed, although the superblock does not say that it is empty.
+    /// Whether the log was replayed although `s_start` is not 0.
     pub(crate) fn is_replayed(&self) -> bool {
         self.is_replayed
     }
 
-    /// Notes that.
+    /// Notes that the log was replayed although `s_start` is not 0.
     pub(crate) fn set_replayed(&mut self) {
         self.is_replayed = true;
     }
 
-    /// Replaces what was read by what was written since.
+    /// Replaces the superblock in memory by one that has been written.
     pub(crate) fn set_superblock(&mut self, written: JournalSuperblock) {
         self.superblock = written;
     }
 
-    /// Notes that the error that aborted the journal was taken to the superblock of the file
-    /// system. Durable when the call returns.
+    /// Clears `s_errno`, after the file system has recorded the error in its own superblock.
+    /// Durable when the call returns.
     ///
     /// # Errors
     /// The device fails.
@@ -316,25 +317,25 @@ impl Log {
         self.replace_superblock(cleared)
     }
 
-    /// The device the journal is on.
+    /// The device of the journal.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device
     }
 
-    /// Where the journal's blocks are on that device.
+    /// The mapping of the journal's blocks to that device.
     #[must_use]
     pub fn map(&self) -> &JournalMap {
         &self.map
     }
 
-    /// The size of its blocks.
+    /// The block size.
     #[must_use]
     pub fn block_size(&self) -> BlockSize {
         self.block_size
     }
 
-    /// The byte of the device at which `journal_block` begins.
+    /// The byte offset of `journal_block` on the device.
     #[must_use]
     pub fn offset(&self, journal_block: JournalBlock) -> Option<u64> {
         self.map
@@ -343,7 +344,7 @@ impl Log {
     }
 }
 
-/// Checks the ext4 superblock of an external journal: that it is one, and whose.
+/// Checks the ext4 superblock of an external journal: its type, block size, UUID and checksum.
 fn check_journal_device(
     raw: &RawSuperblock,
     uuid: Uuid,
@@ -380,16 +381,16 @@ fn check_journal_device(
     Ok(())
 }
 
-/// How much a reader of the log will look at.
+/// How many blocks a reader of the log reads at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadAhead {
-    /// Nearly every block.
+    /// A window, because nearly every block will be read.
     Window,
-    /// Few blocks, far from each other.
+    /// Single blocks, because few will be read.
     None,
 }
 
-/// Reads the log block by block, in windows where that saves calls.
+/// Reads the log block by block, in windows if that saves calls.
 #[derive(Debug)]
 pub(crate) struct LogReader<'a> {
     log: &'a Log,
@@ -415,7 +416,7 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// The content of `journal_block`.
+    /// The bytes of `journal_block`.
     pub(crate) fn read(&mut self, journal_block: JournalBlock) -> Result<&[u8], Error> {
         let held = journal_block
             .0
@@ -439,8 +440,8 @@ impl<'a> LogReader<'a> {
         block.ok_or(Error::Corrupt(JournalError::Hole { journal_block }))
     }
 
-    /// Reads a window from `journal_block` on. Where that fails, only the one block that was
-    /// asked for must be readable: the rest may lie past the end of a truncated image.
+    /// Reads a window from `journal_block` on. If that fails, reads the one block alone: the rest
+    /// may lie past the end of a truncated image.
     fn fill(&mut self, journal_block: JournalBlock) -> Result<(), Error> {
         let (block, run) = self
             .log

@@ -1,5 +1,5 @@
-//! The journal under shuttle: every test holds in each order of the tasks' steps that is tried,
-//! and none of them ever waits for itself.
+//! Model-checked tests of the journal (shuttle): every test must pass in many interleavings,
+//! without a deadlock.
 
 use fourscore_block::{Buffer, DeviceOp, FaultyDevice, Rule};
 use fourscore_ondisk::Tid;
@@ -9,7 +9,7 @@ use fourscore_sync::{Arc, CoreNr, epoch, model, thread};
 
 use crate::credits::{Budget, Limits};
 use crate::gate::Gate;
-use crate::testing::{Disk, block_size, quiet, tag};
+use crate::testing::{Disk, block_size, tag, without_threads};
 use crate::*;
 
 const SCHEDULES: usize = 250;
@@ -33,7 +33,7 @@ fn bump(handle: &mut Handle<'_>, buffer: &Arc<Buffer>) {
     handle.modify(buffer, tag(), change).expect("credits");
 }
 
-/// Bumps the buffer so many times, each time waiting until that is durable.
+/// A task that bumps the buffer `times` times, waiting each time until that is durable.
 fn bump_and_wait(journal: &Arc<Journal>, buffer: &Arc<Buffer>, times: usize) -> Task {
     let (journal, buffer) = (Arc::clone(journal), Arc::clone(buffer));
     Box::new(move || {
@@ -49,11 +49,11 @@ fn bump_and_wait(journal: &Arc<Journal>, buffer: &Arc<Buffer>, times: usize) -> 
 }
 
 fn pair(bytes: &[u8]) -> u8 {
-    assert_eq!(bytes[0], bytes[1], "half of a change");
+    assert_eq!(bytes[0], bytes[1], "a change is incomplete");
     bytes[0]
 }
 
-/// A hook that looks whether handles are open while the gate is closed.
+/// A hook that checks that no handle is open while the gate is closed.
 #[derive(Default)]
 struct Watch {
     began: AtomicU64,
@@ -65,7 +65,7 @@ impl SealHook for Watch {
         let ended = self.ended.load(Ordering::SeqCst);
         thread::yield_now();
         let began = self.began.load(Ordering::SeqCst);
-        assert_eq!(began, ended, "a handle is open behind the closed gate");
+        assert_eq!(began, ended, "a handle is open while the gate is closed");
     }
 }
 
@@ -73,7 +73,7 @@ impl SealHook for Watch {
 fn start_and_stop_against_sealing() {
     model::check(SCHEDULES, || {
         let (disk, watch) = (Disk::new(64), Arc::new(Watch::default()));
-        let journal = Arc::new(disk.open_with(watch.clone(), quiet()));
+        let journal = Arc::new(disk.open_with(watch.clone(), without_threads()));
         let buffers = [disk.buffer(10), disk.buffer(11)];
         let worker = |first: usize| -> Task {
             let (journal, watch) = (Arc::clone(&journal), Arc::clone(&watch));
@@ -114,7 +114,7 @@ fn extending_against_waits_for_space() {
             let disk = Disk::new(40);
             let options = JournalOptions {
                 background,
-                ..quiet()
+                ..without_threads()
             };
             let journal = Arc::new(disk.open(options));
             assert_eq!(journal.most_credits(), Credits(7));
@@ -144,15 +144,15 @@ fn extending_against_waits_for_space() {
     }
 }
 
-/// One joins with credits while another seals: in whichever transaction he finds himself, there
-/// are no more credits than it was opened with.
+/// One thread joins with credits while another seals: whichever transaction it has joined, there
+/// are no more credits than the transaction was opened with.
 #[test]
 fn no_credit_outlives_its_transaction() {
     let raw = RawJournalSuperblock::new(block_size(), 1024, uuid::Uuid::nil());
     let format = JournalSuperblock::try_from(&raw)
         .expect("sound")
         .log_format();
-    let limits = Limits::new(40, block_size(), &format, 0).expect("long enough");
+    let limits = Limits::new(40, block_size(), &format, Credits(0)).expect("long enough");
     model::check(8 * SCHEDULES, move || {
         let running = Tid(7);
         let (gate, budget) = (Gate::new(running), Budget::new(limits));
@@ -181,7 +181,7 @@ fn no_credit_outlives_its_transaction() {
             Box::new(move || {
                 let (gate, budget) = &*shared;
                 gate.close_and_drain();
-                budget.begin(gate);
+                budget.reset(gate);
                 gate.open(running.next());
                 gate.wake_joiners();
             })
@@ -190,9 +190,9 @@ fn no_credit_outlives_its_transaction() {
     });
 }
 
-/// Nobody sleeps at an open gate, however late he came to the list of those who are woken.
+/// No thread sleeps while the gate is open, however late it entered the list of sleeping threads.
 #[test]
-fn who_finds_the_gate_closed_is_let_in() {
+fn a_thread_that_finds_the_gate_closed_joins_later() {
     model::check(8 * SCHEDULES, || {
         let gate = Arc::new(Gate::new(Tid(7)));
         let joiner = || -> Task {
@@ -220,10 +220,10 @@ fn who_finds_the_gate_closed_is_let_in() {
 }
 
 #[test]
-fn copying_on_write_against_sealing() {
+fn copy_on_write_against_sealing() {
     model::check(SCHEDULES, || {
         let disk = Disk::new(64);
-        let journal = Arc::new(disk.open(quiet()));
+        let journal = Arc::new(disk.open(without_threads()));
         let buffer = disk.buffer(10);
         let worker = || bump_and_wait(&journal, &buffer, 1);
         run(vec![worker(), worker(), worker()]);
@@ -237,7 +237,7 @@ fn copying_on_write_against_sealing() {
 fn checkpointing_against_dirtying_again() {
     model::check(SCHEDULES, || {
         let disk = Disk::new(64);
-        let journal = Arc::new(disk.open(quiet()));
+        let journal = Arc::new(disk.open(without_threads()));
         let buffer = disk.buffer(10);
         let worker = || bump_and_wait(&journal, &buffer, 2);
         let checkpointer: Task = {
@@ -248,7 +248,7 @@ fn checkpointing_against_dirtying_again() {
             })
         };
         run(vec![worker(), checkpointer, worker()]);
-        // The log and the places together hold what was acknowledged.
+        // The log and the home locations together hold all acknowledged changes.
         let crashed = disk.copy();
         crashed.replay();
         assert_eq!(pair(&crashed.read(10)), 4);
@@ -262,7 +262,7 @@ fn checkpointing_against_dirtying_again() {
 fn freeing_against_checkpointing() {
     model::check(SCHEDULES, || {
         let disk = Disk::new(64);
-        let journal = Arc::new(disk.open(quiet()));
+        let journal = Arc::new(disk.open(without_threads()));
         let buffer = disk.buffer(10);
         bump_and_wait(&journal, &buffer, 1)();
         let freer: Task = {
@@ -270,7 +270,7 @@ fn freeing_against_checkpointing() {
             Box::new(move || {
                 let mut handle = journal.start(Credits(1)).expect("not aborted");
                 handle.forget_buffer(&buffer).expect("credits");
-                // The block is given out at once, and filled with data.
+                // The block is allocated again at once, and filled with data.
                 handle.on_commit(Box::new(move |_| {
                     device.write_at(&[9; 1024], 10 << 10).expect("in memory");
                 }));
@@ -294,7 +294,7 @@ fn freeing_against_checkpointing() {
 }
 
 #[test]
-fn everybody_is_told_of_an_abort() {
+fn an_abort_wakes_all_waiters() {
     for background in [Background::None, JournalOptions::default().background] {
         model::check(SCHEDULES / 2, move || {
             let disk = Disk::new(40);
@@ -302,7 +302,7 @@ fn everybody_is_told_of_an_abort() {
             faulty.add(Rule::nth(DeviceOp::Flush, 4).and_after());
             let options = JournalOptions {
                 background,
-                ..quiet()
+                ..without_threads()
             };
             let journal = Arc::new(disk.behind(faulty).open(options));
             let worker = |block: u64| -> Task {

@@ -1,41 +1,42 @@
-//! **Purpose.** Reads a dirty log and gives the plan of its replay: for each block of the file
-//! system, the copy in the journal that recovery would write over it. Writes nothing.
+//! **Purpose.** Reads a dirty log and finds the copies to replay: for each block of the file
+//! system, the copy in the journal that recovery writes over it. Writes nothing.
 //!
-//! **Not here.** Doing it: a read-only open lays the copies over the device, a writable one
-//! writes them.
+//! **Not here.** The replay: a read-only open overlays the copies on the device, a writable one
+//! writes them (`replay`).
 //!
 //! # Model
 //! ```text
-//! plan(b) = the last copy of b in a committed transaction T, unless a revoke record
-//!           for b exists in a committed transaction >= T
+//! replayed(b) = the last copy of b in a committed transaction T, unless a revoke record
+//!               for b exists in a committed transaction >= T
 //! ```
 //! 1. *Scan*: walk the log from `s_start`, transaction by transaction, until a block is not the
 //!    one expected next. Note each copy, and where the revoke blocks are.
 //! 2. *Revoke*: read the revoke blocks of committed transactions and mark the copies they void.
-//! 3. *Plan*: keep the last copy of each block.
+//! 3. *Resolve*: keep the last copy of each block.
 //!
 //! # Where the log ends
 //! At the first block without the magic number or the expected sequence number; what follows the
 //! last commit block is an interrupted transaction. Checksums add two cases:
-//! - A transaction whose blocks do not match their checksums, and whose commit time lies before
-//!   its predecessor's, was left behind by an earlier use of these blocks: the log had ended.
+//! - A transaction whose blocks do not match their checksums, and whose commit time is before its
+//!   predecessor's, is stale: left by an earlier use of these blocks. The log ends before it.
 //! - Any other transaction that does not match was damaged, or (asynchronous commits) had not
-//!   arrived as a whole. With no valid commit after it, the log ends before it, and
-//!   [`Recovered::damage`] tells. With a valid commit after it, history has a hole: an error.
+//!   arrived completely. With no valid commit after it, the log ends before it, and
+//!   [`Recovered::damage`] reports it. With a valid commit after it, recovery fails: later
+//!   transactions may depend on the damaged one.
 //!
-//! The kernel refuses the mount in both cases of damage unless commits are asynchronous. Whoever
-//! only reads is served by the state before the damage; whoever wants to write should refuse.
+//! The kernel refuses the mount in both cases of damage unless commits are asynchronous. A
+//! read-only open can use the state before the damage; a writable open should refuse.
 //!
 //! # Invariants
-//! - Each block of the log is looked at once by the scan, revoke blocks once more. Positions are
+//! - Each block of the log is read once by the scan, revoke blocks once more. Positions are
 //!   counted from `s_start` and only grow, so a forged log ends after one turn of the ring.
 //! - Memory: 16 bytes for each copy, 8 for each revoke block; revoke records are not kept.
-//! - No copy of the plan lies outside the file system or inside the journal.
+//! - No copy to replay is outside the file system or inside the journal.
 //!
 //! # References
 //! Kernel `fs/jbd2/recovery.c`.
 
-mod plan;
+mod resolve;
 mod scan;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
@@ -51,16 +52,16 @@ use crate::log::Log;
 /// A copy of a block of the file system, in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedCopy {
-    /// The block it is to be written over.
+    /// The home location.
     pub block: PhysBlock,
-    /// Where the copy is.
+    /// The journal block with the copy.
     pub journal_block: JournalBlock,
     /// Whether its first four bytes must be replaced by the journal's magic number
     /// ([`fourscore_ondisk::jbd2::unescape`]).
     pub escaped: bool,
 }
 
-/// What replaying a log would do.
+/// The copies to replay, and what else recovery found in the log.
 #[derive(Clone, Debug)]
 pub struct Recovered {
     copies: Vec<LoggedCopy>,
@@ -72,13 +73,13 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// The blocks to be written, each once, by block number.
+    /// The copies to replay, one for each block, in the order of block numbers.
     #[must_use]
     pub fn copies(&self) -> &[LoggedCopy] {
         &self.copies
     }
 
-    /// The copy of `block`, if it is to be written.
+    /// The copy of `block`, if it is to be replayed.
     #[must_use]
     pub fn copy_of(&self, block: PhysBlock) -> Option<&LoggedCopy> {
         let index = self
@@ -88,11 +89,10 @@ impl Recovered {
         self.copies.get(index)
     }
 
-    /// `base`, the device of the file system, as it would be after the replay. Nothing is
-    /// written.
+    /// `base`, the device of the file system, as it would be after the replay. Writes nothing.
     ///
     /// # Errors
-    /// A block of the plan lies past the device's end: the image was truncated.
+    /// A copy's home location is past the device's end: the image was truncated.
     pub fn overlay(&self, log: &Log, base: Arc<dyn BlockDevice>) -> Result<OverlayDevice, Error> {
         let overlaid = self.copies.iter().filter_map(|copy| {
             let content = if copy.escaped {
@@ -111,21 +111,20 @@ impl Recovered {
         OverlayDevice::new(base, journal_device, log.block_size(), overlaid).map_err(Error::Overlay)
     }
 
-    /// How many transactions are replayed.
+    /// The number of replayed transactions.
     #[must_use]
     pub fn transactions(&self) -> u32 {
         self.transactions
     }
 
-    /// The last transaction that is replayed, if any is.
+    /// The last replayed transaction, if any is.
     #[must_use]
     pub fn last_tid(&self) -> Option<Tid> {
         let before_end = Tid(self.end_tid().0.wrapping_sub(1));
         (self.transactions > 0).then_some(before_end)
     }
 
-    /// The transaction that was running when the log ended: fast commits count if they belong to
-    /// it.
+    /// The transaction after the last one in the log: fast commits are valid if they belong to it.
     #[must_use]
     pub fn end_tid(&self) -> Tid {
         Tid(self.first_tid.0.wrapping_add(self.transactions))
@@ -138,39 +137,39 @@ impl Recovered {
         self.end_tid().next()
     }
 
-    /// How many copies were left out because a revoke record voided them.
+    /// The number of copies that a revoke record voided.
     #[must_use]
     pub fn revoked(&self) -> u64 {
         self.revoked
     }
 
-    /// The block of the log after the last transaction that is replayed.
+    /// The journal block after the last replayed transaction.
     #[must_use]
     pub fn head(&self) -> JournalBlock {
         self.head
     }
 
-    /// The transaction at the log's end that was left out because it does not match its
-    /// checksums, and the first thing that does not.
+    /// The transaction at the log's end that is not replayed because it does not match its
+    /// checksums, and the first mismatch in it.
     #[must_use]
     pub fn damage(&self) -> Option<(Tid, Damage)> {
         self.damage
     }
 }
 
-/// Reads the log and gives the plan of its replay; an empty one if the journal is empty. `blocks`
-/// is the length of the file system the journal belongs to.
+/// Reads the log and finds the copies to replay; none if the journal is empty. `blocks` is the
+/// length of the file system.
 ///
-/// Whether the journal is to be looked at says the file system's `RECOVER` flag: without it a
-/// journal that seems dirty is stale and must not be replayed.
+/// Call this only if the file system has the `RECOVER` flag: without it, a journal that seems dirty
+/// is stale and must not be replayed.
 ///
 /// # Errors
-/// The device fails, a committed transaction holds something impossible, or a transaction is
-/// damaged although later ones were committed.
+/// The device fails, a committed transaction is invalid, or a transaction is damaged although later
+/// ones were committed.
 pub fn recover(log: &Log, blocks: BlockCount) -> Result<Recovered, Error> {
     let superblock = log.superblock();
     match superblock.start() {
-        Some(start) => plan::plan(log, scan::scan(log, start, blocks)?),
+        Some(start) => resolve::resolve(log, scan::scan(log, start, blocks)?),
         None => Ok(Recovered {
             copies: Vec::new(),
             first_tid: superblock.sequence(),

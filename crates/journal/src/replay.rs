@@ -1,10 +1,10 @@
-//! **Purpose.** Carries out the plan of a recovery: writes the committed copies to their places
-//! and marks the journal empty.
+//! **Purpose.** Replays a log: writes the copies that recovery found to their home locations, and
+//! marks the journal empty.
 //!
 //! # Crash safety
-//! The copies are durable before the superblock says that the journal is empty, so a replay that
-//! was cut at any write can be made again, with the same result: until then nothing of the log has
-//! changed.
+//! The copies are durable before the superblock says that the journal is empty, and the log does
+//! not change until then. So a replay that was interrupted at any write can be repeated with the
+//! same result.
 
 use std::io;
 
@@ -17,14 +17,14 @@ use crate::log::{Log, LogReader, ReadAhead};
 use crate::recovery::{LoggedCopy, Recovered};
 use crate::superblock;
 
-/// The most blocks that are in memory at once.
-const MOST_BLOCKS: usize = 512;
+/// The most blocks in memory at once.
+const MAX_BLOCKS: usize = 512;
 
 /// Writes the copies of `recovered`, which came from `log`, to `home`, the device of the file
 /// system, and marks the journal empty. All of it is durable when the call returns.
 ///
 /// # Errors
-/// A device fails. The replay can be tried again.
+/// A device fails. The replay can be repeated.
 pub fn replay(log: &mut Log, recovered: &Recovered, home: &dyn BlockDevice) -> Result<(), Error> {
     if log.superblock().start().is_none() {
         return Ok(());
@@ -33,10 +33,10 @@ pub fn replay(log: &mut Log, recovered: &Recovered, home: &dyn BlockDevice) -> R
     log.mark_empty(recovered.end_tid())
 }
 
-/// As [`replay`], for a log behind which fast commits count: the journal is left beginning where
-/// the replayed transactions end, so that they go on to count until the transaction that they
-/// belong to is committed as a whole. [`Journal::open`](crate::Journal::open) takes it, and begins
-/// that one.
+/// As [`replay`], for a log with valid fast commits: sets `s_start` to the end of the replayed
+/// transactions instead of marking the journal empty. So the fast commits stay valid until the
+/// transaction to which they belong is committed. [`Journal::open`](crate::Journal::open) accepts
+/// such a log, and starts with that transaction.
 ///
 /// # Errors
 /// As [`replay`].
@@ -54,7 +54,7 @@ pub fn replay_before_fast_commits(
 }
 
 fn write_home(log: &Log, recovered: &Recovered, home: &dyn BlockDevice) -> Result<(), Error> {
-    for copies in recovered.copies().chunks(MOST_BLOCKS) {
+    for copies in recovered.copies().chunks(MAX_BLOCKS) {
         let batch = read(log, copies)?;
         let written = home.submit(batch).wait_all_ok();
         written.map_err(Error::Replay)?;
@@ -84,8 +84,7 @@ fn read(log: &Log, copies: &[LoggedCopy]) -> Result<Batch, Error> {
 }
 
 impl Log {
-    /// Writes a superblock that says that nothing is to be replayed and that `sequence` was the
-    /// last transaction number in use.
+    /// Writes a superblock with `s_start` 0 and with `sequence` as the last tid in use.
     pub(crate) fn mark_empty(&mut self, sequence: fourscore_ondisk::Tid) -> Result<(), Error> {
         let mut marked = self.superblock().clone();
         marked.set_tail(None, sequence);

@@ -18,7 +18,7 @@ impl Ring {
         }
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub(crate) fn len(self) -> u32 {
         self.end - self.first
     }
@@ -33,7 +33,7 @@ impl Ring {
         (self.first..self.end).contains(&block.0)
     }
 
-    /// The block `blocks` after `from`, at most one turn away.
+    /// The block `blocks` after `from`, which must be at most one turn of the ring away.
     pub(crate) fn after(self, from: JournalBlock, blocks: u32) -> JournalBlock {
         let (to, len) = (u64::from(from.0) + u64::from(blocks), self.len());
         let wrapped = if to < u64::from(self.end) {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_wrap_around_behind_the_last_block() {
+    fn positions_wrap_around_after_the_last_block() {
         let ring = Ring::new(&(JournalBlock(3)..JournalBlock(10)));
         assert_eq!((ring.len(), ring.first()), (7, JournalBlock(3)));
         let after = |from, blocks| ring.after(JournalBlock(from), blocks).0;

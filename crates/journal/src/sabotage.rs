@@ -1,8 +1,8 @@
-//! **Purpose.** Faults that are built in on purpose, one for each step of the crash argument, so
-//! that the crash tests can show that they notice when it is missing.
+//! **Purpose.** Injected faults: each skips one step of the argument for crash safety, to show that
+//! the crash tests find a missing step.
 //!
 //! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
-//! questions below are answered "no" at compile time.
+//! functions below are constant.
 
 use fourscore_ondisk::PhysBlock;
 use fourscore_sync::Arc;
@@ -12,7 +12,7 @@ use fourscore_sync::epoch;
 use crate::checkpoint::CommittedBlock;
 use crate::journal::Inner;
 
-/// A step that is left out.
+/// A step that is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(feature = "sabotage"),
@@ -29,32 +29,32 @@ pub enum Sabotage {
     NoRevoke,
     /// The tags hold no checksums of their blocks.
     NoTagChecksum,
-    /// The tail moves before the places of the blocks before it are durable.
+    /// The tail moves before the checkpointed blocks are durable.
     EarlyTail,
-    /// A buffer that a newer transaction has changed is logged as it is now.
+    /// A buffer that a newer transaction has changed is logged with the newer change.
     NoCopyOnWrite,
-    /// Who waits for a commit is not told that it has ended.
+    /// Threads that wait for a commit are not woken when it has ended.
     NoWakeUp,
 }
 
 impl Inner {
-    /// Whether this step is left out.
+    /// Whether this step is skipped.
     #[cfg(feature = "sabotage")]
-    pub(crate) fn lacks(&self, step: Sabotage) -> bool {
+    pub(crate) fn skips(&self, step: Sabotage) -> bool {
         self.options().sabotage == Some(step)
     }
 
-    /// Whether this step is left out.
+    /// Whether this step is skipped.
     #[cfg(not(feature = "sabotage"))]
-    #[expect(clippy::unused_self, reason = "the other build asks the options")]
-    pub(crate) fn lacks(&self, _: Sabotage) -> bool {
+    #[expect(clippy::unused_self, reason = "the other build reads the options")]
+    pub(crate) fn skips(&self, _: Sabotage) -> bool {
         false
     }
 
     /// A block as it is written to the log.
     #[cfg(feature = "sabotage")]
     pub(crate) fn as_logged(&self, block: &CommittedBlock) -> Arc<[u8]> {
-        if self.lacks(Sabotage::NoCopyOnWrite) {
+        if self.skips(Sabotage::NoCopyOnWrite) {
             return block.buffer.bytes(&epoch::pin()).into();
         }
         Arc::clone(&block.sealed.bytes)
@@ -62,14 +62,14 @@ impl Inner {
 
     /// A block as it is written to the log.
     #[cfg(not(feature = "sabotage"))]
-    #[expect(clippy::unused_self, reason = "the other build asks the options")]
+    #[expect(clippy::unused_self, reason = "the other build reads the options")]
     pub(crate) fn as_logged(&self, block: &CommittedBlock) -> Arc<[u8]> {
         Arc::clone(&block.sealed.bytes)
     }
 
     /// The revoke records as they are written to the log.
     pub(crate) fn as_revoked<'r>(&self, revoked: &'r [PhysBlock]) -> &'r [PhysBlock] {
-        if self.lacks(Sabotage::NoRevoke) {
+        if self.skips(Sabotage::NoRevoke) {
             return &[];
         }
         revoked

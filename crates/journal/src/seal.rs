@@ -1,14 +1,14 @@
-//! **Purpose.** The moment at which a transaction ends and the next one begins, and what the file
-//! system adds at that moment.
+//! **Purpose.** Seals the running transaction: ends it, starts the next one, and calls the file
+//! system's hook in between.
 //!
 //! # Model
-//! Gate closed and drained -> the hook may add a few blocks -> lists detached, credits begun anew
+//! Gate closed and drained -> the hook may add a few blocks -> lists detached, credits reset
 //! -> gate open on the next transaction -> (handles run) -> each buffer of the sealed transaction
 //! is finished by the hook and sealed.
 //!
 //! # Invariants
-//! Nothing proportional to what was changed happens while the gate is closed. An empty transaction
-//! is not sealed: the gate opens on it again, because recovery expects consecutive numbers.
+//! The time while the gate is closed does not depend on the number of changes. An empty transaction
+//! is not sealed: the gate opens on it again, because recovery expects consecutive tids.
 
 use std::time::Instant;
 
@@ -20,32 +20,32 @@ use crate::handle::{ModifyError, pay_and_modify};
 use crate::journal::Inner;
 use crate::transaction::Changes;
 
-/// What the file system does when a transaction is sealed.
+/// The file system's part in sealing and committing a transaction.
 pub trait SealHook: Send + Sync {
-    /// Called while the gate is closed and no handle is open: the values of per-core counters are
-    /// now exactly what the transaction leaves. Every starting handle waits meanwhile, so this
-    /// must be quick, do no I/O, and take no lock that is held across anything slow. It may change
-    /// as many buffers as [`JournalOptions::seal_credits`](crate::JournalOptions) allows.
+    /// Called while the gate is closed and no handle is open: per-core counters hold exactly the
+    /// values as of this transaction. Every starting handle waits meanwhile, so this must be quick,
+    /// do no I/O, and take no lock that is held for long elsewhere. It may change as many buffers
+    /// as [`JournalOptions::seal_credits`](crate::JournalOptions) allows.
     fn at_seal(&self, sealing: &mut Sealing<'_>) {
         let _ = sealing;
     }
 
-    /// Writes what is written once per commit into the committing copy of `block`: checksums,
-    /// above all. `tag` is what the last change of the block vouched for. Called with the buffer's
-    /// lock held, while newer transactions run: takes no lock under which buffers are changed.
+    /// Completes the committing version of `block` once per commit, above all its checksum. `tag`
+    /// is that of the block's last change. Called with the buffer's lock held, while newer
+    /// transactions run: must take no lock under which buffers are changed.
     fn finish(&self, tid: Tid, block: PhysBlock, tag: VerifiedAs, bytes: &mut [u8]) {
         let _ = (tid, block, tag, bytes);
     }
 
-    /// Whether what `finish` writes into `block` follows from other blocks of the transaction, as
-    /// descriptors do from bitmaps: such blocks are finished when all others are.
+    /// Whether `finish` of `block` depends on other blocks of the transaction, as a group
+    /// descriptor depends on the bitmaps: such blocks are finished after all others.
     fn follows_from_others(&self, block: PhysBlock) -> bool {
         let _ = block;
         false
     }
 
     /// Called by the committer when `tid` is durable and no checkpoint of a block that it revoked
-    /// is in flight, after the transaction's own callbacks. Must be quick, as they must.
+    /// is in flight, after the transaction's own callbacks. Must be quick like them.
     fn on_durable(&self, tid: Tid) {
         let _ = tid;
     }
@@ -72,7 +72,7 @@ impl Sealing<'_> {
         self.tid
     }
 
-    /// As [`Handle::modify`](crate::Handle::modify), with the credits set aside for the hook.
+    /// As [`Handle::modify`](crate::Handle::modify), with the credits reserved for the hook.
     ///
     /// # Errors
     /// See [`ModifyError`]; nothing was changed then.
@@ -98,10 +98,10 @@ pub(crate) struct SealedTransaction {
 }
 
 impl Inner {
-    /// Seals the running transaction and opens the next one; `None` if it is empty. Only for who
-    /// has the role of committer, after [`Inner::make_room`].
+    /// Seals the running transaction and opens the next one; `None` if it is empty. Only for the
+    /// committer, after [`Inner::make_space`].
     pub(crate) fn seal(&self) -> Option<SealedTransaction> {
-        let mut changes = self.running().room();
+        let mut changes = self.running().capacity_for_all();
         let began = Instant::now();
         self.gate().close_and_drain();
         let tid = self.gate().state().tid();
@@ -112,10 +112,10 @@ impl Inner {
             self.add_at_seal(tid, &mut changes);
             tid.next()
         };
-        self.budget().begin(self.gate());
+        self.budget().reset(self.gate());
         self.gate().open(next);
         let closed = began.elapsed();
-        // From here on nobody is kept out, though it may take a while until all know.
+        // The gate is open again; waking all threads may take a while.
         self.gate().wake_joiners();
         self.note_gate_closed(closed);
         (next != tid).then_some(SealedTransaction { tid, changes })

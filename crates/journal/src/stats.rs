@@ -1,27 +1,27 @@
-//! **Purpose.** What commits cost, for people and for benchmarks.
+//! **Purpose.** Statistics of commits, for users and benchmarks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How many of the last seals are remembered one by one.
+/// The number of latest seals whose durations are kept.
 const REMEMBERED: usize = 4096;
 
-/// What a journal did since it was opened.
+/// Statistics of a journal since it was opened.
 #[derive(Clone, Debug, Default)]
 pub struct JournalStats {
-    /// Transactions that were committed.
+    /// Committed transactions.
     pub commits: u64,
-    /// Blocks of the log that they took.
+    /// Blocks of the log written for them.
     pub log_blocks: u64,
     /// Blocks of the log that are in use now.
     pub used_blocks: u32,
     /// How often the gate was closed.
     pub seals: u64,
-    /// How long each time, the last 4 096 times, oldest first.
+    /// How long the gate was closed, the last 4 096 times, oldest first.
     pub gate_closed: Vec<Duration>,
 }
 
-/// Counts as it goes; touched once per commit.
+/// The running counts; updated once per commit.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     commits: u64,

@@ -1,20 +1,20 @@
-//! **Purpose.** The journal's superblock while the journal is in use: where recovery would begin.
+//! **Purpose.** The journal's superblock while the journal is in use: it holds the log tail, where
+//! recovery begins.
 //!
 //! # Invariants
 //! - `s_start` is not 0 from before the first commit block is written until nothing is left to be
 //!   replayed.
-//! - What lies in the log before `s_start` is in its place on the device of the file system, and
-//!   durable there.
+//! - All blocks in the log before `s_start` are durable at their home locations.
 //!
 //! # Locking
-//! The one lock of this crate that is held across I/O: it puts the writes of this one block in
-//! order. It is taken for the first commit, at the end of a checkpoint, at an abort and at the
-//! end, and no other lock is taken under it.
+//! The one lock of this crate that is held across I/O: it orders the writes of this block. It is
+//! taken for the first commit, at the end of a checkpoint, at an abort and on close, and no other
+//! lock is taken under it.
 //!
 //! # Crash safety
-//! The block is written with FUA, so that it is durable before the blocks of the log that it gives
-//! free are written again. All fields that change, the checksum included, lie in the first 512
-//! bytes, so a torn write is no danger.
+//! The block is written with FUA, so that it is durable before the blocks of the log that it frees
+//! are overwritten. All fields that change, including the checksum, are in the first 512 bytes, so
+//! a torn write is harmless.
 
 use std::io::{self, IoSlice};
 
@@ -25,7 +25,7 @@ use zerocopy::IntoBytes;
 
 use crate::log::Log;
 
-/// The superblock of a journal that is being written.
+/// The superblock of a journal open for writing.
 #[derive(Debug)]
 pub(crate) struct LiveSuperblock {
     current: Mutex<JournalSuperblock>,
@@ -38,7 +38,8 @@ impl LiveSuperblock {
         }
     }
 
-    /// Makes `sequence` at `start` the first transaction that recovery looks for, or none.
+    /// Sets the tail: recovery begins with transaction `sequence` at `start`. `None` marks the
+    /// journal empty.
     pub(crate) fn set_tail(
         &self,
         log: &Log,
@@ -60,7 +61,7 @@ impl LiveSuperblock {
         write(log, &current)
     }
 
-    /// Notes why the journal was aborted.
+    /// Sets `s_errno`, the error that aborted the journal.
     pub(crate) fn set_errno(&self, log: &Log, errno: i32) -> io::Result<()> {
         let mut current = self.current.lock();
         current.set_errno(errno);
@@ -68,7 +69,7 @@ impl LiveSuperblock {
     }
 }
 
-/// Writes `superblock` where that of `log` is; it is durable afterwards.
+/// Writes `superblock` over that of `log`; durable on return.
 pub(crate) fn write(log: &Log, superblock: &JournalSuperblock) -> io::Result<()> {
     let bytes = superblock.raw().as_bytes();
     log.device()

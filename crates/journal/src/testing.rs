@@ -1,4 +1,4 @@
-//! **Purpose.** A small disk with a journal on it, for the tests of this crate.
+//! **Purpose.** Fixtures for the tests of this crate: a small disk with a journal on it.
 
 use fourscore_block::{BlockDevice, Buffer, RamDevice, Structure, VerifiedAs};
 use fourscore_ondisk::jbd2::{
@@ -19,8 +19,8 @@ use crate::{
 use crate::{Credits, Extended, Handle};
 
 pub(crate) const BLOCK_BYTES: usize = 1024;
-/// Where the journal begins, behind the blocks that tests change. Its first blocks lie behind the
-/// others, so it is fragmented.
+/// The block at which the journal begins, after the blocks that tests change. Its first blocks are
+/// after the others, so it is fragmented.
 const JOURNAL_AT: u64 = 2048;
 /// The length of the journal's first run.
 const FIRST_RUN: u32 = 9;
@@ -40,8 +40,8 @@ pub(crate) fn tag() -> VerifiedAs {
     VerifiedAs::new(Structure::DirectoryLeaf, InodeNr(12))
 }
 
-/// Options without threads, so that tests decide what happens when.
-pub(crate) fn quiet() -> JournalOptions {
+/// Options without background threads and batching, so that tests control the order of events.
+pub(crate) fn without_threads() -> JournalOptions {
     JournalOptions {
         background: Background::None,
         batching: Batching::Off,
@@ -73,7 +73,7 @@ impl Disk {
         raw.s_feature_compat = U32::new(compat.bits());
         raw.s_feature_incompat = U32::new(incompat.bits());
         raw.s_checksum_type = 4;
-        // The numbers of transactions wrap around soon.
+        // The tids wrap around soon.
         raw.s_sequence = U32::new(u32::MAX - 3);
         if let Err(JournalError::SuperblockChecksum { mismatch }) =
             JournalSuperblock::try_from(&raw)
@@ -87,7 +87,7 @@ impl Disk {
         disk
     }
 
-    /// The same disk behind another device.
+    /// The same disk, accessed through another device.
     pub(crate) fn behind(&self, device: Arc<dyn BlockDevice>) -> Self {
         Self {
             device,
@@ -95,7 +95,7 @@ impl Disk {
         }
     }
 
-    /// What the disk holds now, as another disk.
+    /// A copy of the disk's current contents, as another disk.
     pub(crate) fn copy(&self) -> Self {
         self.behind(Arc::new(RamDevice::from_bytes(&self.content())))
     }
@@ -139,7 +139,7 @@ impl Disk {
         recover(&self.log(), self.blocks())
     }
 
-    /// Recovers, and replays what was found.
+    /// Recovers and replays the log.
     pub(crate) fn replay(&self) -> Recovered {
         let recovered = self.recover().expect("a sound log");
         let mut log = self.log();
@@ -172,10 +172,11 @@ impl Disk {
 pub(crate) fn fill(handle: &mut Handle<'_>, buffer: &Arc<Buffer>, byte: u8) {
     handle
         .modify(buffer, tag(), |bytes| bytes.fill(byte))
-        .expect("credits, and no cache to leave");
+        .expect("credits, and a buffer in no cache");
 }
 
-/// What one of many threads does: four blocks in each round, through all ways to get credits.
+/// The work of one of many threads: changes four blocks in each round, using every way to get
+/// credits.
 #[cfg(not(feature = "shuttle"))]
 pub(crate) fn crowded(journal: &Journal, disk: &Disk, nr: u64, rounds: u8) {
     let buffers: Vec<_> = (4 * nr..4 * nr + 4)

@@ -1,4 +1,4 @@
-//! Tests of the whole journal: what is durable when, what recovery finds, who is told of a fault.
+//! Tests of the whole journal: durability, recovery, errors.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicU32, Ordering};
 use fourscore_sync::{Arc, Mutex, epoch, thread};
 
-use crate::testing::{BLOCK_BYTES, Disk, crowded, fill, quiet, tag};
+use crate::testing::{BLOCK_BYTES, Disk, crowded, fill, tag, without_threads};
 use crate::*;
 
-/// One transaction that fills each block with a byte, durable afterwards.
+/// Commits one transaction that fills each block with a byte.
 fn commit_fills(journal: &Journal, fills: &[(&Arc<Buffer>, u8)]) -> Tid {
     let credits = Credits(u32::try_from(fills.len()).expect("few"));
     let mut handle = journal.start(credits).expect("not aborted");
@@ -24,9 +24,9 @@ fn commit_fills(journal: &Journal, fills: &[(&Arc<Buffer>, u8)]) -> Tid {
 }
 
 #[test]
-fn what_was_committed_is_found_by_recovery_and_nothing_else() {
+fn recovery_finds_committed_transactions_only() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let buffers: Vec<_> = (10..13).map(|block| disk.buffer(block)).collect();
     let first = commit_fills(&journal, &[(&buffers[0], 1), (&buffers[1], 1)]);
     let second = commit_fills(&journal, &[(&buffers[1], 2)]);
@@ -51,9 +51,9 @@ fn what_was_committed_is_found_by_recovery_and_nothing_else() {
 }
 
 #[test]
-fn closing_leaves_an_empty_log_and_everything_in_its_place() {
+fn closing_checkpoints_everything_and_leaves_an_empty_log() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let buffer = disk.buffer(10);
     commit_fills(&journal, &[(&buffer, 1)]);
     let mut handle = journal.start(Credits(1)).expect("not aborted");
@@ -67,13 +67,13 @@ fn closing_leaves_an_empty_log_and_everything_in_its_place() {
         buffer.retire() == fourscore_block::Retire::Done,
         "on the device"
     );
-    assert!(disk.open(quiet()).running_tid().is_after(last));
+    assert!(disk.open(without_threads()).running_tid().is_after(last));
 }
 
 #[test]
 fn an_empty_transaction_is_not_committed() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let before = disk.content();
     let tid = journal.start(Credits(3)).expect("not aborted").stop();
     journal.commit_and_wait(tid).expect("nothing to do");
@@ -83,7 +83,7 @@ fn an_empty_transaction_is_not_committed() {
 }
 
 #[test]
-fn every_format_is_replayed_as_it_was_committed_and_the_log_goes_around() {
+fn every_format_is_replayed_as_committed_and_the_log_wraps() {
     let none = JournalIncompat::empty();
     let wide = JournalIncompat::_64BIT;
     let formats = [
@@ -97,7 +97,7 @@ fn every_format_is_replayed_as_it_was_committed_and_the_log_goes_around() {
     ];
     for (compat, incompat) in formats {
         let disk = Disk::with_features(40, compat, incompat);
-        let journal = disk.open(quiet());
+        let journal = disk.open(without_threads());
         let buffers: Vec<_> = (100..104).map(|block| disk.buffer(block)).collect();
         let mut wrapped = false;
         for round in 1..60_u8 {
@@ -124,14 +124,14 @@ fn every_format_is_replayed_as_it_was_committed_and_the_log_goes_around() {
                 assert!(crashed.read(block) == buffer.bytes(&guard), "{incompat:?}");
             }
         }
-        assert!(wrapped, "{incompat:?}: the log never went around");
+        assert!(wrapped, "{incompat:?}: the log never wrapped");
     }
 }
 
 #[test]
 fn a_revoked_block_is_neither_replayed_nor_checkpointed() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let (freed, kept) = (disk.buffer(10), disk.buffer(11));
     commit_fills(&journal, &[(&freed, 1), (&kept, 1)]);
     let mut handle = journal.start(Credits(3)).expect("not aborted");
@@ -157,7 +157,7 @@ fn a_revoked_block_is_neither_replayed_nor_checkpointed() {
 #[test]
 fn a_block_changed_again_after_it_was_revoked_is_replayed() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let buffer = disk.buffer(10);
     commit_fills(&journal, &[(&buffer, 1)]);
     let mut handle = journal.start(Credits(3)).expect("not aborted");
@@ -171,9 +171,9 @@ fn a_block_changed_again_after_it_was_revoked_is_replayed() {
 }
 
 #[test]
-fn a_newer_transaction_does_not_change_what_an_older_one_commits() {
+fn a_newer_transaction_does_not_change_the_version_that_an_older_one_commits() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let buffer = disk.buffer(10);
     let mut handle = journal.start(Credits(1)).expect("not aborted");
     fill(&mut handle, &buffer, 1);
@@ -222,7 +222,7 @@ fn the_hook_adds_blocks_at_the_seal_and_finishes_all() {
     *COUNTS.lock() = Some(Arc::clone(&counts));
     let options = JournalOptions {
         seal_credits: Credits(1),
-        ..quiet()
+        ..without_threads()
     };
     let journal = disk.open_with(Arc::new(Checksums), options);
     let tid = commit_fills(&journal, &[(&disk.buffer(10), 7)]);
@@ -239,7 +239,7 @@ fn the_hook_adds_blocks_at_the_seal_and_finishes_all() {
 #[test]
 fn credits_bound_what_a_handle_adds() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let most = journal.most_credits();
     assert!(matches!(
         journal.start(Credits(most.0 + 1)),
@@ -256,7 +256,7 @@ fn credits_bound_what_a_handle_adds() {
     fill(&mut handle, &two, 1);
     assert_eq!(handle.extend(most), Extended::No, "two are used");
     let tid = handle.tid();
-    let handle = handle.restart(most).expect("sealed to make room");
+    let handle = handle.restart(most).expect("sealed for new credits");
     assert_eq!((handle.tid(), handle.credits()), (tid.next(), most));
     assert_eq!(journal.committed_tid(), tid);
 }
@@ -264,7 +264,7 @@ fn credits_bound_what_a_handle_adds() {
 #[test]
 fn the_last_tid_of_something_is_known() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let last = LastTid::new();
     assert_eq!(last.get(), None);
     let handle = journal.start(Credits(0)).expect("not aborted");
@@ -276,7 +276,7 @@ fn the_last_tid_of_something_is_known() {
 #[should_panic(expected = "a handle was started by a thread that has one")]
 fn nested_handles_are_refused() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let _outer = journal.start(Credits(0)).expect("not aborted");
     let _inner = journal.start(Credits(0));
 }
@@ -285,15 +285,15 @@ fn nested_handles_are_refused() {
 #[should_panic(expected = "its own handle keeps open")]
 fn waiting_for_a_commit_with_an_open_handle_is_refused() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let _open = journal.start(Credits(0)).expect("not aborted");
     let _ = journal.commit();
 }
 
 #[test]
-fn half_of_an_operation_is_never_committed() {
+fn an_operation_that_panics_is_never_committed() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let buffer = disk.buffer(10);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut handle = journal.start(Credits(2)).expect("not aborted");
@@ -314,14 +314,14 @@ fn half_of_an_operation_is_never_committed() {
 }
 
 #[test]
-fn a_failed_write_of_the_log_aborts_and_everybody_is_told() {
+fn a_failed_write_of_the_log_aborts_and_all_waiters_get_the_error() {
     for background in [Background::None, JournalOptions::default().background] {
         let disk = Disk::new(64);
         let faulty = Arc::new(FaultyDevice::new(Arc::clone(&disk.device)));
         let broken = disk.behind(faulty.clone());
         let options = JournalOptions {
             background,
-            ..quiet()
+            ..without_threads()
         };
         let journal = broken.open(options);
         let kept = disk.buffer(10);
@@ -352,7 +352,7 @@ fn a_failed_write_of_the_log_aborts_and_everybody_is_told() {
         journal
             .commit_and_wait(durable)
             .expect("it was durable before");
-        assert_eq!(kept.bytes(&epoch::pin())[0], 1, "readers go on");
+        assert_eq!(kept.bytes(&epoch::pin())[0], 1, "reads still work");
         drop(journal);
         assert_eq!(disk.recover().expect("sound").last_tid(), Some(durable));
     }
@@ -361,7 +361,7 @@ fn a_failed_write_of_the_log_aborts_and_everybody_is_told() {
 #[test]
 fn data_that_could_not_be_written_is_not_exposed() {
     let disk = Disk::new(64);
-    let journal = disk.open(quiet());
+    let journal = disk.open(without_threads());
     let mut handle = journal.start(Credits(1)).expect("not aborted");
     fill(&mut handle, &disk.buffer(10), 1);
     handle.before_commit(Box::new(|| Err(std::io::Error::other("the disk is gone"))));
@@ -376,7 +376,7 @@ fn data_that_could_not_be_written_is_not_exposed() {
 fn a_failed_checkpoint_leaves_the_log_to_be_replayed() {
     let disk = Disk::new(64);
     let faulty = Arc::new(FaultyDevice::new(Arc::clone(&disk.device)));
-    let journal = disk.behind(faulty.clone()).open(quiet());
+    let journal = disk.behind(faulty.clone()).open(without_threads());
     let tid = commit_fills(&journal, &[(&disk.buffer(10), 1)]);
     faulty.add(Rule::nth(DeviceOp::Flush, 1).and_after());
     assert!(matches!(
@@ -390,7 +390,7 @@ fn a_failed_checkpoint_leaves_the_log_to_be_replayed() {
     assert_eq!(disk.read(10)[0], 1);
 }
 
-/// A device whose flush takes its time, and that counts them.
+/// A device with slow flushes, which it counts.
 #[derive(Debug)]
 struct SlowFlush {
     device: Arc<dyn BlockDevice>,
@@ -419,7 +419,7 @@ impl BlockDevice for SlowFlush {
 }
 
 #[test]
-fn all_who_wait_are_served_by_the_same_commits() {
+fn waiters_share_commits() {
     const THREADS: u64 = 16;
     const ROUNDS: u8 = 5;
     for batching in [Batching::Off, Batching::Adaptive] {
@@ -431,7 +431,7 @@ fn all_who_wait_are_served_by_the_same_commits() {
         });
         let journal = disk.behind(slow.clone()).open(JournalOptions {
             batching,
-            ..quiet()
+            ..without_threads()
         });
         thread::scope(|scope| {
             for nr in 0..THREADS {
@@ -456,7 +456,8 @@ fn all_who_wait_are_served_by_the_same_commits() {
     }
 }
 
-/// 64 threads that never have enough room: every kind of waiting, with and without a background.
+/// 64 threads that are always short of credits and log space: every kind of waiting, with and
+/// without background threads.
 #[test]
 fn a_small_log_and_many_threads_never_deadlock() {
     const THREADS: u64 = 64;
@@ -470,7 +471,7 @@ fn a_small_log_and_many_threads_never_deadlock() {
         let disk = Disk::new(1024);
         let journal = disk.open(JournalOptions {
             background,
-            ..quiet()
+            ..without_threads()
         });
         thread::scope(|scope| {
             for nr in 0..THREADS {
@@ -479,7 +480,7 @@ fn a_small_log_and_many_threads_never_deadlock() {
             }
         });
         let stats = journal.stats();
-        assert!(stats.log_blocks > 2 * 1024, "went around: {stats:?}");
+        assert!(stats.log_blocks > 2 * 1024, "the log wrapped: {stats:?}");
         journal.close().expect("in memory");
         for block in 0..4 * THREADS {
             assert_eq!(disk.read(block)[9], ROUNDS, "block {block}");

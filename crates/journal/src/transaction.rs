@@ -1,12 +1,12 @@
-//! **Purpose.** What the handles of the running transaction have done, noted per core until the
-//! transaction is sealed.
+//! **Purpose.** Per-core lists of the running transaction's changed buffers, revoke records and
+//! callbacks, until it is sealed.
 //!
 //! **Not here.** The changed bytes: buffers keep them, by transaction (`fourscore_block::buffer`).
 //!
 //! # Model
 //! Each core has a list of its own; sealing swaps all of them for empty ones, at a cost that does
-//! not depend on their length. Which of the buffers on the lists still hold changes of the
-//! transaction, and which revoke records still count, is found out when it is committed.
+//! not depend on their length. The commit finds out which of the buffers on the lists still hold
+//! changes of the transaction, and which revoke records are still valid.
 //!
 //! # Locking
 //! A list's lock is a leaf. It is taken when a handle changes a buffer that is new in the
@@ -23,14 +23,22 @@ use fourscore_sync::{Arc, CoreNr, Mutex, MutexGuard, PerCore};
 /// Called when a transaction is durable.
 pub type OnCommit = Box<dyn FnOnce(Tid) + Send>;
 
-/// Called before a transaction is written to the log: brings to the device what it will expose.
+/// Called before a transaction is written to the log: writes the data that it will expose.
 pub type BeforeCommit = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
-/// What the handles of one core did.
+/// A buffer that a transaction has changed.
+#[derive(Debug)]
+pub(crate) struct ChangedBuffer {
+    /// The buffer's block; kept here so that sorting does not access the buffer.
+    pub(crate) block: PhysBlock,
+    pub(crate) buffer: Arc<Buffer>,
+}
+
+/// The changes of the handles of one core.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// Buffers that were changed for the first time in the transaction, with their blocks.
-    pub(crate) buffers: Vec<(PhysBlock, Arc<Buffer>)>,
+    /// Buffers that were changed for the first time in the transaction.
+    pub(crate) buffers: Vec<ChangedBuffer>,
     /// Blocks whose copies of older transactions must not be replayed.
     pub(crate) revoked: Vec<PhysBlock>,
     pub(crate) before_commit: Vec<BeforeCommit>,
@@ -40,7 +48,10 @@ pub(crate) struct Changes {
 impl Changes {
     /// Notes that `buffer` was changed for the first time in the transaction.
     pub(crate) fn add(&mut self, buffer: &Arc<Buffer>) {
-        self.buffers.push((buffer.block(), Arc::clone(buffer)));
+        self.buffers.push(ChangedBuffer {
+            block: buffer.block(),
+            buffer: Arc::clone(buffer),
+        });
     }
 
     /// The changes of all cores as one.
@@ -86,14 +97,15 @@ impl Running {
         self.lists.of(core).lock()
     }
 
-    /// Whether nothing has been done yet; handles may be about to.
+    /// Whether no changes are listed yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.lists.iter().all(|list| list.lock().is_empty())
     }
 
-    /// Room for all lists, made before the gate is closed: who asks for memory may find that the
-    /// allocator puts in order first what the last transactions have freed.
-    pub(crate) fn room(&self) -> Vec<Changes> {
+    /// An empty vector with capacity for all lists, for [`Running::detach`]. It is made before the
+    /// gate is closed, because the memory allocator may take long: it may first tidy up the memory
+    /// that previous transactions have freed.
+    pub(crate) fn capacity_for_all(&self) -> Vec<Changes> {
         Vec::with_capacity(self.lists.iter().count() + 1)
     }
 

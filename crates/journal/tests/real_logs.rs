@@ -1,7 +1,7 @@
-//! Logs that the kernel wrote and that a shutdown cut off: applying our plan gives, block by
-//! block, what e2fsck's replay of the same log gives.
+//! Tests with logs that the kernel wrote before a forced shutdown: our replay must give, block by
+//! block, the same result as e2fsck's.
 //!
-//! Needs root, loop devices, e2fsprogs and xfs_io; says so where they are missing.
+//! Needs root, loop devices, e2fsprogs and xfs_io; prints that the test was skipped otherwise.
 
 mod kernel;
 
@@ -11,11 +11,11 @@ use fourscore_ondisk::jbd2::{JournalError, LogChecksums};
 
 use kernel::{Crash, Image, can_run, compare, compare_with_e2fsck, device};
 
-/// What it takes to let the kernel write a log.
+/// The programs needed to let the kernel write a log.
 const KERNEL: &[&str] = &["mke2fs", "e2fsck", "debugfs", "xfs_io", "losetup"];
 
-/// Lets the kernel write a log and crash, and compares its replay with ours; `None` where the
-/// kernel cannot be had.
+/// Lets the kernel write a log and crash, and compares e2fsck's replay with ours; `None` if the
+/// programs are missing.
 fn crashed(mke2fs: &[&str], mount: &str, crash: Crash) -> Option<(Log, Recovered)> {
     if !can_run(KERNEL) {
         return None;
@@ -103,11 +103,11 @@ fn narrow_block_numbers_without_checksums_in_a_journal_of_indirect_blocks() {
 }
 
 #[test]
-fn a_log_that_went_around() {
+fn a_log_that_wrapped() {
     if !can_run(KERNEL) {
         return;
     }
-    // Where the log stands at the shutdown depends on when the kernel checkpoints.
+    // The position in the log at the shutdown depends on the kernel's checkpoints.
     let wrapped = (4..20).any(|rounds| {
         let image = Image::make(&["-b", "1024", "-J", "size=1"], "48M");
         image.crash("data=journal", Crash::KeepLog, |root| {
@@ -123,7 +123,7 @@ fn a_log_that_went_around() {
 }
 
 #[test]
-fn a_journal_on_a_device_of_its_own() {
+fn an_external_journal() {
     if !can_run(KERNEL) {
         return;
     }

@@ -1,8 +1,8 @@
-//! Logs that the journal wrote and that a crash cut off: e2fsck and the kernel replay them to the
-//! blocks that were acknowledged, and debugfs finds the structure that we meant.
+//! Tests with logs that our journal wrote before a crash: e2fsck and the kernel must replay them to
+//! the acknowledged blocks, and debugfs must find the expected structure.
 //!
-//! The transactions change blocks of a real image that nothing uses. Needs root, loop devices and
-//! e2fsprogs; says so where they are missing.
+//! The transactions change unused blocks of a real image. Needs root, loop devices and e2fsprogs;
+//! prints that the test was skipped otherwise.
 
 mod kernel;
 
@@ -26,19 +26,19 @@ const TOOLS: &[&str] = &["mke2fs", "e2fsck", "debugfs", "losetup"];
 const BLOCKS: u64 = 24;
 const WRITERS: u64 = 2;
 
-/// What the blocks held when their last transaction was acknowledged.
+/// The bytes of the blocks as of their last acknowledged transaction.
 type Acknowledged = BTreeMap<PhysBlock, Vec<u8>>;
 
-/// A log that was written and never closed, and what must be found.
+/// A log that was written and never closed, and the expected result of its replay.
 struct Written {
     image: Image,
-    /// The journal's device, where it has one of its own.
+    /// The device of an external journal.
     journal: Option<Image>,
     last: Tid,
     acknowledged: Acknowledged,
 }
 
-/// The journal of the image on `device`, or the one that has a device of its own.
+/// The journal of the image on `device`, or the external one.
 fn log(device: &Arc<dyn BlockDevice>, image: &Image, journal: Option<&Image>) -> Log {
     let block_size = image.block_size();
     let log = match journal {
@@ -52,7 +52,7 @@ fn writable(image: &Image) -> Arc<dyn BlockDevice> {
     Arc::new(open_path(&image.path, DeviceOptions::read_write()).unwrap())
 }
 
-/// Opens the image's journal for writing, replaying first what it holds.
+/// Replays the image's journal and opens it for writing.
 fn open(image: &Image, journal: Option<&Image>, options: JournalOptions) -> Journal {
     let device = writable(image);
     let mut log = log(&device, image, journal);
@@ -76,11 +76,11 @@ fn write(image: Image, checksums: NewChecksums, rounds: u32) -> Written {
     write_to(image, None, options(checksums), rounds)
 }
 
-/// As [`write`], with a journal that may have a device of its own.
+/// As [`write`], with a journal that may be external.
 fn write_to(image: Image, device: Option<Image>, options: JournalOptions, rounds: u32) -> Written {
     let journal = open(&image, device.as_ref(), options);
     let all = std::fs::metadata(&image.path).unwrap().len() >> image.block_size().bits();
-    // Behind the tables and the journal, and before the end: blocks that nothing uses.
+    // After the tables and the journal, and before the end: unused blocks.
     let first = all - all / 8;
     let acknowledged = Mutex::new(Acknowledged::new());
     thread::scope(|scope| {
@@ -129,8 +129,8 @@ impl Writer {
         }
     }
 
-    /// Changes some blocks, each third of them to something that must be escaped, and frees one;
-    /// gives what they hold once the transaction is durable.
+    /// Changes some blocks, every third one to bytes that must be escaped, and frees one; returns
+    /// their bytes once the transaction is durable.
     fn transaction(&self, journal: &Journal, round: u32) -> Vec<(PhysBlock, Vec<u8>)> {
         let mut handle = journal.start(Credits(8)).unwrap();
         let tag = VerifiedAs::new(Structure::Xattrs, InodeNr(0));
@@ -153,7 +153,7 @@ impl Writer {
             let mut buffer = self.buffers[at].lock();
             handle.forget_buffer(&buffer).unwrap();
             let again = fresh(buffer.block().0, self.block_bytes);
-            // Freed and used again as metadata: only now is its content promised again.
+            // Freed and used again as metadata: from now on its bytes are checked again.
             let bytes = handle
                 .modify(&again, tag, |bytes| {
                     bytes.fill(0xee);
@@ -173,7 +173,7 @@ fn fresh(block: u64, block_bytes: usize) -> Arc<Buffer> {
     Arc::new(Buffer::new(PhysBlock(block), vec![0; block_bytes].into()))
 }
 
-/// Compares what is found after a replay with what was acknowledged.
+/// Compares the blocks after a replay with the acknowledged ones.
 fn check_blocks(image: &Image, acknowledged: &Acknowledged, by: &str) {
     let content = std::fs::read(&image.path).unwrap();
     let block_bytes = image.block_size().bytes();
@@ -186,7 +186,7 @@ fn check_blocks(image: &Image, acknowledged: &Acknowledged, by: &str) {
     }
 }
 
-/// A copy of an image and of its journal's device, and what tells a program of the latter.
+/// A copy of an image and of its journal's device, and the option that names the latter.
 struct Copies {
     image: Image,
     journal: Option<Image>,
@@ -200,7 +200,7 @@ impl Written {
         }
     }
 
-    /// What debugfs finds in the log.
+    /// The output of debugfs for the log.
     fn dump(&self) -> String {
         match &self.journal {
             None => self.image.debugfs("logdump -a"),
@@ -221,7 +221,7 @@ impl Copies {
         run("e2fsck", &args, &[0, 1]);
     }
 
-    /// Has the kernel mount the image and let it go again.
+    /// Lets the kernel mount and unmount the image.
     fn mount(&self) {
         let device = self
             .journal
@@ -235,7 +235,7 @@ impl Copies {
     }
 }
 
-/// Looks at the log with debugfs, and replays it by e2fsck, by the kernel and by ourselves.
+/// Checks the log with debugfs, and replays it with e2fsck, the kernel and our own code.
 fn check(written: &Written) -> LogChecksums {
     let (dump, last) = (written.dump(), written.last);
     let commit = format!("Found expected sequence {last}, type 2 (commit block)");
@@ -316,7 +316,7 @@ fn checksums_of_version_2_where_the_image_has_them() {
 }
 
 #[test]
-fn a_log_that_went_around() {
+fn a_log_that_wrapped() {
     if can_run(TOOLS) {
         let image = Image::make(&["-b", "1024", "-J", "size=1"], "48M");
         let written = write(image, NewChecksums::V3, 150);
@@ -329,7 +329,7 @@ fn a_log_that_went_around() {
 #[test]
 fn a_log_in_many_pieces() {
     if can_run(TOOLS) {
-        // The tables of each small group lie in the way of the journal.
+        // The tables of each small group split the journal.
         let layout = ["-b", "1024", "-g", "512", "-O", "^flex_bg,^resize_inode"];
         let image = Image::make(&[&layout[..], &["-J", "size=1"]].concat(), "48M");
         let pieces = image.debugfs("stat <8>").matches("):").count();
@@ -341,7 +341,7 @@ fn a_log_in_many_pieces() {
 }
 
 #[test]
-fn the_area_of_fast_commits_is_left_alone() {
+fn the_fast_commit_area_is_not_changed() {
     if can_run(TOOLS) {
         let features = ["-b", "1024", "-O", "fast_commit", "-J", "size=1"];
         let image = Image::make(&features, "48M");
@@ -349,7 +349,7 @@ fn the_area_of_fast_commits_is_left_alone() {
             fast_commits: FastCommitArea::Reserved,
             ..options(NewChecksums::V3)
         };
-        // Only then does the superblock speak of the area.
+        // Only then does the journal's superblock have the feature.
         open(&image, None, reserving).close().unwrap();
         let before = fast_commit_area(&image);
         assert!(before.len() >= 32 << 10, "{} bytes", before.len());
@@ -357,7 +357,7 @@ fn the_area_of_fast_commits_is_left_alone() {
         let written = write_to(image, None, reserving, 150);
         assert!(written.last.0 > 150, "went around: {}", written.last);
         assert!(fast_commit_area(&written.image) == before);
-        // debugfs and e2fsck take the area for a part of the log, and do not find their way around.
+        // debugfs and e2fsck treat the area as a part of the log, and fail to follow the wrap.
         check_without_e2fsck(&written);
     }
 }
@@ -376,13 +376,13 @@ fn fast_commit_area(image: &Image) -> Vec<u8> {
 }
 
 #[test]
-fn a_log_on_a_device_of_its_own() {
+fn an_external_log() {
     if !can_run(TOOLS) {
         return;
     }
     for (block_bytes, size, checksums, rounds) in [
         ("4096", "16M", NewChecksums::V3, 30),
-        // Goes around.
+        // The log wraps.
         ("1024", "1100k", NewChecksums::V3, 150),
         ("1024", "16M", NewChecksums::None, 30),
     ] {
@@ -398,8 +398,8 @@ fn a_log_on_a_device_of_its_own() {
     }
 }
 
-/// Blocks beyond 2^32: the log is in a real image, so that debugfs reads it. It finds each tag, but
-/// prints the low halves only; so the high half of the first is looked at where jbd2 has it.
+/// Blocks beyond 2^32: the log is in a real image, so that debugfs can read it. debugfs finds each
+/// tag, but prints the low halves only; so the test reads the high half of the first one itself.
 #[test]
 fn block_numbers_of_64_bits() {
     const FAR: u64 = (1 << 32) + 77;

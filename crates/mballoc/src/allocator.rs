@@ -1,9 +1,9 @@
-//! **Purpose.** The allocator as its users see it: reserve, allocate, mark or give back, free.
+//! **Purpose.** The allocator's interface: reserve, allocate, mark or give back, free.
 //!
-//! **Model.** A request is answered by the first that can: the inode's preallocation, the
+//! **Model.** A request is answered by the first of these that can: the inode's preallocation, the
 //! locality group of this core, a search. When a search finds nothing although the caller holds
-//! tokens, the space is in preallocations, which are discarded, or others move it about: the
-//! search is repeated until it finds something, or finds nothing often.
+//! tokens, the space is in preallocations, which are then discarded, or concurrent requests move
+//! it: the search is repeated until it succeeds or has failed `MAX_ATTEMPTS` times.
 //!
 //! **Locking.** An inode's list, a core's list and group locks, one at a time and never two.
 
@@ -14,7 +14,7 @@ use crate::claim::{Claim, Freeing};
 use crate::error::{Error, RequestProblem};
 use crate::geometry::{ClusterCount, Geometry, Run};
 use crate::group::{LockedGroup, NotInUse};
-use crate::pending::{Clocks, Stamp, Waiting};
+use crate::pending::{Stamp, Waiting};
 use crate::prealloc::{Coverage, FilePrealloc, LocalityGroups, Registry};
 use crate::prefetch::{self, Started};
 use crate::request::{Provider, Reach, Request, Sizing, Window, normalize, provider};
@@ -22,11 +22,11 @@ use crate::search::{Search, Want};
 use crate::source::GroupSource;
 use crate::stats::{Count, Hit, Quick, Stats, Tally};
 use crate::stream::StreamGoals;
-use crate::table::{GroupTable, Parts, Patience};
+use crate::table::{GroupTable, Patience};
 use crate::tokens::{Privilege, Reservation};
 use crate::tunables::{Tunable, Tunables};
 
-/// What an allocator is made with, beside the geometry and the source.
+/// Parameters of an allocator, beside the geometry and the source.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The last transaction whose commit is durable.
@@ -49,29 +49,24 @@ pub struct Allocator {
     discarding: Mutex<()>,
 }
 
-/// How often a search is repeated after space was made for it.
-const MOST_ATTEMPTS: u32 = 16;
+/// Attempts at one request, the first included; preallocations are discarded between them.
+const MAX_ATTEMPTS: u32 = 16;
 
-/// What one attempt was about, for what follows it.
-struct Plan {
+/// The parameters of one attempt's search, and how its result is to be used.
+struct Attempt {
     provider: Provider,
     /// The clusters that the caller can use.
     asked: u32,
     want: Want,
-    /// The part of the file that the answer is for, if it is normalized.
+    /// The part of the file that the run is for, if the request is normalized.
     window: Option<Window>,
 }
 
 impl Allocator {
-    /// An allocator with no bitmap in memory; every descriptor is looked at once.
+    /// Makes an allocator with no bitmap in memory; reads every descriptor once.
     #[must_use]
     pub fn new(geometry: Geometry, source: Box<dyn GroupSource>, options: Options) -> Self {
-        let clocks = Clocks::new(options.durable);
-        let parts = Parts {
-            clocks,
-            pools: (options.root_clusters, options.reserved_clusters),
-        };
-        let table = GroupTable::new(geometry, source, parts);
+        let table = GroupTable::new(geometry, source, &options);
         let streams = StreamGoals::new(geometry.groups(), CoreNr::count());
         for slot in streams.slots() {
             table.set_stream(streams.get(slot).0, slot);
@@ -92,13 +87,13 @@ impl Allocator {
         &self.table.geometry
     }
 
-    /// The tunables; a change counts for every request that begins after it.
+    /// The tunables; a change applies to every request that begins after it.
     #[must_use]
     pub fn tunables(&self) -> &Tunables {
         &self.table.shared.tunables
     }
 
-    /// What was counted since the allocator was made; exact while no request is under way.
+    /// The counts since the allocator was made; exact while no request is in progress.
     #[must_use]
     pub fn mb_stats(&self) -> Tally {
         let mut sum = self.table.shared.stats.sum();
@@ -116,7 +111,8 @@ impl Allocator {
         &self.table
     }
 
-    /// Clusters that are free and not reserved, the pools included; exact while nobody allocates.
+    /// Clusters that are free and not reserved, the pools included; exact while no thread
+    /// allocates.
     #[must_use]
     pub fn free_clusters(&self) -> u64 {
         self.table.shared.tokens.total()
@@ -125,11 +121,11 @@ impl Allocator {
     /// Reserves clusters, so that later requests for them cannot fail for lack of space.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], or [`Error::CommitFirst`] if freed clusters wait.
+    /// [`Error::NoSpace`], or [`Error::CommitFirst`] if freed clusters are pending.
     pub fn reserve(&self, clusters: u64, privilege: Privilege) -> Result<Reservation, Error> {
         let core = CoreNr::current();
         let taken = self.table.shared.tokens.take(core, clusters, privilege);
-        taken.or_else(|_| self.reserve_or_tell(clusters, privilege))
+        taken.or_else(|_| self.reserve_slow(clusters, privilege))
     }
 
     /// Returns what is left of a reservation.
@@ -140,15 +136,15 @@ impl Allocator {
         }
     }
 
-    /// Finds clusters for a request and claims them, at least `min_len` and at most `len`. They
-    /// are paid from `reservation`. Data requests that are normalized should bring the inode's
+    /// Finds clusters for a request and claims them, at least `min_len` and at most `len`. Takes
+    /// their tokens from `reservation`. Data requests that are normalized should pass the inode's
     /// preallocation.
     ///
     /// # Errors
-    /// [`Error::BadRequest`]; [`Error::NotContiguous`] if there is space, but not as the request
-    /// needs it; [`Error::NoSpace`] and [`Error::CommitFirst`] only if clusters were lost to a
-    /// group that turned out to be unusable; [`Error::Source`] if a bitmap that was needed could
-    /// not be read.
+    /// [`Error::BadRequest`]; [`Error::NotContiguous`] if no free run is as long, aligned or low
+    /// as the request needs; [`Error::NoSpace`] and [`Error::CommitFirst`] only if clusters were
+    /// lost to a group that turned out to be unusable; [`Error::Source`] if a bitmap could not be
+    /// read.
     pub fn allocate(
         &self,
         request: &Request,
@@ -183,14 +179,14 @@ impl Allocator {
     ) -> Result<Run, Error> {
         match self.attempt(request, file, core, tally, hit)? {
             Some(run) => Ok(run),
-            None => self.attempts_with_room(request, file, core, tally, hit),
+            None => self.retry_after_discard(request, file, core, tally, hit),
         }
     }
 
-    /// Makes room and tries again, as long as that yields anything. Apart from the first attempt,
-    /// which nearly always serves and is quicker without a loop around it.
+    /// Discards preallocations and tries again, as long as that frees any cluster. Separate from
+    /// the first attempt, which nearly always succeeds and is faster without a loop around it.
     #[cold]
-    fn attempts_with_room(
+    fn retry_after_discard(
         &self,
         request: &Request,
         file: Option<&Arc<FilePrealloc>>,
@@ -207,7 +203,7 @@ impl Allocator {
             request.min_len.0 > 1 || request.align.0 > 1 || request.reach == Reach::Bits32;
         let tokens = &self.table.shared.tokens;
         let mut waiting = Waiting::default();
-        for _ in 1..MOST_ATTEMPTS {
+        for _ in 1..MAX_ATTEMPTS {
             let free_before = tokens.total();
             let discarded = self.discard_all(tally);
             waiting = self.release_due();
@@ -218,7 +214,7 @@ impl Allocator {
             if let Some(run) = self.attempt(request, file, core, tally, hit)? {
                 return Ok(run);
             }
-            // The clusters of these tokens are there: whoever moves them about has to go on.
+            // There are free clusters for these tokens; let the threads that move them run.
             thread::yield_now();
         }
         if waiting.clusters == 0 && constrained {
@@ -238,7 +234,7 @@ impl Allocator {
         })
     }
 
-    /// One pass through all that can answer; `None` if nothing could.
+    /// Tries preallocation, locality group and search once; `None` if none of them has clusters.
     fn attempt(
         &self,
         request: &Request,
@@ -263,7 +259,7 @@ impl Allocator {
                 Err(Coverage::Gap(range)) => gap = range,
             }
         }
-        // The file's part behind the gap has its clusters already.
+        // Clusters of the file after the gap are preallocated already.
         let asked = request
             .len
             .0
@@ -278,13 +274,13 @@ impl Allocator {
         let is_normalized =
             request.sizing == Sizing::Normalize && provider == Provider::Stream && file.is_some();
         let window = is_normalized.then(|| normalize(request, &self.table.geometry, gap));
-        let plan = self.plan(request, provider, asked, window, limit, core);
+        let attempt = self.parameters(request, provider, asked, window, limit, core);
         let mut search = Search {
             table: &self.table,
             streams: &self.streams,
             started: &self.started,
             core,
-            want: plan.want,
+            want: attempt.want,
             tally,
             looks: 0,
             misses: 0,
@@ -294,11 +290,11 @@ impl Allocator {
         *hit = search.hit;
         let Some(run) = found else { return Ok(None) };
         Ok(Some(
-            self.keep_surplus(request, file, &plan, run, core, tally),
+            self.keep_surplus(request, file, &attempt, run, core, tally),
         ))
     }
 
-    /// The first group that is out of reach.
+    /// The first group whose block numbers the file cannot hold.
     fn limit(&self, reach: Reach) -> u32 {
         let groups = self.table.geometry.groups();
         match reach {
@@ -311,7 +307,8 @@ impl Allocator {
         }
     }
 
-    fn plan(
+    /// Sets up the search of one attempt.
+    fn parameters(
         &self,
         request: &Request,
         provider: Provider,
@@ -319,7 +316,7 @@ impl Allocator {
         window: Option<Window>,
         limit: u32,
         core: CoreNr,
-    ) -> Plan {
+    ) -> Attempt {
         let tunables = &self.table.shared.tunables;
         let locality = provider == Provider::Locality && request.sizing == Sizing::Normalize;
         let len = match window {
@@ -356,7 +353,7 @@ impl Allocator {
                 Provider::Locality => Some(self.streams.of_core(core)),
             },
         };
-        Plan {
+        Attempt {
             provider,
             asked,
             want,
@@ -364,8 +361,8 @@ impl Allocator {
         }
     }
 
-    /// The place at which `len` clusters from `start` of the file on would continue an extent:
-    /// behind the left neighbour, or else before the right one.
+    /// The goal at which `len` clusters for the file's clusters from `start` on would extend an
+    /// existing extent: right after the left neighbour, or else right before the right one.
     fn continued_goal(
         &self,
         request: &Request,
@@ -387,24 +384,24 @@ impl Allocator {
         })
     }
 
-    /// Keeps the part of a run that the request is for, and puts what was found beyond it where
-    /// later requests will find it.
+    /// Splits off the part of a run that the request is for, and adds the rest to the inode's
+    /// preallocation or to the locality group.
     fn keep_surplus(
         &self,
         request: &Request,
         file: Option<&Arc<FilePrealloc>>,
-        plan: &Plan,
+        attempt: &Attempt,
         run: Run,
         core: CoreNr,
         tally: &mut Tally,
     ) -> Run {
-        if run.len.0 <= plan.asked {
+        if run.len.0 <= attempt.asked {
             return run;
         }
-        if let (Some(window), Some(file)) = (plan.window, file) {
+        if let (Some(window), Some(file)) = (attempt.window, file) {
             let logical = request.logical.0;
-            let start = best_start(window, request, plan.asked, run.len.0);
-            let used = plan.asked.min(start + run.len.0 - logical);
+            let start = best_start(window, request, attempt.asked, run.len.0);
+            let used = attempt.asked.min(start + run.len.0 - logical);
             if let Some(front) = file.add(start, run, logical, used) {
                 tally[Count::Preallocated] += u64::from(run.len.0 - used);
                 let left = self.registry.register(core, file);
@@ -412,8 +409,8 @@ impl Allocator {
                 return front;
             }
         }
-        let (front, rest) = run.split_at(ClusterCount(plan.asked));
-        let unwanted = if plan.provider == Provider::Locality {
+        let (front, rest) = run.split_at(ClusterCount(attempt.asked));
+        let unwanted = if attempt.provider == Provider::Locality {
             tally[Count::Preallocated] += u64::from(rest.len.0);
             self.locality.insert(core, rest)
         } else {
@@ -423,7 +420,7 @@ impl Allocator {
         front
     }
 
-    /// Gives claimed runs that nobody has paid for back to their groups.
+    /// Returns claimed runs that hold no tokens to their groups.
     fn unclaim_all(&self, runs: &[Run], tally: &mut Tally) {
         for run in runs {
             tally[Count::Discarded] += u64::from(run.len.0);
@@ -434,9 +431,9 @@ impl Allocator {
         }
     }
 
-    /// Discards every preallocation of the file system; how many clusters that were.
+    /// Discards every preallocation of the file system; returns the number of clusters.
     fn discard_all(&self, tally: &mut Tally) -> u64 {
-        // Who finds nothing to discard must find what another has discarded.
+        // A thread that finds nothing to discard must find all that others have discarded as free.
         let _alone = self.discarding.lock();
         let mut runs = self.registry.drain();
         runs.extend(self.locality.drain());
@@ -456,8 +453,8 @@ impl Allocator {
         self.table.shared.stats.add(core, &tally);
     }
 
-    /// Discards all preallocations, of inodes and of cores, as when space runs short or before an
-    /// unmount; returns how many clusters that were.
+    /// Discards all preallocations of inodes and locality groups, as when space runs short or
+    /// before an unmount; returns the number of clusters.
     pub fn discard_preallocations(&self) -> u64 {
         let core = CoreNr::current();
         let mut tally = Tally::default();
@@ -479,7 +476,7 @@ impl Allocator {
         }
     }
 
-    /// Ends a claim of clusters that are not needed after all; they are free again at once.
+    /// Ends a claim of clusters that are not needed; they are free again at once.
     pub fn give_back(&self, claim: Claim) {
         let run = claim.end();
         if run.len.0 == 0 {
@@ -493,7 +490,7 @@ impl Allocator {
     }
 
     /// Notes that a fast-commit record refers to clusters that were marked in the running
-    /// transaction: freed in the same transaction, they now have to wait for its commit.
+    /// transaction: if they are freed in the same transaction, they have to wait for its commit.
     pub fn logged(&self, run: &Run) {
         if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
             locked.logged(run);
@@ -539,9 +536,10 @@ impl Allocator {
         result
     }
 
-    /// Ends a free whose change has been applied in transaction `tid`. The clusters are handed
-    /// out again once that transaction's full commit is durable and the quiet clock has reached
-    /// `stamp`; only the latter, if they were marked in the same transaction and are not logged.
+    /// Ends a free whose change has been applied in transaction `tid`. The clusters can be
+    /// allocated again once that transaction's full commit is durable and grace period `stamp` has
+    /// ended. Clusters that were marked in the same transaction and are not logged wait for the
+    /// grace period only.
     pub fn finish_free(&self, freeing: Freeing, tid: Tid, stamp: Stamp) {
         let run = freeing.end();
         // A group with a free under way cannot have been evicted.
@@ -561,21 +559,21 @@ impl Allocator {
         }
     }
 
-    /// Notes that the full commit of `tid` is durable. What waited for it is handed out when its
-    /// group is next worked in, or by [`Allocator::sweep`].
+    /// Notes that the full commit of `tid` is durable. Clusters that waited for it become free when
+    /// their group is locked next, or by [`Allocator::sweep`].
     pub fn set_durable(&self, tid: Tid) {
         self.table.shared.clocks.set_durable(tid);
     }
 
-    /// Notes that all reads and writes that were under way at `stamp` have ended.
-    /// Takes no lock, so that destructors may call it.
-    pub fn set_quiet(&self, stamp: Stamp) {
-        self.table.shared.clocks.set_quiet(stamp);
-        self.table.shared.bell.ring();
+    /// Notes that grace period `stamp` has ended: every read and write that was under way when a
+    /// free was stamped `stamp` is over. Takes no lock, so destructors may call it.
+    pub fn end_grace_period(&self, stamp: Stamp) {
+        self.table.shared.clocks.end_grace_period(stamp);
+        self.table.shared.waiter.wake();
     }
 
-    /// Visits the groups in which clusters wait, and frees those that need not wait any longer;
-    /// returns how many still wait. For the thread that commits, after each commit.
+    /// Visits the groups with pending clusters, and frees those that need not wait any longer;
+    /// returns how many are still pending. To be called after each commit.
     pub fn sweep(&self) -> u64 {
         self.release_due().clusters
     }
@@ -597,7 +595,7 @@ impl Allocator {
         waiting
     }
 
-    /// Loads one group, so that nothing later has to wait for its bitmap.
+    /// Loads one group, so that no later request has to wait for its bitmap.
     ///
     /// # Errors
     /// [`Error::Source`] and [`Error::Group`].
@@ -615,16 +613,16 @@ impl Allocator {
         self.table.absent()
     }
 
-    /// Throws up to `most` buddies out of memory in which nothing is claimed or waits and that
-    /// nobody has used since the last call, and returns how many.
+    /// Evicts up to `most` buddies in which nothing is claimed or pending and that were not used
+    /// since the last call; returns how many.
     pub fn evict_idle(&self, most: u32) -> u32 {
         self.table.evict_idle(most)
     }
 }
 
-/// Where in the file a run begins that is shorter than its window: at the window's end if that
-/// covers enough from the request's start on, else at the window's start if that covers the whole
-/// request, else at the request.
+/// The file's cluster for the start of a run that is shorter than its window: the run is aligned to
+/// the window's end if that covers enough of the request, else to the window's start if that covers
+/// the whole request, else to the request.
 fn best_start(window: Window, request: &Request, asked: u32, len: u32) -> u32 {
     let logical = request.logical.0;
     let end = window.start + window.len;

@@ -1,23 +1,23 @@
-//! **Purpose.** A set of group numbers that many threads change at once and that answers "which
-//! member is next at or after the goal" in a handful of loads, however many groups there are.
+//! **Purpose.** A lock-free set of group numbers that finds the next member at or after a goal in a
+//! handful of loads, however many groups there are.
 //!
 //! **Model.** A 64-way tree of words. Bit `i` of the leaves is member `i`; bit `w` of the level
 //! above says that word `w` below is not zero; the root is one word. Three levels hold 262 144
 //! groups, four hold 16 million.
 //!
-//! **Invariants.** Once no change is under way, a summary bit is set for every word that is not
-//! zero. A summary bit over a zero word is allowed: a search that meets one goes on behind it. A
-//! missing bit over a non-zero word is not, because it would hide members for good; it can be
-//! seen only for the few instructions between the clearing of a summary bit and its restoration,
-//! and members are hints anyway: whoever searches checks them under the group's lock, and makes
-//! one exact pass over all groups before it gives up.
+//! **Invariants.** While no change is in progress, a summary bit is set for every word that is not
+//! zero. A summary bit over a zero word is allowed: a search that meets one goes on after it. A
+//! missing bit over a non-zero word is not allowed, because it would hide members for good. It can
+//! be seen only for the few instructions between the clearing of a summary bit and its
+//! restoration. That is harmless because members are hints: a search checks them under the group's
+//! lock, and makes one exact pass over all groups before it gives up.
 //!
-//! **Locking.** None. Who sets a leaf bit *then* reads the summaries; who clears a summary bit
-//! *then* reads the word below it and sets the bit again if the word is no longer zero. Both
-//! sides write first and read second, so with sequentially consistent operations at least one of
-//! them sees the other's write. That is the whole argument, and it is why nothing here uses a
-//! weaker ordering. Changes of one member must be ordered by the caller (the group's lock does).
-//! A change that finds everything as it should be writes nothing.
+//! **Locking.** None. A thread that sets a leaf bit *then* reads the summaries; a thread that
+//! clears a summary bit *then* reads the word below it and sets the bit again if the word is no
+//! longer zero. Both sides write first and read second, so with sequentially consistent operations
+//! at least one of them sees the other's write. This argument needs sequential consistency, so
+//! nothing here uses a weaker ordering. Changes of one member must be ordered by the caller (the
+//! group's lock does). A change that finds all bits as they should be writes nothing.
 
 use fourscore_sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -32,7 +32,7 @@ pub struct BitSet {
     len: u32,
 }
 
-/// Where bit `i` of a level is: the word, and the bit in it.
+/// The position of bit `i` of a level: the word, and the bit in it.
 fn at(i: u32) -> (u32, u64) {
     (i / 64, 1 << (i % 64))
 }
@@ -69,13 +69,13 @@ impl BitSet {
         i < self.len && self.levels[0][word as usize].load(SeqCst) & bit != 0
     }
 
-    /// Whether the root says that there may be members.
+    /// Whether there may be members, by the root word.
     #[must_use]
     pub fn maybe_any(&self) -> bool {
         self.root().load(SeqCst) != 0
     }
 
-    /// How many members there are; exact while nobody changes the set.
+    /// The number of members; exact while no thread changes the set.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.levels[0]
@@ -105,7 +105,7 @@ impl BitSet {
         }
     }
 
-    /// Ends the membership of `i`. Whether the set may have become empty by it.
+    /// Removes member `i`. Returns whether the set may have become empty by that.
     pub fn remove(&self, mut i: u32) -> bool {
         if !self.contains(i) {
             return false;
@@ -113,7 +113,7 @@ impl BitSet {
         for (level, words) in self.levels.iter().enumerate() {
             let (word, bit) = at(i);
             let left = words[word as usize].fetch_and(!bit, SeqCst) & !bit;
-            // The bit just cleared summarises word `i` of the level below: look again at it.
+            // The bit just cleared summarises word `i` of the level below: read that word again.
             if level > 0 && self.levels[level - 1][i as usize].load(SeqCst) != 0 {
                 self.raise(level, i);
                 return false;
@@ -133,7 +133,7 @@ impl BitSet {
             return None;
         }
         let mut level = 0;
-        // The next bit to look at, counted on `level`.
+        // The next bit to test, counted on `level`.
         let mut i = from;
         loop {
             let words = &self.levels[level];
@@ -143,7 +143,7 @@ impl BitSet {
                 None => return None,
             };
             if rest == 0 {
-                // Nothing further in this word: go on behind it, one level up.
+                // No further bit in this word: go on after it, one level up.
                 level += 1;
                 i = word + 1;
                 if level == self.levels.len() {
@@ -160,8 +160,8 @@ impl BitSet {
         }
     }
 
-    /// Visits every member that is one from the beginning of the walk to its end, in ascending
-    /// order: reads all leaves, and no summary, which may hide a member for a moment.
+    /// Visits members in ascending order, among them every one that stays a member throughout the
+    /// walk. Reads all leaves, and no summary, which may hide a member for a moment.
     pub(crate) fn for_each_leaf(&self, mut visit: impl FnMut(u32)) {
         for (first, word) in (0..).step_by(64).zip(&self.levels[0]) {
             let mut rest = word.load(SeqCst);
@@ -176,7 +176,7 @@ impl BitSet {
         &self.levels[self.levels.len() - 1][0]
     }
 
-    /// Panics if a summary bit is missing. Only meaningful while nobody changes the set.
+    /// Panics if a summary bit is missing. Only meaningful while no thread changes the set.
     #[cfg(test)]
     pub(crate) fn assert_summaries(&self) {
         for pair in self.levels.windows(2) {

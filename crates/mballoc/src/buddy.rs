@@ -1,8 +1,8 @@
 //! **Purpose.** The buddy system of one group: which clusters are free for allocation, in which
 //! aligned power-of-two chunks, and in how many extents.
 //!
-//! **Not here.** Why a cluster is not free (used on disk, claimed, freed and waiting): that is
-//! [`crate::group`]'s; locks.
+//! **Not here.** The reason why a cluster is not free (used on disk, claimed, pending), which
+//! `group` knows; locks.
 //!
 //! **Model.** A binary tree of bits, in heap order: below node `n` are nodes `2n` and `2n + 1`, and
 //! the nodes of the last level are the clusters, so `node >> 1` is the block around a block and
@@ -10,22 +10,22 @@
 //! 0 if the block is free as a whole, which it is if both its halves are. The last level is thus
 //! the bitmap (1 = not allocatable). `whole[k]` counts the free blocks of order `k`.
 //!
-//! A *chunk* is a free block that is no half of a larger free one, which is what ext4's maps and
-//! counters show. Its other half is not free, so a level tells its chunks by itself, and there are
-//! `whole[k] - 2 * whole[k + 1]` of order `k`.
+//! A *chunk* is a free block that is not half of a larger free one; ext4's maps and counters hold
+//! the chunks. The other half of a chunk is not free, so the chunks of a level can be seen in the
+//! level alone, and there are `whole[k] - 2 * whole[k + 1]` of order `k`.
 //!
-//! The levels above the last, and the tree of runs, are brought up to date when they are asked.
-//! Until then the last level differs from what they say in one run, which grows with what is
-//! claimed behind it and is gone when as much is freed again: so a claim that is soon given back,
-//! and a file that is written and truncated, change the bitmap and a few counts.
+//! The levels above the last, and the tree of runs, are brought up to date when they are queried.
+//! Until then the last level differs from them in one run, the deferred change. It grows with
+//! claims next to it, and vanishes when the same clusters are freed again. So a claim that is soon
+//! given back, and a file that is written and truncated, change the bitmap and a few counts only.
 //!
-//! **Invariants.** All levels and counts follow from the bitmap, but that the levels above it do
-//! not know of the run `behind`. `fragments` is the number of maximal runs of free clusters. A
-//! second run that does not make one with the first brings the trees up to date with the first.
+//! **Invariants.** All levels and counts follow from the bitmap, except that the levels above it
+//! lack the `deferred` change. `fragments` is the number of maximal runs of free clusters. A change
+//! that cannot be merged with the deferred one first brings the trees up to date.
 //! [`Buddy::check`] recomputes all of it.
 //!
 //! **References.** `Documentation/filesystems/ext4/blockgroup.rst`, and the head of
-//! `fs/ext4/mballoc.c` for the sense of the counters.
+//! `fs/ext4/mballoc.c` for the meaning of the counters.
 
 use crate::order_index::{Drift, Fitness};
 use crate::run_tree::RunTree;
@@ -40,19 +40,19 @@ pub struct Buddy {
     clusters: u32,
     orders: u32,
     fragments: u32,
-    /// Of order 0 exact, of the others as the levels are.
+    /// Free blocks of each order: exact for order 0, for the others without the deferred change.
     whole: [u32; MAX_ORDERS],
-    behind: Behind,
-    /// What the trees have gone through since [`Buddy::set_listed`].
+    deferred: Deferred,
+    /// The change of the trees since [`Buddy::set_listed`].
     drift: Drift,
-    /// Clusters of a full tree: a power of two.
+    /// The leaves of a full tree, in clusters: a power of two.
     leaves: u32,
     /// One bit for each node, and a spare one in front.
     nodes: Box<[u64]>,
     runs: RunTree,
 }
 
-/// What becomes of clusters.
+/// The state to which clusters change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Becomes {
     Free,
@@ -60,7 +60,7 @@ enum Becomes {
 }
 
 impl Becomes {
-    /// A count of free ones after `change` of them have become so.
+    /// A count of free blocks after `change` of them have changed to this state.
     fn count(self, free: u32, change: u32) -> u32 {
         match self {
             Self::Free => free + change,
@@ -76,22 +76,21 @@ impl Becomes {
     }
 }
 
-/// The clusters `start` to `end - 1`, of which the trees say the opposite of the bitmap; none if
-/// both are the same.
+/// A change of clusters `start` to `end - 1` that the bitmap has and the trees do not have yet;
+/// empty if they agree.
 #[derive(Clone, Copy, Debug)]
-struct Behind {
+struct Deferred {
     start: u32,
     end: u32,
-    /// What they have become.
+    /// The state of the clusters in the bitmap.
     becomes: Becomes,
 }
 
-/// Clusters up to which runs that are claimed or freed side by side wait as one, so that nobody who
-/// asks pays for many.
-const MOST_BEHIND: u32 = 2048;
+/// The most clusters of a deferred change, so that no query pays for many.
+const MAX_DEFERRED: u32 = 2048;
 
-impl Behind {
-    const NOTHING: Self = Self {
+impl Deferred {
+    const NONE: Self = Self {
         start: 0,
         end: 0,
         becomes: Becomes::Used,
@@ -101,9 +100,9 @@ impl Behind {
         self.start == self.end
     }
 
-    /// Both as one run, if that is what they are: nothing, the run between two ends, or the two
-    /// side by side.
-    fn and(self, next: Self) -> Option<Self> {
+    /// Merges two changes, if the result is one run: `next` alone, both side by side, or the rest
+    /// when one undoes a part of the other.
+    fn merge(self, next: Self) -> Option<Self> {
         if self.is_empty() {
             return Some(next);
         }
@@ -111,9 +110,9 @@ impl Behind {
             let (start, end) = (self.start.min(next.start), self.end.max(next.end));
             let touch = self.end == next.start || next.end == self.start;
             let both = Self { start, end, ..next };
-            return (touch && end - start <= MOST_BEHIND).then_some(both);
+            return (touch && end - start <= MAX_DEFERRED).then_some(both);
         }
-        // What they share is as it was; what is left is the longer one's.
+        // The shared clusters are unchanged; the rest belongs to the longer change.
         let (start, end) = if self.start == next.start {
             (self.end.min(next.end), self.end.max(next.end))
         } else if self.end == next.end {
@@ -153,7 +152,7 @@ impl Buddy {
             orders,
             fragments: 0,
             whole: [0; MAX_ORDERS],
-            behind: Behind::NOTHING,
+            deferred: Deferred::NONE,
             drift: Drift::Nothing,
             leaves,
             nodes: vec![u64::MAX; 2 * bits.len()].into(),
@@ -188,14 +187,14 @@ impl Buddy {
             .find(|&order| self.whole[order as usize] > 0)
     }
 
-    /// Free chunks of an order, if the levels are up to date.
+    /// The number of free chunks of an order, if the levels are up to date.
     fn chunks(&self, order: u32) -> u32 {
         let order = order as usize;
         let above = self.whole.get(order + 1).copied().unwrap_or(0);
         self.whole[order] - 2 * above
     }
 
-    /// Free chunks of each order.
+    /// The number of free chunks of each order.
     pub fn counters(&mut self) -> impl Iterator<Item = u32> {
         self.catch_up();
         (0..self.orders).map(|order| self.chunks(order))
@@ -208,13 +207,13 @@ impl Buddy {
         (first < self.clusters).then_some(first)
     }
 
-    /// Maximal runs of free clusters.
+    /// The number of maximal runs of free clusters.
     #[must_use]
     pub fn fragments(&self) -> u32 {
         self.fragments
     }
 
-    /// What the index wants to know.
+    /// The free space, for the index.
     pub fn fitness(&mut self) -> Fitness {
         Fitness {
             free: self.free_clusters(),
@@ -224,21 +223,20 @@ impl Buddy {
         }
     }
 
-    /// Notes that what the group has now is what it is listed by.
+    /// Notes that the group has been listed by its free space now.
     pub fn set_listed(&mut self) {
         self.catch_up();
         self.drift = Drift::Nothing;
     }
 
-    /// How what the group has compares with what it had at [`Buddy::set_listed`]. Brings nothing
-    /// up to date.
+    /// How the free space has changed since [`Buddy::set_listed`]. Brings nothing up to date.
     #[must_use]
     #[inline]
     pub fn drift(&self) -> Drift {
-        if self.behind.is_empty() {
+        if self.deferred.is_empty() {
             return self.drift;
         }
-        self.drift.max(self.behind.becomes.drift())
+        self.drift.max(self.deferred.becomes.drift())
     }
 
     /// The tree of the free runs, up to date.
@@ -272,7 +270,7 @@ impl Buddy {
             .is_some_and(|end| end <= self.clusters && words::all_set(self.bits(), start, end))
     }
 
-    /// How many clusters are free from `start` on in one run, at most `most`.
+    /// The length of the free run at `start`, at most `most`.
     #[must_use]
     pub fn free_run_at(&self, start: u32, most: u32) -> u32 {
         let end = start.saturating_add(most).min(self.clusters);
@@ -285,8 +283,8 @@ impl Buddy {
         self.runs.first_fit(self.bits(), from, len)
     }
 
-    /// An aligned run of `2^order` free clusters, cut from the smallest chunk that has one: from
-    /// the first chunk of the first order at or above `order` that has any. Its start.
+    /// The start of an aligned run of `2^order` free clusters, in the smallest chunk that has one:
+    /// the first chunk of the lowest order from `order` up that has any.
     #[must_use]
     pub fn first_chunk(&mut self, order: u32) -> Option<u32> {
         self.catch_up();
@@ -305,33 +303,33 @@ impl Buddy {
         !words::get(&self.nodes, node)
     }
 
-    /// Counts what a change of `start` to `end - 1` does to the number of extents: whether the
-    /// clusters on both sides are free.
+    /// The number of free neighbours of the clusters `start` to `end - 1`: 0, 1 or 2.
     fn free_sides(&self, start: u32, end: u32) -> u32 {
         let left = start > 0 && self.is_whole(self.leaves + start - 1);
         let right = end < self.clusters && self.is_whole(self.leaves + end);
         u32::from(left) + u32::from(right)
     }
 
-    /// Takes `len` free clusters from `start` on out of the free ones.
+    /// Marks the `len` free clusters from `start` on as used.
     ///
     /// # Panics
-    /// If some of them are not free, or `len` is 0: the caller has looked under the same lock.
+    /// If some of them are not free, or `len` is 0: the caller must have checked that under the
+    /// same lock.
     pub fn mark_used(&mut self, start: u32, len: u32) {
         assert!(
             len > 0 && self.is_free(start, len),
             "{len} clusters at {start} are not all free"
         );
-        // Both sides free: one extent becomes two; both used: it vanishes.
+        // Both neighbours free: one extent becomes two; both used: it vanishes.
         self.fragments = self.fragments + self.free_sides(start, start + len) - 1;
         self.change(start, start + len, Becomes::Used);
     }
 
-    /// Puts `len` used clusters from `start` on back.
+    /// Marks the `len` used clusters from `start` on as free.
     ///
     /// # Panics
-    /// If some of them are free already, or `len` is 0: the caller has looked under the same
-    /// lock.
+    /// If some of them are free already, or `len` is 0: the caller must have checked that under the
+    /// same lock.
     pub fn mark_free(&mut self, start: u32, len: u32) {
         assert!(
             len > 0 && self.is_used(start, len),
@@ -341,15 +339,15 @@ impl Buddy {
         self.change(start, start + len, Becomes::Free);
     }
 
-    /// Changes the clusters `start` to `end - 1` in the bitmap, all of them; the trees will follow.
+    /// Changes the clusters `start` to `end - 1` in the bitmap, and defers the change of the trees.
     fn change(&mut self, start: u32, end: u32, becomes: Becomes) {
-        let next = Behind {
+        let next = Deferred {
             start,
             end,
             becomes,
         };
-        self.behind = self.behind.and(next).unwrap_or_else(|| {
-            // Before the bits beside the first run change.
+        self.deferred = self.deferred.merge(next).unwrap_or_else(|| {
+            // Before the bits next to the deferred change change.
             self.catch_up();
             next
         });
@@ -357,29 +355,29 @@ impl Buddy {
         self.whole[0] = becomes.count(self.whole[0], end - start);
     }
 
-    /// Brings the levels up to date, and tells the tree of runs what it has to look at.
+    /// Brings the levels up to date, and notes the stale leaves of the tree of runs.
     #[inline]
     fn catch_up(&mut self) {
-        if !self.behind.is_empty() {
-            self.follow();
+        if !self.deferred.is_empty() {
+            self.apply_deferred();
         }
     }
 
-    fn follow(&mut self) {
-        let Behind {
+    fn apply_deferred(&mut self) {
+        let Deferred {
             start,
             end,
             becomes,
-        } = std::mem::replace(&mut self.behind, Behind::NOTHING);
+        } = std::mem::replace(&mut self.deferred, Deferred::NONE);
         self.drift = self.drift.max(becomes.drift());
         self.change_above(start, end, becomes);
         self.runs
             .changed(&self.nodes[self.leaves as usize / 64..], start, end);
     }
 
-    /// Changes in the levels above the bitmap and in their counts what follows from the clusters
-    /// `start` to `end - 1`. Of the next order those blocks change that the run covers, and at each
-    /// of its ends one more if the other half of that is free.
+    /// Applies a change of the clusters `start` to `end - 1` to the levels above the bitmap and
+    /// their counts. On each level those blocks change that the run covers, and at each end one
+    /// more if its other half is free.
     fn change_above(&mut self, start: u32, end: u32, becomes: Becomes) {
         let (mut first, mut end) = (self.leaves + start, self.leaves + end);
         for order in 1..self.orders as usize {
@@ -398,8 +396,8 @@ impl Buddy {
         }
     }
 
-    /// Changes one block, and those above it that it is half of, as long as the other half is
-    /// free: what is left of most runs after an order or two.
+    /// Changes one block, and the blocks above it as long as the other half is free. Most runs are
+    /// down to one block after an order or two.
     fn change_block(&mut self, order: usize, mut node: u32, becomes: Becomes) {
         for whole in &mut self.whole[order..self.orders as usize] {
             *whole = becomes.count(*whole, 1);
@@ -414,7 +412,7 @@ impl Buddy {
     /// Recomputes everything from the bits.
     ///
     /// # Errors
-    /// What does not agree.
+    /// The first contradiction.
     pub fn check(&mut self) -> Result<(), String> {
         let bytes: Vec<u8> = self
             .bits()

@@ -1,6 +1,6 @@
-//! **Purpose.** The values that stand between the buddy in memory and the bitmap on disk: a claim,
-//! which nobody else can get but which is not on disk; a free that has begun; and the change of
-//! the bitmap that the caller's transaction logs.
+//! **Purpose.** The states between the buddy in memory and the bitmap on disk: a claim, used in the
+//! buddy but free on disk; a free in progress; and the change of the bitmap that the caller's
+//! transaction logs.
 //!
 //! **Model.**
 //!
@@ -11,20 +11,19 @@
 //! ```
 //!
 //! If the write fails, `give_back` ends the claim instead; `cancel_free` ends a free whose change
-//! was not applied. In both directions the bitmap changes while the clusters belong to nobody
-//! else, and the group stays in memory until the end, so that no buddy is made from a bitmap in
-//! between.
+//! was not applied. Both ways the bitmap changes while the clusters are used in the buddy, and the
+//! group stays in memory until the end, so that no buddy is made from a bitmap in between.
 //!
-//! **Crash safety.** A crash between claim and mark leaks nothing, because nothing on disk knows
-//! of the claim.
+//! **Crash safety.** A crash between claim and mark leaks nothing, because a claim is not recorded
+//! on disk.
 
 use std::mem;
 
 use crate::geometry::{ClusterCount, Run};
 
 /// Clusters that belong to the holder and are still free on disk. It must be ended by
-/// [`crate::Allocator::mark`] or [`crate::Allocator::give_back`]; dropping it otherwise is a bug
-/// that debug builds report, and in others costs the clusters until the next mount.
+/// [`crate::Allocator::mark`] or [`crate::Allocator::give_back`]. Dropping it otherwise is a bug
+/// that debug builds report; release builds lose the clusters until the next mount.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a claim must be marked or given back"]
 pub struct Claim {
@@ -42,19 +41,19 @@ impl Claim {
         self.run
     }
 
-    /// How many clusters.
+    /// The number of clusters.
     #[must_use]
     pub fn len(&self) -> ClusterCount {
         self.run.len
     }
 
-    /// Whether it is empty, which none is that the allocator hands out.
+    /// Whether it is empty. The allocator returns no empty claim; [`Claim::split_at`] may.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.run.len.0 == 0
     }
 
-    /// What has to happen to the bitmap before the claim is marked.
+    /// The change that has to be applied to the bitmap before the claim is marked.
     #[must_use]
     pub fn change(&self) -> Change {
         Change {
@@ -73,7 +72,7 @@ impl Claim {
         (Self::new(front), Self::new(rest))
     }
 
-    /// Ends the claim as a value; the caller does what has to be done about the clusters.
+    /// Ends the claim as a value; the caller takes over the clusters.
     pub(crate) fn end(self) -> Run {
         let run = self.run;
         mem::forget(self);
@@ -110,7 +109,7 @@ impl Freeing {
         self.run
     }
 
-    /// What has to happen to the bitmap before the free is finished.
+    /// The change that has to be applied to the bitmap before the free is finished.
     #[must_use]
     pub fn change(&self) -> Change {
         Change {
@@ -136,7 +135,7 @@ impl Drop for Freeing {
     }
 }
 
-/// What happens to the bits of a [`Change`].
+/// The direction of a [`Change`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
     /// The clusters become used.
@@ -151,6 +150,6 @@ pub enum ChangeKind {
 pub struct Change {
     /// The clusters.
     pub run: Run,
-    /// What becomes of them.
+    /// Whether they become used or free.
     pub kind: ChangeKind,
 }

@@ -1,7 +1,7 @@
-//! **Purpose.** The ladder of criteria: what a request asks of a group, from the strictest to the
-//! most modest.
+//! **Purpose.** The criteria of the search: what a group must have, from the strictest to the
+//! loosest.
 
-/// A step of the ladder, by ext4's names.
+/// A criterion, by ext4's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Criterion {
     /// A power of two, from a free buddy of that order.
@@ -12,7 +12,7 @@ pub enum Criterion {
     BestAvailLen,
     /// The whole goal length, wherever it is.
     GoalLenSlow,
-    /// Whatever there is.
+    /// Any free clusters.
     AnyFree,
 }
 

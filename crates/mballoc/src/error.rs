@@ -1,4 +1,4 @@
-//! **Purpose.** Why the allocator refuses.
+//! **Purpose.** The errors of the allocator.
 
 use fourscore_ondisk::{GroupNr, PhysBlock, Tid};
 
@@ -8,36 +8,37 @@ use crate::source::SourceError;
 /// Why a request, a claim or a free failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Too few clusters that are free or will be: at one moment of the call ([`crate::shortage`]).
+    /// Too few clusters were free or becoming free at one moment of the call ([`crate::shortage`]).
     #[error("no space: {wanted} clusters wanted, {available} free for this caller")]
     NoSpace {
-        /// Clusters that were asked for.
+        /// Clusters that were requested.
         wanted: u64,
-        /// Clusters that there were.
+        /// Clusters that were available.
         available: u64,
     },
-    /// Too few free clusters now, but some will come: freed ones wait, the device is being told of
-    /// some, some are kept for a favoured thread, or others move preallocations about. Commit, wait
-    /// ([`Allocator::wait_for_quiet`](crate::Allocator::wait_for_quiet)) and ask again. Many
-    /// threads may be told so at once; one commit of `tid` serves them all.
+    /// Too few free clusters now, but enough are coming: freed clusters are pending, some are being
+    /// discarded, some are kept for a favoured thread, or concurrent requests move preallocations.
+    /// The caller should commit, wait
+    /// ([`Allocator::wait_for_grace_period`](crate::Allocator::wait_for_grace_period)) and retry.
+    /// Many threads may get this error at once; one commit of `tid` serves them all.
     #[error(
-        "no space before a commit: {wanted} clusters wanted, {available} free, {waiting} waiting"
+        "no space before a commit: {wanted} clusters wanted, {available} free, {waiting} pending"
     )]
     CommitFirst {
-        /// Clusters that were asked for.
+        /// Clusters that were requested.
         wanted: u64,
-        /// Clusters that there were.
+        /// Clusters that were available.
         available: u64,
-        /// Clusters that wait for a commit, for quiet or for the device.
+        /// Clusters that wait for a commit, a grace period or a discard.
         waiting: u64,
-        /// The last transaction that some of them wait for: once its commit is durable, none of
-        /// those waits for a commit. `None` if all wait for quiet only.
+        /// The newest transaction that some of them wait for: once its commit is durable, none of
+        /// them waits for a commit. `None` if all wait for grace periods only.
         tid: Option<Tid>,
     },
-    /// There is space, but not in one piece as long, as aligned or as low as the caller needs.
-    #[error("no {min_len} free clusters in one piece")]
+    /// There is space, but no free run is as long, as aligned or as low as the caller needs.
+    #[error("no {min_len} contiguous free clusters")]
     NotContiguous {
-        /// The least length that the caller takes.
+        /// The shortest length that the caller accepts.
         min_len: ClusterCount,
     },
     /// The request contradicts itself.
@@ -51,11 +52,10 @@ pub enum Error {
         /// What is wrong.
         problem: GroupProblem,
     },
-    /// Clusters that are free, or freed already, cannot be freed: two files claim them, or a
-    /// bitmap is wrong.
+    /// The clusters to free are free already: two files refer to them, or a bitmap is wrong.
     #[error("group {}: clusters {} to {} are not in use", run.group, run.start, run.end() - 1)]
     NotInUse {
-        /// What should have been freed.
+        /// The clusters to free.
         run: Run,
     },
     /// Blocks outside of the file system.
@@ -88,23 +88,23 @@ pub enum GroupProblem {
         expected: u32,
     },
     /// A problem was reported before; nothing is allocated or freed in the group.
-    #[error("out of use since its bitmap was found wrong")]
+    #[error("unusable since its bitmap was found wrong")]
     Unusable,
 }
 
 /// What is wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestProblem {
-    /// It asks for nothing.
+    /// Its length or minimum length is 0.
     #[error("a length of 0")]
     Empty,
-    /// It takes no less than more than it asks for.
+    /// Its minimum length is above its length.
     #[error("min_len is more than len")]
     MinLenAboveLen,
     /// The alignment is not a power of two.
     #[error("the alignment is not a power of two")]
     Alignment,
-    /// It asks for more clusters than its reservation has.
+    /// It is for more clusters than its reservation has.
     #[error("more clusters than reserved")]
     NotReserved,
 }

@@ -1,5 +1,5 @@
-//! **Purpose.** How the blocks of a file system fall into clusters and groups, and the two ways
-//! to name a range of them: by physical block, and by group and offset.
+//! **Purpose.** The division of a file system into groups and clusters, and conversions between
+//! physical blocks and offsets in a group.
 //!
 //! **Model.** A cluster is `1 << cluster_bits` blocks (one block without bigalloc). Group `g`
 //! starts at block `s_first_data_block + g * clusters_per_group * blocks_per_cluster`; only the
@@ -32,25 +32,25 @@ impl fmt::Display for LogicalCluster {
     }
 }
 
-/// Neighbouring clusters inside one group.
+/// Contiguous clusters inside one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// The group that holds all of them.
     pub group: GroupNr,
     /// The first of them, in clusters from the start of the group.
     pub start: GroupOffset,
-    /// How many; a run that is handed out is never empty.
+    /// The number of clusters; a run that was allocated is never empty.
     pub len: ClusterCount,
 }
 
 impl Run {
-    /// The first offset behind the run, in clusters from the start of the group.
+    /// The first offset after the run, in clusters from the start of the group.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.start.0 + self.len.0
     }
 
-    /// The run of the first `len` clusters, and what is left behind it.
+    /// Splits the run into its first `len` clusters and the rest.
     ///
     /// # Panics
     /// If `len` is longer than the run.
@@ -66,7 +66,7 @@ impl Run {
     }
 }
 
-/// What the superblock says about the division into groups; the names are the superblock's.
+/// The superblock's fields for the division into groups.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Blocks of the file system.
@@ -79,13 +79,13 @@ pub struct Layout {
     pub s_clusters_per_group: u32,
     /// log2 of the blocks of a cluster.
     pub cluster_bits: u32,
-    /// log2 of the groups of a flex group, if the file system has such.
+    /// log2 of the groups of a flex group, if the file system has flex groups.
     pub s_log_groups_per_flex: Option<u32>,
     /// The stripe of the underlying array in clusters, or 0.
     pub stripe: u32,
 }
 
-/// A [`Layout`] that cannot exist.
+/// The error of an impossible [`Layout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// A group has no clusters, or more than its one-block bitmap has bits.
@@ -102,7 +102,7 @@ pub enum LayoutError {
         /// What the layout says.
         found: u32,
     },
-    /// No block is left behind `s_first_data_block`.
+    /// No block is left after `s_first_data_block`.
     #[error("s_blocks_count {blocks} does not reach past s_first_data_block {first}")]
     NoBlocks {
         /// What the layout says.
@@ -202,14 +202,13 @@ impl Geometry {
         self.layout.s_clusters_per_group
     }
 
-    /// Bytes of a group's bitmap block that hold bits of clusters, which is all that a source
-    /// has to fill.
+    /// The bytes of a group's bitmap block that hold bits of clusters; a source fills only these.
     #[must_use]
     pub fn bitmap_bytes(&self) -> usize {
         self.layout.s_clusters_per_group.div_ceil(8) as usize
     }
 
-    /// How many buddy orders a group has: 0 to log2 of the block size plus 1, as in ext4.
+    /// The number of buddy orders of a group: 0 to log2 of the block size plus 1, as in ext4.
     #[must_use]
     pub fn orders(&self) -> u32 {
         self.layout.block_size.bits() + 2
@@ -253,7 +252,7 @@ impl Geometry {
             .checked_sub(u64::from(self.layout.s_first_data_block))?;
         let cluster = from_first >> self.layout.cluster_bits;
         let per_group = u64::from(self.layout.s_clusters_per_group);
-        // Nearly always a power of two, and a division takes as long as a lock.
+        // Nearly always a power of two; this avoids a division, which takes as long as a lock.
         let (group, offset) = if per_group.is_power_of_two() {
             let bits = per_group.trailing_zeros();
             (cluster >> bits, cluster & (per_group - 1))
@@ -273,11 +272,11 @@ impl Geometry {
         let mut left = clusters;
         let mut runs = Vec::with_capacity(1);
         while left > 0 {
-            let room = self
+            let rest = self
                 .clusters_in(group)
                 .checked_sub(start.0)
-                .filter(|&room| room > 0)?;
-            let len = u32::try_from(left).map_or(room, |left| left.min(room));
+                .filter(|&rest| rest > 0)?;
+            let len = u32::try_from(left).map_or(rest, |left| left.min(rest));
             runs.push(Run {
                 group,
                 start,

@@ -1,7 +1,7 @@
-//! **Purpose.** One block group in memory: its state, its lock, what the lock guards, and what
-//! others may read without it.
+//! **Purpose.** One block group in memory: its lock, the buddy and pending frees that the lock
+//! guards, and hints that are read without it.
 //!
-//! **Not here.** Bringing the bitmap in and throwing it out ([`crate::table`]); choosing a group
+//! **Not here.** Loading and evicting the bitmap ([`crate::table`]); choosing a group
 //! ([`crate::search`]).
 //!
 //! **Model.** A cluster of a loaded group is in exactly one of these states:
@@ -11,21 +11,21 @@
 //! free    free         -          free
 //! used    free         -          claimed: counted in `claimed`, known to its holder
 //! used    used         -          marked
-//! used    used, free   freeing    its bit is being cleared by whoever frees it
-//! used    free         pending    freed, not to be handed out yet
+//! used    used, free   freeing    its bit is being cleared by the thread that frees it
+//! used    free         pending    freed, not to be allocated yet
 //! ```
 //!
-//! so the buddy can be made again from the bitmap whenever nothing is claimed, being freed or
+//! So the buddy can be made again from the bitmap whenever nothing is claimed, being freed or
 //! pending; at any other time the group stays in memory.
 //!
 //! **Invariants.** Hints (free clusters, extents, largest extent, largest order) equal the buddy's
-//! whenever the lock is free, but that the largest extent and order may have become less since. The
-//! group is listed in the index by what it has, or a little above ([`crate::order_index`]).
+//! whenever the lock is free, except that the buddy's largest extent and order may be smaller. The
+//! group is listed in the index in the bins of its free space, or higher ([`crate::order_index`]).
 //!
-//! **Locking.** The lock is a leaf: no I/O, and no other lock but core-local words, under it
-//! (asserted in debug builds).
-//! Lock, hints and the pointer to the rest share two cache lines that belong to whoever works in
-//! the group; the state, which everybody reads, is elsewhere ([`crate::table`]).
+//! **Locking.** The lock is a leaf: no I/O happens under it, and only per-core words are changed
+//! (asserted in debug builds). Lock, hints and the pointer to the rest share two cache lines, which
+//! move to the core that works in the group; the state, which all cores read, is elsewhere
+//! ([`crate::table`]).
 
 use std::time::Instant;
 
@@ -38,13 +38,13 @@ use crate::buddy::Buddy;
 use crate::geometry::{ClusterCount, Run};
 use crate::order_index::{Fitness, Listing, OrderIndex, Settle};
 use crate::pending::{Clocks, Pending, Stamp, Waiting};
-use crate::shortage::{Bell, Telling};
+use crate::shortage::{Discards, Waiter};
 use crate::stats::{Quick, Stats};
 use crate::stream::Slot;
 use crate::tokens::Tokens;
 use crate::tunables::{Tunable, Tunables};
 
-/// What the lock guards.
+/// The state of a loaded group, guarded by its lock.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) buddy: Buddy,
@@ -54,9 +54,9 @@ pub(crate) struct Loaded {
     /// Runs whose bits are being cleared, as `(start, end)`; a few at a time.
     freeing: Vec<(u32, u32)>,
     pub(crate) listing: Listing,
-    /// Whether anybody has been here since the last eviction pass.
+    /// Whether the group was locked since the last eviction pass.
     pub(crate) touched: bool,
-    /// The device knows of all free runs from this length on, if of any.
+    /// All free runs of at least this length have been discarded; `None` if not all of any length.
     pub(crate) trimmed: Option<ClusterCount>,
 }
 
@@ -73,7 +73,7 @@ impl Loaded {
         }
     }
 
-    /// Frees what has waited long enough, and says how many clusters that were.
+    /// Frees the pending clusters that need not wait any longer; returns how many.
     #[inline(never)]
     fn release_due(&mut self, shared: &Shared) -> u64 {
         let Self { buddy, pending, .. } = self;
@@ -88,8 +88,8 @@ impl Loaded {
         released
     }
 
-    /// Tells the hints and the index what has changed. As long as the index may lag behind, nothing
-    /// is recomputed for it.
+    /// Updates the hints and the index. As long as the index may lag behind, nothing is recomputed
+    /// for it.
     #[inline(never)]
     fn publish(&mut self, nr: GroupNr, group: &Group, shared: &Shared, settle: Settle) {
         let Self { buddy, listing, .. } = self;
@@ -104,13 +104,14 @@ impl Loaded {
         buddy.set_listed();
     }
 
-    /// Whether the bitmap says all that there is to know.
+    /// Whether the buddy can be made again from the bitmap: nothing is claimed, being freed or
+    /// pending.
     pub(crate) fn is_idle(&self) -> bool {
         self.claimed == 0 && self.freeing.is_empty() && self.pending.is_empty()
     }
 }
 
-/// A group; one that is not loaded to begin with.
+/// A group; not loaded at first.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     lock: Mutex<Option<Box<Loaded>>>,
@@ -118,34 +119,34 @@ pub(crate) struct Group {
     fragments: AtomicU32,
     largest: AtomicU32,
     order: AtomicU32,
-    /// The stream goal that was last in this group, plus one; 0 if none ever was.
+    /// The slot of the stream goal that was last in this group, plus one; 0 if none ever was.
     stream: AtomicU32,
-    /// Requests that were answered here in full, by [`Quick`]. Written under the lock only.
+    /// Requests that were served here completely, by [`Quick`]. Written under the lock only.
     hits: [AtomicU64; Quick::IN_GROUPS],
 }
 
-/// The rank of the locks of groups: the last of all, after those of buffers.
+/// The rank of the group locks: the last of all, after those of buffers.
 pub const GROUP: Rank = Rank::new(95, "group");
 
 /// A group whose lock is held.
 pub(crate) type Locked<'a> = Ranked<MutexGuard<'a, Option<Box<Loaded>>>>;
 
 impl Group {
-    /// Waits for the lock of the group, which has the number `nr`.
+    /// Locks the group, whose number is `nr`.
     #[inline]
     pub(crate) fn lock(&self, nr: GroupNr) -> Locked<'_> {
         let place = GROUP.place(nr.0.into());
         place.lock(|| self.lock.try_lock(), || self.lock.lock())
     }
 
-    /// The same, unless somebody has it.
+    /// Locks the group unless another thread holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self, nr: GroupNr) -> Option<Locked<'_>> {
         let guard = self.lock.try_lock()?;
         Some(GROUP.place(nr.0.into()).hold(guard))
     }
 
-    /// What waits in the group; nothing is released by looking.
+    /// Summarizes the pending clusters of the group, without releasing any.
     pub(crate) fn waiting(&self, nr: GroupNr) -> Waiting {
         let guard = self.lock(nr);
         guard
@@ -153,7 +154,7 @@ impl Group {
             .map_or_else(Waiting::default, |loaded| loaded.pending.waiting())
     }
 
-    /// Requests that were answered here in full, by [`Quick`].
+    /// Requests that were served here completely, by [`Quick`].
     pub(crate) fn hits(&self) -> impl Iterator<Item = u64> {
         self.hits.iter().map(|hits| hits.load(Ordering::Relaxed))
     }
@@ -169,8 +170,8 @@ impl Group {
         }
     }
 
-    /// What the group had when its lock was last released, read without the lock and word by
-    /// word: a hint.
+    /// The free space of the group when its lock was last released. It is read without the lock and
+    /// field by field: a hint.
     pub(crate) fn hints(&self) -> Fitness {
         Fitness {
             free: self.free.load(Ordering::Relaxed),
@@ -187,14 +188,14 @@ impl Group {
         self.order.store(fitness.order, Ordering::Relaxed);
     }
 
-    /// Publishes the counts of a group that has no larger extent and chunk than were published.
+    /// Publishes the counts of a group whose largest extent and chunk have not grown.
     fn publish_counts(&self, free: u32, fragments: u32) {
         self.free.store(free, Ordering::Relaxed);
         self.fragments.store(fragments, Ordering::Relaxed);
     }
 }
 
-/// What locked groups need of the allocator around them.
+/// The parts of the allocator that locked groups use.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) index: OrderIndex,
@@ -202,16 +203,16 @@ pub(crate) struct Shared {
     pub(crate) tokens: Tokens,
     pub(crate) stats: Stats,
     pub(crate) tunables: Tunables,
-    pub(crate) telling: Telling,
-    pub(crate) bell: Bell,
-    /// Whether what need not wait any longer waits to be visited before it is free.
+    pub(crate) discards: Discards,
+    pub(crate) waiter: Waiter,
+    /// Whether clusters that are due are held back until they have been discarded.
     pub(crate) holds_due: AtomicBool,
 }
 
 impl Shared {
-    /// When a lock was taken, if that is to be measured.
+    /// The time at which a lock was taken, if hold times are measured.
     #[inline]
-    fn hold_begins(&self) -> Option<Instant> {
+    fn hold_start(&self) -> Option<Instant> {
         #[cold]
         fn now() -> Option<Instant> {
             Some(Instant::now())
@@ -222,13 +223,13 @@ impl Shared {
         }
     }
 
-    /// Makes tokens of what was released, before the group's lock is.
+    /// Adds the tokens of released clusters, before the group's lock is dropped.
     #[inline(never)]
     fn deposit(&self, released: u64) {
         self.tokens.deposit(CoreNr::current(), released);
     }
 
-    /// What is left to do once a group's lock is released.
+    /// Refills pools and notes the hold time, after a group's lock has been dropped.
     #[inline(never)]
     fn after_hold(&self, since: Option<Instant>) {
         // May take the lock of the pools, which does not belong under the group's.
@@ -242,26 +243,26 @@ impl Shared {
 
 /// A loaded group whose lock this thread holds. Releasing it publishes what changed.
 ///
-/// Every operation takes a lock or two, for a few dozen instructions. So what nearly always happens
-/// is in line, where it stays in registers, and the rest is called with what it needs of this,
-/// never with this itself, which would have to be in memory for that.
+/// Every operation takes a lock or two, for a few dozen instructions. So the common path is inlined
+/// and stays in registers. Rare paths are calls that are passed single fields, never `self`, which
+/// would force the whole value into memory.
 #[derive(Debug)]
 pub(crate) struct LockedGroup<'a> {
     pub(crate) nr: GroupNr,
     group: &'a Group,
-    /// Whether the buddy has changed, or the index needs to know what there is.
+    /// Whether the buddy has changed, or the index is to be updated.
     changed: bool,
     settle: Settle,
     guard: Locked<'a>,
-    /// Below the lock, so that it is dropped when that has been released.
+    /// Declared after the lock, so that it is dropped once the lock has been released.
     after: After<'a>,
 }
 
-/// What is to be known once the lock is released.
+/// The state that is needed once the lock has been released.
 #[derive(Debug)]
 struct After<'a> {
     shared: &'a Shared,
-    /// Clusters that became free by their waiting having ended.
+    /// Pending clusters that have become free.
     released: u64,
     since: Option<Instant>,
 }
@@ -275,13 +276,13 @@ impl Drop for After<'_> {
     }
 }
 
-/// Some of the clusters to free are free, waiting, or being freed.
+/// Some of the clusters to free are free, pending, or being freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotInUse;
 
 impl<'a> LockedGroup<'a> {
-    /// Wraps a lock that has been taken; `None` if the group is not loaded. What waited in the
-    /// group and need not any more becomes free here, so no list and no thread has to do it.
+    /// Wraps a lock that has been taken; `None` if the group is not loaded. Pending clusters that
+    /// are due become free here, so that no list and no thread is needed for that.
     #[inline(always)]
     pub(crate) fn enter(
         nr: GroupNr,
@@ -294,7 +295,7 @@ impl<'a> LockedGroup<'a> {
             loaded.touched = true;
         }
         let waits = !loaded.pending.is_empty() && !shared.holds_due.load(Ordering::Relaxed);
-        let since = shared.hold_begins();
+        let since = shared.hold_start();
         let released = if waits { loaded.release_due(shared) } else { 0 };
         Some(Self {
             nr,
@@ -311,7 +312,7 @@ impl<'a> LockedGroup<'a> {
     }
 
     fn loaded(&self) -> &Loaded {
-        // `enter` has seen that it is there, and nothing takes it while the lock is held.
+        // `enter` has checked it, and eviction needs the lock.
         self.guard.as_deref().expect("locked groups are loaded")
     }
 
@@ -324,12 +325,12 @@ impl<'a> LockedGroup<'a> {
         &self.loaded().buddy
     }
 
-    /// The buddy, for questions that bring it up to date.
+    /// The buddy, for queries that bring it up to date.
     pub(crate) fn buddy_mut(&mut self) -> &mut Buddy {
         &mut self.loaded_mut().buddy
     }
 
-    /// What the group has.
+    /// The free space of the group, for the index.
     pub(crate) fn fitness(&mut self) -> Fitness {
         self.buddy_mut().fitness()
     }
@@ -339,7 +340,7 @@ impl<'a> LockedGroup<'a> {
         self.buddy_mut().first_fit(from, len)
     }
 
-    /// Frees what has waited long enough; tokens are made of it once the lock is released.
+    /// Frees the pending clusters that are due; their tokens are added when the lock is dropped.
     pub(crate) fn release_due(&mut self) {
         let shared = self.after.shared;
         let released = self.loaded_mut().release_due(shared);
@@ -351,7 +352,8 @@ impl<'a> LockedGroup<'a> {
         self.after.released += released;
     }
 
-    /// Claims what has waited long enough, instead of freeing it.
+    /// Claims the pending clusters that are due, instead of freeing them, and counts them as being
+    /// discarded.
     pub(crate) fn claim_due(&mut self) -> Vec<Run> {
         let (nr, shared) = (self.nr, self.after.shared);
         let loaded = self.loaded_mut();
@@ -365,34 +367,34 @@ impl<'a> LockedGroup<'a> {
             });
         });
         loaded.claimed += claimed;
-        // Under the lock, so that whoever counts what waits meets it here or there.
-        shared.telling.begin(claimed.into());
+        // Under the lock, so that a concurrent count meets them as pending or as being discarded.
+        shared.discards.begin(claimed.into());
         runs
     }
 
-    /// The length from which on the device knows of all free runs, if of any.
+    /// The length from which on all free runs have been discarded, if there is one.
     pub(crate) fn trimmed(&self) -> Option<ClusterCount> {
         self.loaded().trimmed
     }
 
-    /// Notes what the device knows; lasts until something is freed.
+    /// Notes which free runs have been discarded; the next free resets it.
     pub(crate) fn set_trimmed(&mut self, least: Option<ClusterCount>) {
         self.loaded_mut().trimmed = least;
     }
 
-    /// Whether there is nothing here that the group has to be visited for: nothing waits, and no
-    /// tokens are going to be made of what did.
+    /// Whether sweeps may skip the group: nothing is pending, and no tokens of released clusters
+    /// are still to be added.
     pub(crate) fn is_swept(&self) -> bool {
         !self.has_pending() && self.after.released == 0
     }
 
-    /// Whether anything waits here still.
+    /// Whether any cluster is pending.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         !self.loaded().pending.is_empty()
     }
 
-    /// What waits here.
+    /// Summarizes the pending clusters.
     pub(crate) fn waiting(&self) -> Waiting {
         self.loaded().pending.waiting()
     }
@@ -411,10 +413,10 @@ impl<'a> LockedGroup<'a> {
         }
     }
 
-    /// Counts a request that was answered here in full.
+    /// Counts a request that was served here completely.
     pub(crate) fn count(&self, quick: Quick) {
         let hits = &self.group.hits[quick as usize];
-        // Nobody else writes it meanwhile.
+        // No other thread writes it: the lock is held.
         hits.store(hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -427,7 +429,7 @@ impl<'a> LockedGroup<'a> {
         self.changed = true;
     }
 
-    /// Ends a claim: the clusters are used on disk from this transaction on.
+    /// Ends a claim: the clusters are used on disk as of transaction `tid`.
     #[inline]
     pub(crate) fn mark(&mut self, run: &Run, tid: Tid) {
         debug_assert_eq!(run.group, self.nr);
@@ -469,13 +471,13 @@ impl<'a> LockedGroup<'a> {
         }
     }
 
-    /// The bits stay as they are.
+    /// Ends a free without clearing the bits.
     pub(crate) fn cancel_free(&mut self, run: &Run) {
         self.end_freeing(run);
     }
 
-    /// The bits are cleared: the clusters wait, or are free at once if there is nothing that has
-    /// not been reached.
+    /// Ends a free whose bits are cleared: the clusters become pending, or free at once if they
+    /// have to wait for no commit and no grace period.
     #[inline]
     pub(crate) fn finish_free(&mut self, run: &Run, tid: Tid, stamp: Stamp) {
         self.end_freeing(run);
@@ -500,7 +502,7 @@ impl<'a> LockedGroup<'a> {
         self.note_released(released);
     }
 
-    /// Tells the hints and the index what has changed.
+    /// Updates the hints and the index if the group has changed.
     #[inline(always)]
     pub(crate) fn publish(&mut self) {
         if std::mem::replace(&mut self.changed, false) {
@@ -509,7 +511,7 @@ impl<'a> LockedGroup<'a> {
         }
     }
 
-    /// Recomputes what is known of the group.
+    /// Recomputes the buddy, and compares hints and listing with it.
     pub(crate) fn check(&mut self) -> Result<(), String> {
         let hints = self.group.hints();
         let shared = self.after.shared;
@@ -527,12 +529,14 @@ impl<'a> LockedGroup<'a> {
             ));
         }
         if !shared.index.is_listed(listing, &fitness) {
-            return Err(format!("listed below what it has: {listing:?}"));
+            return Err(format!(
+                "listed below its free space {fitness:?}: {listing:?}"
+            ));
         }
         Ok(())
     }
 
-    /// How to list the group when the lock is released.
+    /// Sets how the group is listed when the lock is released.
     pub(crate) fn settle(&mut self, settle: Settle) {
         self.changed = true;
         self.settle = settle;
@@ -543,7 +547,7 @@ impl Drop for LockedGroup<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.publish();
-        // Under the lock: what waited here has tokens for everybody who no longer finds it waiting.
+        // Under the lock, so that a thread which finds the clusters no longer pending finds tokens.
         if self.after.released > 0 {
             self.after.shared.deposit(self.after.released);
         }

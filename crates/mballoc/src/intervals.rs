@@ -1,15 +1,15 @@
 //! **Purpose.** A set of clusters of one group, kept as sorted intervals that never touch.
 //!
-//! **Model.** A sorted row of `(start, end)`. Two intervals that meet become one, so a file freed
-//! extent by extent waits as few entries, and the row is short; its memory stays, so that a set
-//! that is filled and emptied again and again allocates nothing.
+//! **Model.** A sorted vector of `(start, end)`. Adjacent intervals are merged, so a file freed
+//! extent by extent takes few entries and the vector is short. The vector keeps its memory, so a
+//! set that is filled and emptied again and again allocates nothing.
 
 /// The set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Intervals {
     /// Start and end of each, in clusters from the start of the group.
     row: Vec<(u32, u32)>,
-    /// The one that was last inserted or lengthened, if it is where it was.
+    /// The index of the interval that was last inserted or lengthened; a hint.
     last: usize,
 }
 
@@ -29,27 +29,27 @@ impl Intervals {
         self.iter().map(|(start, end)| u64::from(end - start)).sum()
     }
 
-    /// The first interval that ends behind `at`.
-    fn first_behind(&self, at: u32) -> usize {
+    /// The index of the first interval that ends after `at`.
+    fn first_after(&self, at: u32) -> usize {
         self.row.partition_point(|&(_, end)| end <= at)
     }
 
     /// Whether any cluster from `start` to `end - 1` is in it.
     pub(crate) fn overlaps(&self, start: u32, end: u32) -> bool {
         self.row
-            .get(self.first_behind(start))
+            .get(self.first_after(start))
             .is_some_and(|&(first, _)| first < end)
     }
 
     /// Adds the clusters `start` to `end - 1`, none of which may be in it.
     pub(crate) fn insert(&mut self, start: u32, end: u32) {
         debug_assert!(start < end && !self.overlaps(start, end));
-        // What is inserted mostly continues what was inserted before.
+        // A run mostly continues the one inserted before it.
         let continues = self.row.get(self.last).is_some_and(|&(_, to)| to == start);
         let at = if continues {
             self.last + 1
         } else {
-            self.first_behind(start)
+            self.first_after(start)
         };
         let joins_before = at > 0 && self.row[at - 1].1 == start;
         let joins_behind = self.row.get(at).is_some_and(|&(first, _)| first == end);
@@ -65,15 +65,15 @@ impl Intervals {
         }
     }
 
-    /// Takes the clusters from `start` to `end - 1` out, as far as they are in it, and calls
-    /// `taken` with each part that was, in order.
+    /// Removes those of the clusters from `start` to `end - 1` that are in it, and calls `taken`
+    /// with each part removed, in order.
     pub(crate) fn take(&mut self, start: u32, end: u32, mut taken: impl FnMut(u32, u32)) {
-        // What is taken is mostly what was inserted last, and whole.
+        // Mostly the interval inserted last is taken as a whole.
         if self.row.get(self.last) == Some(&(start, end)) {
             self.row.remove(self.last);
             return taken(start, end);
         }
-        let mut at = self.first_behind(start);
+        let mut at = self.first_after(start);
         while let Some(&(first, last)) = self.row.get(at).filter(|&&(first, _)| first < end) {
             let (from, to) = (first.max(start), last.min(end));
             match (first < from, to < last) {

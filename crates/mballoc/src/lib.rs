@@ -1,57 +1,58 @@
-//! **Purpose.** The multiblock allocator of ext4 for many cores: which clusters are free, and who
-//! gets them.
+//! **Purpose.** The multiblock allocator (ext4's mballoc) for many cores: tracks free clusters in
+//! buddies and allocates them to files.
 //!
-//! **Not here.** Inodes, the journal, devices. The file system offers bitmaps and descriptors
-//! through [`GroupSource`], logs the [`Change`]s it is handed, and says when commits are durable.
+//! **Not here.** Inodes, the journal, devices. The file system supplies bitmaps and descriptors
+//! through [`GroupSource`], logs the [`Change`]s that the allocator returns, and reports durable
+//! commits.
 //!
-//! **Model.** See [`claim`] for the life of a cluster, [`group`](self) for its states, [`search`]
-//! for how a group is chosen:
+//! **Model.** [`claim`] has the life cycle of a cluster, `group` its states, `search` the choice of
+//! a group:
 //!
 //! ```text
 //! reserve (tokens) -> allocate: inode preallocation | locality group | search -> Claim
 //!    -> data written, bits set -> mark          or give_back
-//! begin_free -> bits cleared -> finish_free -> waits in its group -> free, tokens return
+//! begin_free -> bits cleared -> finish_free -> pending in its group -> free, tokens return
 //! ```
 //!
-//! **Invariants.** A cluster is handed out only if its bit is clear in the group's buddy, under
+//! **Invariants.** A cluster is allocated only if its bit is clear in the group's buddy, under
 //! the group's lock. Tokens never exceed the clusters that are free or preallocated.
 //!
-//! **Locking.** No lock and no written cache line is shared by all cores on the paths of
-//! allocation and free: tokens, locality groups and statistics lie with the cores, stream goals
-//! with slots, and everything else with the group. What all cores read (group states, tunables,
-//! the commit clock, the index) is written when a group is loaded, somebody tunes, a commit ends,
-//! or a group changes bins. Order: inode's or core's list -> group -> core-local words; the lock of
-//! the token pools is a leaf of its own.
+//! **Locking.** Allocation and free take no lock and write no cache line that all cores share:
+//! tokens, locality groups and statistics are per core, stream goals per slot, everything else per
+//! group. Data that all cores read (group states, tunables, the commit clock, the index) is written
+//! only when a group is loaded, a tunable is set, a commit ends, or a group changes bins. Lock
+//! order: preallocation list of an inode or core -> group -> per-core words; the lock of the token
+//! pools is a leaf of its own.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | [`geometry`] | blocks, clusters, groups |
-//! | [`bitset`] | a set of groups that is searched and changed without locks |
-//! | [`order_index`] | groups in bins by what they have |
+//! | [`bitset`] | a lock-free set of groups |
+//! | [`order_index`] | groups binned by their free space |
 //! | [`buddy`] | free chunks of one group |
 //! | [`run_tree`] | free extents of one group |
-//! | [`pending`] | freed clusters that wait, and for what |
+//! | [`pending`] | freed clusters that wait for a commit or a grace period |
 //! | `intervals`, `words`, `num` | small containers and conversions |
 //! | `group` | one group and its lock |
 //! | `table` | all groups: loading, evicting, locking |
-//! | [`source`] | where bitmaps and descriptors come from |
-//! | `prefetch` | having bitmaps before they are needed |
-//! | [`tokens`] | the right to allocate |
-//! | [`shortage`] | when there is no space, and waiting for it |
-//! | [`request`] | what is asked for, and its size class |
-//! | [`prealloc`] | clusters claimed ahead for inodes and cores |
-//! | `stream` | where large files go on |
-//! | [`criteria`] | the names of the ladder's steps |
-//! | `search` | the ladder over the indexes |
-//! | `reference` | the ladder as ext4 has it |
-//! | [`claim`] | claims, frees under way, changes to log |
-//! | [`placement`] | groups for new inodes |
-//! | [`allocator`] | the whole |
-//! | `trim` | free runs shown to who tells the device |
+//! | [`source`] | the interface to bitmaps and descriptors |
+//! | `prefetch` | reading bitmaps ahead |
+//! | [`tokens`] | reservation of space: per-core counts of free clusters |
+//! | [`shortage`] | out of space, and waiting for space that is coming |
+//! | [`request`] | requests and their normalization |
+//! | [`prealloc`] | preallocations of inodes and locality groups |
+//! | `stream` | goals of stream allocation |
+//! | [`criteria`] | the names of the criteria |
+//! | `search` | the search by criteria over the indexes |
+//! | `ext4_scan` | the search as ext4 does it, selected by tunables |
+//! | [`claim`] | claims, frees in progress, changes to log |
+//! | [`placement`] | groups for new inodes (Orlov) |
+//! | [`allocator`] | the allocator's interface |
+//! | `trim` | visiting free runs to discard them |
 //! | [`report`] | mb_groups, mb_structs_summary |
 //! | [`stats`] | mb_stats |
 //! | [`tunables`] | names, bounds, defaults |
-//! | [`error`] | why it refuses |
+//! | [`error`] | errors |
 #![forbid(unsafe_code)]
 
 pub mod allocator;
@@ -60,6 +61,7 @@ pub mod buddy;
 pub mod claim;
 pub mod criteria;
 pub mod error;
+mod ext4_scan;
 pub mod geometry;
 mod group;
 mod intervals;
@@ -71,7 +73,6 @@ pub mod pending;
 pub mod placement;
 pub mod prealloc;
 mod prefetch;
-mod reference;
 pub mod report;
 pub mod request;
 pub mod run_tree;

@@ -1,5 +1,5 @@
-//! **Purpose.** Model-checked tests: what many threads do to one structure, in many orders of
-//! their steps (`cargo test -p fourscore-mballoc --features shuttle`).
+//! **Purpose.** Model-checked tests: several threads change one structure, in many interleavings
+//! (`cargo test -p fourscore-mballoc --features shuttle`).
 
 mod shortage;
 
@@ -39,7 +39,7 @@ fn on_threads<T: Send + Sync + 'static>(shared: &Arc<T>, threads: u32, body: fn(
 }
 
 #[test]
-fn a_bit_set_hides_no_member_once_it_is_quiet() {
+fn a_bit_set_hides_no_member_once_no_change_is_in_progress() {
     check(SCHEDULES * 5, || {
         // Members 0 and 1 share a leaf word, 100 only a summary word with them.
         let set = Arc::new(BitSet::new(130));
@@ -48,7 +48,7 @@ fn a_bit_set_hides_no_member_once_it_is_quiet() {
             let member = [0, 1, 100][t as usize];
             set.insert(member);
             set.remove(member);
-            // Whoever removes 0 inserts nothing later that would mend what it has hidden.
+            // The thread that removes 0 inserts nothing later, which could restore a lost bit.
             if t == 1 {
                 set.insert(member);
             }
@@ -60,7 +60,7 @@ fn a_bit_set_hides_no_member_once_it_is_quiet() {
 }
 
 #[test]
-fn a_bin_is_asked_as_long_as_it_has_a_group() {
+fn a_bin_is_searched_as_long_as_it_has_a_group() {
     check(SCHEDULES * 5, || {
         let bins = Arc::new(Bins::new(3, 70));
         on_threads(&bins, 2, |bins, t| {
@@ -85,7 +85,7 @@ fn tokens_are_neither_made_nor_lost() {
                     *out.lock() += wanted;
                     assert!(
                         *out.lock() <= 10,
-                        "more tokens are out than there are clusters"
+                        "more tokens are taken than there are clusters"
                     );
                     *out.lock() -= wanted;
                     tokens.give_back(CoreNr::current(), taken);
@@ -103,7 +103,7 @@ struct Small {
     disk: Arc<Disk>,
     allocator: Allocator,
     file: Arc<FilePrealloc>,
-    /// Requests that got all that they asked for.
+    /// Requests that got their full length.
     whole: AtomicU64,
 }
 
@@ -117,7 +117,7 @@ impl Small {
             reserved_clusters: 0,
         };
         let allocator = Allocator::new(geometry, Box::new(Arc::clone(&disk)), options);
-        // One cluster a request, with a preallocation for streams.
+        // No locality groups: every request streams, with a preallocation of its inode.
         allocator.tunables().set(Tunable::MbStreamReq, 0).unwrap();
         Arc::new(Self {
             disk,
@@ -159,7 +159,7 @@ impl Small {
         self.allocator.finish_free(freeing, tid, Stamp(0));
     }
 
-    /// Brings all to rest and compares it with the disk.
+    /// Discards preallocations, releases all pending clusters, and compares with the disk.
     fn settle(&self) {
         self.allocator.discard_preallocations();
         self.allocator.set_durable(Tid(9));
@@ -173,7 +173,7 @@ impl Small {
 }
 
 #[test]
-fn no_cluster_is_handed_out_twice_while_groups_come_and_go() {
+fn no_cluster_is_allocated_twice_while_groups_are_evicted_and_loaded() {
     check(SCHEDULES, || {
         let small = Small::new();
         on_threads(&small, 3, |small, t| {
@@ -206,7 +206,7 @@ fn two_writers_of_one_file_share_its_preallocation() {
 }
 
 #[test]
-fn a_commit_releases_what_it_covers_whoever_comes_first() {
+fn a_commit_releases_clusters_freed_before_or_after_it() {
     check(SCHEDULES, || {
         let small = Small::new();
         let run = small.get(0, 20, Sizing::Exact, Tid(1)).unwrap();
@@ -220,7 +220,7 @@ fn a_commit_releases_what_it_covers_whoever_comes_first() {
                 small.allocator.sweep();
             }
             _ => {
-                // Eight clusters are left; twenty come with the commit, or later.
+                // Eight clusters are free; twenty more come with the commit, or later.
                 if let Some(got) = small.get(0, 9, Sizing::Exact, Tid(3)) {
                     assert!(got.len.0 >= 1);
                 }
@@ -231,12 +231,12 @@ fn a_commit_releases_what_it_covers_whoever_comes_first() {
 }
 
 #[test]
-fn the_last_clusters_go_to_whoever_holds_the_tokens() {
+fn the_last_clusters_go_to_the_holders_of_tokens() {
     check(SCHEDULES, || {
         let small = Small::new();
         let got = Arc::new((small, Mutex::new(BTreeSet::new())));
         on_threads(&got, 3, |(small, got), t| {
-            // Forty-eight clusters for three requests of sixteen, in whatever pieces.
+            // Forty-eight clusters for three requests of sixteen, in any pieces.
             let mut left = 16;
             while left > 0 {
                 let run = small

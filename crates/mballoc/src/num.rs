@@ -1,6 +1,6 @@
-//! **Purpose.** The two conversions between numbers that the compiler cannot prove and we can.
+//! **Purpose.** Number conversions.
 
-/// A length that came from a `u32` in the first place.
+/// Converts the length of a container that was made from a `u32` length.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "all our slices are made from u32 lengths"

@@ -1,23 +1,24 @@
-//! **Purpose.** Which group to look at: for each property of a group (the largest buddy order,
-//! the average free extent, the largest free extent, the free count of a group whose bitmap is
-//! not loaded) the groups in bins by that property, each bin a [`BitSet`].
+//! **Purpose.** The index of groups by free space: for each property of a group (the largest buddy
+//! order, the average free extent, the largest free extent, the free count of a group whose bitmap
+//! is not loaded) the groups in bins by that property, each bin a [`BitSet`].
 //!
-//! **Not here.** What is in a group ([`crate::group`]), and in which order the properties are
-//! asked ([`crate::criteria`]).
+//! **Not here.** The free space itself (`group`), and the order in which the families of
+//! bins are searched (`search`).
 //!
 //! **Model.** A loaded group with free clusters is in one bin of each of the first three
-//! families. The bins of the largest extent are four to an octave, so that a request for `len`
-//! finds a sure fit in every bin whose lower bound is `len` or more, and leaves out at most the
-//! groups whose largest extent is less than a quarter longer than `len`; these sit in the one
-//! bin asked after that.
+//! families. The bins of the largest extent are four to an octave (a factor of two). So a request
+//! for `len` surely fits every group in the bins whose lower bound is `len` or more. These leave
+//! out only groups whose largest extent is less than a quarter longer than `len`, which are all in
+//! the one bin below.
 //!
-//! **Invariants.** A group is never listed below its true bin: better groups are not hidden. It
-//! may be listed above it for a while: a file that is written and truncated again and again would
-//! otherwise move its group back and forth, and each move writes words that other cores read.
-//! How long a while is learned for each group: a few changes to begin with; once the group comes
-//! back to a bin that it need not have left, more than it took to come back and more than twice
-//! as many as before, up to [`MOST_PATIENCE`]; and none once a search met the group in the wrong
-//! bin. So where space is plentiful nothing is written, and where it is short the bins are right.
+//! **Invariants.** A group is never listed below its true bin, so no fitting group is hidden. It
+//! may be listed above it for some changes: a file that is written and truncated again and again
+//! would otherwise move its group back and forth, and each move writes words that other cores read.
+//! The number of such changes, the patience, is learned for each group. It begins small. When the
+//! group comes back to a bin that it need not have left, the patience grows beyond the number of
+//! changes that this took and beyond twice its old value, up to [`MAX_PATIENCE`]. When a search
+//! finds the group in a wrong bin, it drops to zero. So where space is plentiful nothing is
+//! written, and where it is short the bins are exact.
 //!
 //! **Locking.** A group's listing changes under its lock only. Searches take no lock.
 
@@ -28,9 +29,9 @@ use fourscore_ondisk::GroupNr;
 use crate::bitset::BitSet;
 use crate::num::floor_log2;
 
-/// At most so many changes in a row may leave a group below its bin.
-pub const MOST_PATIENCE: u16 = 512;
-/// So many may before anything is known of the group.
+/// The largest patience: the most changes in a row that may leave a group listed too high.
+pub const MAX_PATIENCE: u16 = 512;
+/// The patience of a group at first.
 const FIRST_PATIENCE: u16 = 8;
 
 /// Bins of groups by one property.
@@ -41,12 +42,12 @@ pub struct Bins {
     sets: Box<[BitSet]>,
 }
 
-/// Which bins are asked first.
+/// The order in which bins are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the lowest bin that can serve: leaves the large ones whole.
+    /// From the lowest bin that can serve: does not split the largest extents.
     Upward,
-    /// From the highest bin: gets the most.
+    /// From the highest bin: finds the largest extents.
     Downward,
 }
 
@@ -82,7 +83,7 @@ impl Bins {
         if from == to {
             return;
         }
-        // In before out: the group is never missing.
+        // Insert before remove, so that the group is always in some bin.
         if let Some(bin) = to {
             self.insert(bin, group);
         }
@@ -91,13 +92,13 @@ impl Bins {
         }
     }
 
-    /// How many bins there are.
+    /// The number of bins.
     #[must_use]
     pub fn bins(&self) -> u32 {
         self.used.capacity()
     }
 
-    /// How many groups a bin has; exact while nothing changes.
+    /// The number of groups in a bin; exact while nothing changes.
     #[must_use]
     pub fn count(&self, bin: u32) -> u32 {
         self.sets[bin as usize].count()
@@ -109,8 +110,8 @@ impl Bins {
         self.sets[bin as usize].contains(group.0)
     }
 
-    /// The groups of the bins `bins` at or after `goal` and below `limit`, bin after bin, and
-    /// after them those before `goal`, bin after bin again.
+    /// Iterates over the groups of `bins`: first those from `goal` to `limit`, bin after bin, then
+    /// those before `goal`, bin after bin again.
     #[must_use]
     pub fn walk(
         &self,
@@ -136,7 +137,7 @@ impl Bins {
     }
 }
 
-/// The search of [`Bins::walk`].
+/// The iterator of [`Bins::walk`].
 #[derive(Debug)]
 pub struct Walk<'a> {
     family: &'a Bins,
@@ -152,7 +153,7 @@ pub struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Passes by what is left of the bin of the last answer, in this round.
+    /// Skips the rest of the current bin, in this round.
     pub fn leave_bin(&mut self) {
         if self.bin.is_some() {
             self.enter_bin();
@@ -209,7 +210,7 @@ impl Iterator for Walk<'_> {
     }
 }
 
-/// What the index wants to know of a loaded group.
+/// The free space of a loaded group, as far as the index uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fitness {
     /// Free clusters.
@@ -222,28 +223,28 @@ pub struct Fitness {
     pub order: u32,
 }
 
-/// How what a group has compares with what it had at some time.
+/// How the free space of a group has changed since it was listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Drift {
-    /// It has the same.
+    /// It is the same.
     Nothing,
-    /// It has less: no chunk and no extent is larger. (The average extent may be: whoever claims a
-    /// short one raises it.)
+    /// Clusters were claimed: no chunk and no extent is larger. (The average extent may be:
+    /// claiming a short one raises it.)
     Claimed,
-    /// It may have more.
+    /// Clusters may have been freed.
     Gained,
 }
 
-/// The bins that a group is listed in, and how long it has been below them. Kept with the group,
-/// under its lock.
+/// The bins in which a group is listed, and how many changes may have left it below them. Kept with
+/// the group, under its lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing {
     bins: [Option<u32>; 3],
-    /// Whether they were the right ones when the group was listed.
+    /// Whether they were the true ones when the group was listed.
     is_exact: bool,
     /// Changes in a row that may have left the group below its bins.
     below: u16,
-    /// How many of them there may be.
+    /// The limit of `below`.
     patience: u16,
     /// Changes since the group last came back to a bin.
     changes: u16,
@@ -274,11 +275,11 @@ impl Listing {
 /// When a group that is listed too high moves down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
-    /// After a while.
+    /// Once its patience is used up.
     Lagging,
     /// Now.
     AtOnce,
-    /// Now, and sooner from now on: a search was misled.
+    /// Now, and the patience becomes zero: a search found the group in a wrong bin.
     Stale,
 }
 
@@ -291,7 +292,7 @@ pub struct OrderIndex {
     pub by_average: Bins,
     /// By the largest free extent, four bins to an octave.
     pub by_largest: Bins,
-    /// Groups that are ready without I/O (BLOCK_UNINIT), by log2 of the descriptor's free count.
+    /// Groups that are loaded without I/O (BLOCK_UNINIT), by log2 of the descriptor's free count.
     pub uninit: Bins,
     /// Groups whose bitmap has to be read first, by log2 of the descriptor's free count.
     pub unread: Bins,
@@ -348,7 +349,7 @@ impl OrderIndex {
         floor_log2(len).saturating_sub(1).min(self.orders - 1)
     }
 
-    /// The bins that a group belongs in; a group without free clusters belongs in none.
+    /// The true bins of a group; a group without free clusters has none.
     fn targets(&self, fitness: &Fitness) -> [Option<u32>; 3] {
         if fitness.free == 0 {
             return [None; 3];
@@ -361,9 +362,9 @@ impl OrderIndex {
         ]
     }
 
-    /// Whether a group may stay listed as it is after a change that left it with so much, and
-    /// counts that change. `drift` compares with what it had when [`OrderIndex::update`] listed it.
-    /// Computes nothing but what a comparison takes.
+    /// Whether a group may stay listed as it is after a change, and counts that change. `free` and
+    /// `fragments` are its counts now; `drift` compares its free space with that at the last
+    /// [`OrderIndex::update`]. Costs a few comparisons.
     #[inline]
     pub fn may_stay(&self, listing: &mut Listing, drift: Drift, free: u32, fragments: u32) -> bool {
         if drift == Drift::Nothing && listing.is_exact {
@@ -374,7 +375,7 @@ impl OrderIndex {
         drift < Drift::Gained && self.covers_average(listing, free, fragments) && listing.may_lag()
     }
 
-    /// Whether a group is listed by an average extent as long as it has now, or a longer one.
+    /// Whether a group is listed in the bin of its average extent, or in a higher one.
     fn covers_average(&self, listing: &Listing, free: u32, fragments: u32) -> bool {
         // The last bin takes all; the others end where the next begins.
         listing.bins[1].is_some_and(|bin| {
@@ -386,7 +387,7 @@ impl OrderIndex {
         [&self.by_order, &self.by_average, &self.by_largest]
     }
 
-    /// Lists a group by what it has now. `listing` must be the one of the last call for it.
+    /// Lists a group by its free space now. `listing` must be that of the last call for the group.
     pub fn update(&self, group: GroupNr, listing: &mut Listing, fitness: &Fitness, settle: Settle) {
         let targets = self.targets(fitness);
         listing.is_exact = listing.bins == targets;
@@ -404,7 +405,7 @@ impl OrderIndex {
             let longer = took
                 .max(2 * listing.patience)
                 .saturating_add(FIRST_PATIENCE);
-            listing.patience = longer.min(MOST_PATIENCE);
+            listing.patience = longer.min(MAX_PATIENCE);
         }
         let stays = is_too_high && settle == Settle::Lagging && listing.may_lag();
         listing.changes = listing.changes.saturating_add(u16::from(!stays));
@@ -424,14 +425,14 @@ impl OrderIndex {
         }
     }
 
-    /// Takes a group out of all families of loaded groups.
+    /// Removes a group from all families of loaded groups.
     pub fn forget(&self, group: GroupNr, listing: &mut Listing) {
         for (family, bin) in self.families().into_iter().zip(&mut listing.bins) {
             family.relist(group, bin.take(), None);
         }
     }
 
-    /// Whether a group is listed by what it has or above.
+    /// Whether a group is listed in its true bins or above.
     #[must_use]
     pub fn is_listed(&self, listing: &Listing, fitness: &Fitness) -> bool {
         let targets = self.targets(fitness);
@@ -450,7 +451,7 @@ mod tests {
             if largest_bin(largest) >= sure_bin(len) {
                 prop_assert!(largest >= len);
             } else if largest >= len {
-                // What a sure bin leaves out is less than a quarter longer.
+                // The sure bins leave out extents that are less than a quarter longer.
                 prop_assert!(u64::from(largest) * 4 < u64::from(len) * 5 || len < 4);
                 prop_assert_eq!(largest_bin(largest), largest_bin(len));
             }
@@ -468,13 +469,13 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_goes_on_from_the_goal_and_wraps() {
+    fn a_walk_begins_at_the_goal_and_wraps() {
         let bins = Bins::new(4, 1000);
         for (bin, group) in [(1, 10), (1, 700), (2, 500), (3, 20), (0, 600)] {
             bins.insert(bin, GroupNr(group));
         }
-        let walk = |bins_asked, direction, goal, limit| -> Vec<u32> {
-            bins.walk(bins_asked, direction, GroupNr(goal), limit)
+        let walk = |range, direction, goal, limit| -> Vec<u32> {
+            bins.walk(range, direction, GroupNr(goal), limit)
                 .map(|group| group.0)
                 .collect()
         };
@@ -497,13 +498,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_may_stay_while_it_has_no_more_than_it_is_listed_by() {
+    fn a_group_may_stay_listed_while_its_free_space_has_not_grown() {
         let index = OrderIndex::new(100, 14);
         let (group, mut listing) = (GroupNr(7), Listing::default());
         index.update(group, &mut listing, &fitness(2048), Settle::AtOnce);
         let mut stays =
             |drift, free, fragments| index.may_stay(&mut listing, drift, free, fragments);
-        // Claimed and undone, for ever.
+        // Claimed and freed again, any number of times.
         for _ in 0..100 {
             assert!(stays(Drift::Claimed, 2046, 1));
             assert!(stays(Drift::Nothing, 2048, 1));
@@ -514,14 +515,14 @@ mod tests {
         assert!(!stays(Drift::Claimed, 4096, 1));
         assert!(stays(Drift::Claimed, 8190, 2));
         assert!(!stays(Drift::Claimed, 0, 0));
-        // Not for long, before anything is known of it.
+        // Only for as long as the first patience lasts.
         let more = (0..100)
             .take_while(|_| stays(Drift::Claimed, 10, 1))
             .count();
         assert_eq!(more, usize::from(FIRST_PATIENCE) - 2);
         assert!(
             stays(Drift::Nothing, 2048, 1),
-            "it is listed by what it has"
+            "it is listed in its true bins"
         );
         // Listed too high when it was listed: every change counts.
         index.update(group, &mut listing, &fitness(100), Settle::Lagging);
@@ -545,7 +546,7 @@ mod tests {
             assert!(!listed(2048));
             changes
         };
-        // Each time it comes back up, it may stay up for longer.
+        // Each time it comes back up, its patience is longer.
         let waits: Vec<_> = (0..7)
             .map(|_| changes_until_listed(Settle::Lagging))
             .collect();

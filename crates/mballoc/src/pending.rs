@@ -1,22 +1,22 @@
-//! **Purpose.** Freed clusters of one group that may not be handed out yet, and when they may.
+//! **Purpose.** Pending frees: freed clusters of one group that may not be allocated yet.
 //!
-//! **Model.** A freed run waits for a [`Release`]: the full commit of the transaction that freed
-//! it (with its revoke records), and a point of the quiet clock. The caller advances that clock:
-//! reaching `n` says that every reader, checkpoint write and data write that was under way when
-//! a free was stamped `n` has ended. The caller stamps a free with 0 if there is nothing of that
-//! kind to wait for.
+//! **Model.** A freed run waits for a [`Release`]: for the full commit of the transaction that
+//! freed it (with its revoke records), and for a grace period, as in RCU. The caller numbers the
+//! grace periods and reports their ends: once grace period `n` has ended, every reader, checkpoint
+//! write and data write that was under way when a free was stamped `n` is over. A free with stamp 0
+//! waits for no grace period.
 //!
 //! A run that was marked in the running transaction and is freed in it again (create, fallocate,
 //! truncate) need not wait for the commit: no durable state ever referred to it, unless a fast
 //! commit record did, which the caller reports with `logged`. So each group keeps the runs marked
 //! in the latest transaction as *fresh*.
 //!
-//! **Invariants.** At most two batches for each transaction: one closed, and one that still takes
-//! runs and whose stamp grows. Without the first, steady frees would push the stamp of a single
-//! batch ahead of the clock for ever.
+//! **Invariants.** At most two batches for each transaction: a closed one, and an open one that
+//! still takes runs and whose stamp grows. With a single batch, steady frees would push its stamp
+//! ahead of the ended grace periods for ever.
 //!
-//! **Locking.** Under the group's lock; the clocks are two words that are read by all and written
-//! once for each commit.
+//! **Locking.** Under the group's lock. The clocks are two words that every core reads and that are
+//! written once for each commit.
 
 use fourscore_ondisk::Tid;
 use fourscore_sync::CachePadded;
@@ -24,7 +24,7 @@ use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::intervals::Intervals;
 
-/// A point of the quiet clock.
+/// The number of a grace period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(pub u64);
 
@@ -33,11 +33,11 @@ pub struct Stamp(pub u64);
 pub struct Release {
     /// The transaction whose full commit must be durable; `None` if none has to be.
     pub tid: Option<Tid>,
-    /// What the quiet clock must have reached.
+    /// The grace period that must have ended.
     pub stamp: Stamp,
 }
 
-/// What has been reached.
+/// The latest durable transaction, and the latest grace period that has ended.
 #[derive(Debug)]
 pub struct Clocks {
     words: CachePadded<Words>,
@@ -46,7 +46,7 @@ pub struct Clocks {
 #[derive(Debug)]
 struct Words {
     durable: AtomicU32,
-    quiet: AtomicU64,
+    grace: AtomicU64,
 }
 
 impl Clocks {
@@ -55,7 +55,7 @@ impl Clocks {
     pub fn new(durable: Tid) -> Self {
         let words = Words {
             durable: AtomicU32::new(durable.0),
-            quiet: AtomicU64::new(0),
+            grace: AtomicU64::new(0),
         };
         Self {
             words: CachePadded::new(words),
@@ -72,30 +72,31 @@ impl Clocks {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
     }
 
-    /// Notes that the quiet clock has reached `stamp`. Never goes back.
-    pub fn set_quiet(&self, stamp: Stamp) {
-        self.words.quiet.fetch_max(stamp.0, Ordering::AcqRel);
+    /// Notes that grace period `stamp`, and with it every earlier one, has ended. Calls with an
+    /// earlier stamp than before have no effect.
+    pub fn end_grace_period(&self, stamp: Stamp) {
+        self.words.grace.fetch_max(stamp.0, Ordering::AcqRel);
     }
 
-    /// Whether the quiet clock has reached `stamp`.
-    pub(crate) fn is_quiet(&self, stamp: Stamp) -> bool {
-        stamp.0 <= self.words.quiet.load(Ordering::Acquire)
+    /// Whether grace period `stamp` has ended.
+    pub(crate) fn has_ended(&self, stamp: Stamp) -> bool {
+        stamp.0 <= self.words.grace.load(Ordering::Acquire)
     }
 
-    /// Whether a run that waits for `release` may be handed out.
+    /// Whether a run that waits for `release` may be allocated.
     #[must_use]
     pub fn reached(&self, release: &Release) -> bool {
         let durable = Tid(self.words.durable.load(Ordering::Acquire));
-        release.tid.is_none_or(|tid| !tid.is_after(durable)) && self.is_quiet(release.stamp)
+        release.tid.is_none_or(|tid| !tid.is_after(durable)) && self.has_ended(release.stamp)
     }
 }
 
-/// How much waits, and for what at the most.
+/// How many clusters are pending, and the newest transaction they wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     /// Clusters.
     pub(crate) clusters: u64,
-    /// The last of the transactions that some of them wait for.
+    /// The newest of the transactions that some of them wait for.
     pub(crate) newest: Option<Tid>,
 }
 
@@ -107,14 +108,14 @@ impl Waiting {
     }
 }
 
-/// Runs that wait for the same.
+/// Runs with a common [`Release`].
 #[derive(Debug)]
 struct Batch {
     release: Release,
     runs: Intervals,
 }
 
-/// The waiting runs of one group, and its fresh ones.
+/// The pending frees of one group, and its fresh runs.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     batches: Vec<Batch>,
@@ -123,12 +124,12 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Whether nothing waits.
+    /// Whether no run is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
 
-    /// What waits.
+    /// Summarizes the pending runs.
     pub(crate) fn waiting(&self) -> Waiting {
         let mut waiting = Waiting::default();
         for batch in &self.batches {
@@ -140,7 +141,7 @@ impl Pending {
         waiting
     }
 
-    /// Whether any cluster from `start` to `end - 1` waits.
+    /// Whether any cluster from `start` to `end - 1` is pending.
     pub(crate) fn overlaps(&self, start: u32, end: u32) -> bool {
         self.batches
             .iter()
@@ -161,8 +162,8 @@ impl Pending {
         self.fresh.take(start, end, |_, _| {});
     }
 
-    /// Frees clusters in a transaction: those that are fresh in it wait for the stamp only. Calls
-    /// `released` with each part that need not wait at all.
+    /// Frees clusters in a transaction: those that are fresh in it wait for the grace period only.
+    /// Calls `released` with each part that need not wait at all.
     pub(crate) fn free(
         &mut self,
         start: u32,
@@ -196,7 +197,7 @@ impl Pending {
         }
     }
 
-    /// Ends the waiting of what has been reached, and calls `released` with each run.
+    /// Removes the batches that need not wait any longer, and calls `released` with each run.
     pub(crate) fn release(&mut self, clocks: &Clocks, mut released: impl FnMut(u32, u32)) {
         self.batches.retain(|batch| {
             let reached = clocks.reached(&batch.release);
@@ -218,7 +219,7 @@ fn add(batches: &mut Vec<Batch>, start: u32, end: u32, release: Release) {
         .filter(|batch| batch.release.tid == release.tid);
     let first = same.next();
     let second = same.next();
-    // A batch takes runs that need no more than itself; the second of two takes the others.
+    // A closed batch takes only runs that wait no longer than itself; the second batch is open.
     let open = match (first, second) {
         (Some(first), None) => Some(first).filter(|first| release.stamp <= first.release.stamp),
         (_, second) => second,
@@ -240,7 +241,7 @@ fn add(batches: &mut Vec<Batch>, start: u32, end: u32, release: Release) {
 mod tests {
     use super::*;
 
-    /// Frees what must not be released at once.
+    /// Frees a run that must not be released at once.
     fn free(pending: &mut Pending, clocks: &Clocks, start: u32, end: u32, tid: Tid, stamp: Stamp) {
         pending.free(start, end, tid, stamp, clocks, |_, _| {
             panic!("it has to wait")
@@ -255,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn a_free_waits_for_its_commit_and_for_quiet() {
+    fn a_free_waits_for_its_commit_and_its_grace_period() {
         let clocks = Clocks::new(Tid(4));
         let mut pending = Pending::default();
         free(&mut pending, &clocks, 10, 20, Tid(5), Stamp(3));
         assert!(released(&mut pending, &clocks).is_empty());
-        clocks.set_quiet(Stamp(3));
+        clocks.end_grace_period(Stamp(3));
         assert!(released(&mut pending, &clocks).is_empty());
         clocks.set_durable(Tid(5));
         assert!(pending.overlaps(19, 30) && !pending.overlaps(20, 30));
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_same_transaction_marked_waits_for_quiet_only() {
+    fn a_run_marked_in_the_same_transaction_waits_for_the_grace_period_only() {
         let clocks = Clocks::new(Tid(4));
         let mut pending = Pending::default();
         pending.note_marked(10, 20, Tid(5));
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(at_once, [(10, 20)]);
         free(&mut pending, &clocks, 20, 30, Tid(5), Stamp(1));
         assert!(released(&mut pending, &clocks).is_empty());
-        clocks.set_quiet(Stamp(1));
+        clocks.end_grace_period(Stamp(1));
         assert_eq!(released(&mut pending, &clocks), [(20, 24), (26, 30)]);
         let newest = Some(Tid(5));
         assert_eq!(
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_frees_do_not_starve_the_first() {
+    fn steady_frees_do_not_delay_the_first_one() {
         let clocks = Clocks::new(Tid(4));
         let mut pending = Pending::default();
         for stamp in 1..100 {
@@ -316,9 +317,9 @@ mod tests {
             );
             assert!(pending.batches.len() <= 2);
         }
-        clocks.set_quiet(Stamp(1));
+        clocks.end_grace_period(Stamp(1));
         assert_eq!(released(&mut pending, &clocks), [(2, 3)]);
-        clocks.set_quiet(Stamp(99));
+        clocks.end_grace_period(Stamp(99));
         assert_eq!(released(&mut pending, &clocks).len(), 98);
     }
 
@@ -335,8 +336,8 @@ mod tests {
             tid: Some(Tid(2)),
             stamp: Stamp(0)
         }));
-        clocks.set_quiet(Stamp(9));
-        clocks.set_quiet(Stamp(5));
+        clocks.end_grace_period(Stamp(9));
+        clocks.end_grace_period(Stamp(5));
         assert!(clocks.reached(&Release {
             tid: None,
             stamp: Stamp(9)

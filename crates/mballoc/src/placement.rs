@@ -1,17 +1,18 @@
-//! **Purpose.** In which group a new inode goes: directories apart from each other, files beside
+//! **Purpose.** Chooses the group of a new inode: directories apart from each other, files beside
 //! their directory, and creators on different cores in different bitmaps.
 //!
-//! **Not here.** Inode bitmaps and the counts in the descriptors, which are the file system's: it
-//! offers the counts and tries the groups that are named here, in their order.
+//! **Not here.** Inode bitmaps and the counts in the descriptors: the file system supplies the
+//! counts, and tries the groups in the order in which this module returns them.
 //!
 //! **Model.** The Orlov allocator over flex groups. A directory below the root, or below one that
-//! asks for it (`TOPDIR`), goes to the flex group with the fewest directories among those that
-//! have at least the average of free inodes and clusters: these are the roots of unrelated trees.
-//! Any other directory goes to its parent's flex group, or to the next that is not much worse than
-//! the average in inodes, clusters and directories. A file goes to its directory's flex group; in
-//! it each core begins at a group of its own, so that two creators in one directory rarely meet.
+//! is marked `TOPDIR`, is the root of an unrelated tree: it goes to the flex group with the fewest
+//! directories among those that have at least the average of free inodes and clusters. Any other
+//! directory goes to its parent's flex group, or to the next that is not much worse than the
+//! average in inodes, clusters and directories. A file goes to its directory's flex group; in it
+//! each core begins at a group of its own, so that two creators in one directory rarely use the
+//! same bitmap.
 //!
-//! **Invariants.** If any group has a free inode, one with a free inode is named.
+//! **Invariants.** If any group has a free inode, a group with a free inode is returned.
 //!
 //! **References.** `find_group_orlov` and `find_group_other` in `fs/ext4/ialloc.c`, and
 //! `ext4_inode_to_goal_block` in `fs/ext4/balloc.c`.
@@ -23,10 +24,10 @@ use crate::geometry::Geometry;
 use crate::num::len32;
 use crate::request::Content;
 
-/// Flex groups of so many groups keep their first one for metadata.
+/// Flex groups of at least this many groups keep their first one for metadata.
 pub(crate) const FLEX_WITH_METADATA_GROUP: u32 = 4;
 
-/// What a group has, as its descriptor says.
+/// The counts in a group's descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupCounts {
     /// `bg_free_inodes_count`.
@@ -39,7 +40,7 @@ pub struct GroupCounts {
 
 /// The counts of all groups.
 pub trait InodeSource {
-    /// Those of one group, from memory.
+    /// The counts of one group, from memory.
     fn counts(&self, group: GroupNr) -> GroupCounts;
     /// The sums over all groups.
     fn totals(&self) -> Totals;
@@ -56,7 +57,7 @@ pub struct Totals {
     pub used_dirs: u64,
 }
 
-/// Where a directory stands in the tree.
+/// Whether a directory is the root of an unrelated tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinship {
     /// Below the root, or below a directory marked `TOPDIR`: the top of a tree of its own. The
@@ -76,7 +77,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// For a file system with `s_inodes_per_group` inodes in each group.
+    /// Makes the placement for a file system with `s_inodes_per_group` inodes in each group.
     #[must_use]
     pub fn new(geometry: &Geometry, s_inodes_per_group: u32) -> Self {
         Self {
@@ -126,7 +127,9 @@ impl Placement {
         };
         let parent_flex = (parent.0 / self.flex).min(self.flex_groups() - 1);
         let found = match kinship {
-            Kinship::TopLevel(hash) => self.loneliest(source, hash % self.flex_groups(), &average),
+            Kinship::TopLevel(hash) => {
+                self.fewest_directories(source, hash % self.flex_groups(), &average)
+            }
             Kinship::Below => None,
         };
         let found = found.or_else(|| self.near(source, parent_flex, &average));
@@ -136,14 +139,20 @@ impl Placement {
             .find(|&group| source.counts(group).free_inodes > 0)
     }
 
-    /// Flex groups from one on, round.
-    fn round(&self, from: u32) -> impl Iterator<Item = u32> {
+    /// All flex groups, beginning with one and wrapping at the end.
+    fn all_from(&self, from: u32) -> impl Iterator<Item = u32> {
         (from..self.flex_groups()).chain(0..from)
     }
 
-    /// The flex group with the fewest directories of those with at least the average of the rest.
-    fn loneliest(&self, source: &dyn InodeSource, from: u32, average: &Totals) -> Option<u32> {
-        let fit = self.round(from).filter_map(|flex| {
+    /// The flex group with the fewest directories of those with at least the average of free inodes
+    /// and clusters.
+    fn fewest_directories(
+        &self,
+        source: &dyn InodeSource,
+        from: u32,
+        average: &Totals,
+    ) -> Option<u32> {
+        let fit = self.all_from(from).filter_map(|flex| {
             let has = self.flex_totals(source, flex);
             let enough = has.free_inodes > 0
                 && has.free_inodes >= average.free_inodes
@@ -160,7 +169,7 @@ impl Placement {
         let most_dirs = average.used_dirs + inodes / 16;
         let least_inodes = average.free_inodes.saturating_sub(inodes / 4).max(1);
         let least_clusters = average.free_clusters.saturating_sub(clusters / 4);
-        self.round(from).find(|&flex| {
+        self.all_from(from).find(|&flex| {
             let has = self.flex_totals(source, flex);
             has.used_dirs < most_dirs
                 && has.free_inodes >= least_inodes
@@ -171,15 +180,15 @@ impl Placement {
     /// The first flex group with the average of free inodes, else with any.
     fn any_flex(&self, source: &dyn InodeSource, from: u32, average: u64) -> Option<u32> {
         let with = |least: u64| {
-            self.round(from)
+            self.all_from(from)
                 .find(|&flex| self.flex_totals(source, flex).free_inodes >= least)
         };
         with(average.max(1)).or_else(|| with(1))
     }
 
-    /// The group at which the clusters of an inode begin to be looked for, if it has none yet. In
-    /// a flex group of some size the first group keeps the metadata, directories and tree blocks
-    /// of all of them together, and the content of files begins behind it.
+    /// The goal group for the clusters of an inode that has none yet. In a flex group of at least
+    /// four groups, metadata (directories and tree blocks) goes to the first group, and file data
+    /// begins in the second.
     #[must_use]
     pub fn goal(&self, inode_group: GroupNr, content: Content) -> GroupNr {
         if self.flex < FLEX_WITH_METADATA_GROUP {
@@ -192,9 +201,9 @@ impl Placement {
         }
     }
 
-    /// The groups for a new file, in the order in which they should be tried: those of its
-    /// directory's flex group from this core's on, then others further and further away, then
-    /// all. Groups come up more than once; which have free inodes is for the caller to see.
+    /// The groups for a new file, in the order in which the caller should try them: those of its
+    /// directory's flex group, beginning with this core's, then others at doubling distances, then
+    /// all. A group may occur more than once, and may have no free inode.
     pub fn for_file(&self, parent: GroupNr, core: CoreNr) -> impl Iterator<Item = GroupNr> + use<> {
         let flex = (parent.0 / self.flex).min(self.flex_groups() - 1);
         let members = self.members(flex);

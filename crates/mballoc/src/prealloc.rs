@@ -1,23 +1,24 @@
-//! **Purpose.** Clusters claimed ahead of need: for one inode, so that it grows in one piece, and
-//! for all small files of a core, so that they lie side by side.
+//! **Purpose.** Preallocations: clusters claimed ahead of need, for one inode, so that it grows
+//! contiguously, and for all small files of a core (its locality group), so that they lie side by
+//! side.
 //!
 //! **Not here.** How much is claimed ahead ([`crate::request`]), and giving it back to the groups
 //! ([`crate::Allocator`]).
 //!
-//! **Model.** A piece is a claimed run, and for an inode the part of the file it is meant for.
-//! Only unused clusters are in a piece: what is used leaves it at once, so a piece that is used
+//! **Model.** A piece is a claimed run, and for an inode the part of the file it is meant for. A
+//! piece holds unused clusters only: clusters leave it when they are used, so a piece that is used
 //! from its middle becomes two. The pieces of an inode are sorted and never overlap.
 //!
-//! A preallocation takes no tokens, because it can always be given back: when space runs short
-//! all pieces of all inodes and cores are.
+//! A preallocation holds no tokens, because it can always be discarded: when space runs short, all
+//! pieces of all inodes and cores are.
 //!
 //! **Invariants.** Every piece is claimed in its group and belongs to one list. An inode with
-//! pieces is in the registry, which keeps them alive: pieces of an inode that was dropped without
-//! discarding them are found by the next collection.
+//! pieces is in the registry, which keeps them alive: if an inode is dropped without discarding its
+//! pieces, the registry finds them when it next removes dropped inodes.
 //!
-//! **Locking.** One lock for each inode's list, with a word beside it that says whether the list
-//! has anything, and the same for each core's. Both come before group locks, but no search runs
-//! under them: a list is asked, and filled after the search.
+//! **Locking.** One lock for each inode's list, with a word beside it that says whether the list is
+//! empty, and the same for each core's. Both come before group locks, but no search runs under
+//! them: a list is tried before the search, and filled after it.
 
 use std::ops::Range;
 
@@ -54,24 +55,23 @@ impl Piece {
     }
 }
 
-/// The preallocations of one inode. Made when the inode comes into memory, given to each request
-/// of it, and discarded with [`crate::Allocator::discard`] when the last writer closes the file,
-/// on truncation, and before the inode leaves memory.
+/// The preallocations of one inode. The file system makes it with the inode in memory, passes it
+/// with each request, and discards it with [`crate::Allocator::discard`] when the last writer
+/// closes the file, on truncation, and before the inode is evicted.
 #[derive(Debug, Default)]
 pub struct FilePrealloc {
     pieces: Mutex<Vec<Piece>>,
-    /// Whether there are pieces, so that a file without costs no lock.
+    /// Whether there are pieces, so that a file without any costs no lock.
     filled: AtomicBool,
     registered: AtomicBool,
 }
 
-/// What the preallocations of an inode say about a part of it.
+/// How the preallocations of an inode cover a request that they do not serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Coverage {
-    /// A piece holds the cluster asked for; it has not been used because it does not fit the
-    /// request.
+    /// A piece holds the requested cluster, but does not fit the request.
     Covered,
-    /// No piece does; these clusters around it are in no piece either.
+    /// No piece holds it; these clusters of the file around it are in no piece either.
     Gap(Range<u32>),
 }
 
@@ -133,8 +133,8 @@ impl FilePrealloc {
         Ok(piece.part(skip, got).run)
     }
 
-    /// Adds a run that is meant for the file's clusters from `start` on, but for the `len`
-    /// clusters from `logical` on, which are used at once and come back. `None` if another piece
+    /// Adds a run that is meant for the file's clusters from `start` on, except for the `len`
+    /// clusters from `logical` on, which are used at once and returned. `None` if another piece
     /// covers some of it by now, because two writers of one file searched at the same time.
     pub(crate) fn add(&self, start: u32, run: Run, logical: u32, len: u32) -> Option<Run> {
         let whole = Piece {
@@ -162,7 +162,7 @@ impl FilePrealloc {
         Some(whole.part(skip, len).run)
     }
 
-    /// Takes all pieces out.
+    /// Removes and returns all pieces.
     pub(crate) fn drain(&self) -> Vec<Run> {
         if !self.filled.load(Ordering::Acquire) {
             return Vec::new();
@@ -173,7 +173,7 @@ impl FilePrealloc {
     }
 }
 
-/// Inodes that have pieces, so that these can be found when space runs short.
+/// The inodes that have pieces, so that the pieces can be discarded when space runs short.
 #[derive(Debug)]
 pub(crate) struct Registry {
     cores: PerCore<Mutex<Vec<Arc<FilePrealloc>>>>,
@@ -186,8 +186,8 @@ impl Registry {
         }
     }
 
-    /// Remembers an inode that has got its first piece since it was made. Returns what inodes
-    /// that are gone have left behind.
+    /// Registers an inode that has got its first piece since it was made. Returns the pieces of
+    /// registered inodes that have been dropped.
     pub(crate) fn register(&self, core: CoreNr, file: &Arc<FilePrealloc>) -> Vec<Run> {
         if file.registered.load(Ordering::Relaxed) || file.registered.swap(true, Ordering::Relaxed)
         {
@@ -195,40 +195,40 @@ impl Registry {
         }
         let mut files = self.cores.of(core).lock();
         let mut left = Vec::new();
-        // When the list would grow, look first whether that is needed.
+        // Before the list grows, remove dropped inodes.
         if files.len() == files.capacity() {
-            left = remove_gone(&mut files);
+            left = remove_dropped(&mut files);
         }
         files.push(Arc::clone(file));
         left
     }
 
-    /// Takes all pieces of all inodes out.
+    /// Removes and returns all pieces of all inodes.
     pub(crate) fn drain(&self) -> Vec<Run> {
         let mut runs = Vec::new();
         for core in self.cores.iter() {
             let mut files = core.lock();
-            runs.extend(remove_gone(&mut files));
+            runs.extend(remove_dropped(&mut files));
             runs.extend(files.iter().flat_map(|file| file.drain()));
         }
         runs
     }
 }
 
-/// Takes inodes out that nobody but the registry knows, and returns their pieces.
-fn remove_gone(files: &mut Vec<Arc<FilePrealloc>>) -> Vec<Run> {
+/// Removes inodes that only the registry still refers to, and returns their pieces.
+fn remove_dropped(files: &mut Vec<Arc<FilePrealloc>>) -> Vec<Run> {
     let mut runs = Vec::new();
     files.retain(|file| {
-        let gone = Arc::strong_count(file) == 1;
-        if gone {
+        let dropped = Arc::strong_count(file) == 1;
+        if dropped {
             runs.extend(file.drain());
         }
-        !gone
+        !dropped
     });
     runs
 }
 
-/// Pieces that a core keeps for small files at most.
+/// The most pieces that a core keeps for small files.
 const LOCALITY_PIECES: usize = 8;
 
 /// The locality groups: for each core, runs from which its small files are served.
@@ -240,7 +240,7 @@ pub(crate) struct LocalityGroups {
 #[derive(Debug)]
 struct Locality {
     runs: Mutex<Vec<Run>>,
-    /// Whether there are runs, so that a core without costs no lock.
+    /// Whether there are runs, so that a core without any costs no lock.
     filled: AtomicBool,
 }
 
@@ -254,7 +254,7 @@ impl LocalityGroups {
         }
     }
 
-    /// Uses `len` clusters from the front of the smallest run of the core that has so many and
+    /// Uses `len` clusters from the front of the core's smallest run that is at least that long and
     /// lies in groups before `limit`.
     pub(crate) fn take(&self, core: CoreNr, len: u32, limit: u32) -> Option<Run> {
         let mine = self.cores.of(core);
@@ -278,7 +278,7 @@ impl LocalityGroups {
         Some(front)
     }
 
-    /// Adds a run; one too many, the smallest, comes back for the groups.
+    /// Adds a run. If that makes one too many, removes and returns the smallest, to be unclaimed.
     pub(crate) fn insert(&self, core: CoreNr, run: Run) -> Option<Run> {
         let mine = self.cores.of(core);
         let mut runs = mine.runs.lock();
@@ -291,7 +291,7 @@ impl LocalityGroups {
         Some(runs.remove(smallest as usize))
     }
 
-    /// Takes all runs of all cores out.
+    /// Removes and returns all runs of all cores.
     pub(crate) fn drain(&self) -> Vec<Run> {
         self.cores
             .iter()
@@ -350,7 +350,7 @@ mod tests {
             left.iter().for_each(|run| assert_ne!(run.start.0, 7));
         }
         let held: usize = registry.cores.iter().map(|files| files.lock().len()).sum();
-        assert!(held <= 100, "the registry keeps all {held}");
+        assert!(held <= 100, "the registry keeps dropped inodes: {held}");
         assert!(registry.drain().contains(&run(7, 1)));
     }
 
@@ -371,11 +371,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_prealloced_cluster_is_handed_out_once(
+        fn each_preallocated_cluster_is_used_once(
             steps in prop::collection::vec((0..200_u32, 1..30_u32, any::<bool>()), 1..100),
         ) {
             let file = FilePrealloc::default();
-            // Physical = logical + 1000, so that each answer can be judged.
+            // Physical = logical + 1000, so that each run can be checked.
             let mut held = [false; 256];
             for (logical, len, add) in steps {
                 let part = logical as usize..(logical + len) as usize;

@@ -1,14 +1,14 @@
-//! **Purpose.** Having bitmaps in memory before they are needed, at no cost once they are.
+//! **Purpose.** Prefetch: reads block bitmaps ahead, at no cost once all are loaded.
 //!
-//! **Model.** Three gates, cheapest first: the number of groups not loaded, one word for the whole
-//! file system that nobody writes any more once it is zero; the same number for the flex group;
-//! the group's own state. Only behind all three is the descriptor looked at. Groups whose reading
-//! began wait in a list of the core that began it; when their bitmaps have arrived, later requests
-//! of that core make the buddies, a few each. A group that is needed before is loaded by whoever
-//! needs it. Bitmaps that were never written need no I/O and have arrived at once.
+//! **Model.** Three tests, cheapest first: the number of groups not loaded, one word for the whole
+//! file system that no thread writes any more once it is zero; the same number for the flex group;
+//! the group's own state. The descriptor is read only if all three pass. Groups whose reading
+//! has begun are in a list of the core that began it; when their bitmaps have arrived, later
+//! requests of that core make the buddies, a few each. A thread that needs a group before that
+//! loads it itself. Bitmaps that were never written need no I/O and have arrived at once.
 //!
-//! **Locking.** A list for each core, with a count beside its lock, so that an empty list costs a
-//! load.
+//! **Locking.** A locked list for each core, with a count beside its lock, so that testing an empty
+//! list costs a load.
 //!
 //! **References.** Ext4 repeats the walk over the states for each criterion of each allocation;
 //! `mb_prefetch_locked` brings back what it did before 2026, a locked read-modify-write and a
@@ -23,7 +23,7 @@ use crate::stats::{Count, Tally};
 use crate::table::{GroupTable, Patience};
 use crate::tunables::Tunable;
 
-/// Groups whose bitmaps are on their way.
+/// Groups whose bitmaps are being read.
 #[derive(Debug)]
 pub(crate) struct Started {
     cores: PerCore<List>,
@@ -52,7 +52,7 @@ impl Started {
         list.count.store(len32(guard.len()), Ordering::Relaxed);
     }
 
-    /// Takes the groups out that have arrived, by `arrived`, at most `most`.
+    /// Removes and returns up to `most` groups for which `arrived` holds.
     fn take_arrived(
         &self,
         core: CoreNr,
@@ -77,11 +77,12 @@ impl Started {
     }
 }
 
-/// Buddies that one request makes of bitmaps that have arrived, so that no request pays for all.
-const FINISHED_A_REQUEST: usize = 8;
+/// The most buddies that one request makes of bitmaps that have arrived, so that no request pays
+/// for all.
+const MAX_FINISHED: usize = 8;
 
 /// Begins to read bitmaps from `from` on: up to `mb_prefetch` groups, within one flex group.
-/// Returns the group behind the last it looked at, and how many reads it began.
+/// Returns the group after the last it tested, and how many reads it began.
 pub(crate) fn read_ahead(
     table: &GroupTable,
     started: &Started,
@@ -115,7 +116,7 @@ pub(crate) fn read_ahead(
     (end, len32(batch.len()))
 }
 
-/// The tests on one group: whether its reading is to be begun by the caller. The locked way, of
+/// Tests whether the caller is to begin reading a group's bitmap. The `locked` variant, as in ext4
 /// before 2026, fetches the descriptor and takes the state's cache line whatever the state is.
 fn wants_reading(table: &GroupTable, group: GroupNr, locked: bool, tally: &mut Tally) -> bool {
     let mut descriptor = None;
@@ -139,11 +140,11 @@ fn wants_reading(table: &GroupTable, group: GroupNr, locked: bool, tally: &mut T
     descriptor.free.0 > 0
 }
 
-/// Makes buddies of bitmaps that this core asked for and that have arrived. An error is left to
-/// whoever needs the group.
+/// Makes buddies of bitmaps that this core prefetched and that have arrived. Errors are ignored
+/// here; a request that needs the group gets them.
 pub(crate) fn finish(table: &GroupTable, started: &Started, core: CoreNr, tally: &mut Tally) {
     let arrived = |group| table.source.has_arrived(group);
-    for group in started.take_arrived(core, FINISHED_A_REQUEST, arrived) {
+    for group in started.take_arrived(core, MAX_FINISHED, arrived) {
         let _ = table.load(group, Patience::Skip, tally);
     }
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** What `mb_groups` and `mb_structs_summary` show of a file system.
+//! **Purpose.** Reports in the format of ext4's `mb_groups` and `mb_structs_summary`.
 
 use std::fmt::{self, Write as _};
 
@@ -22,7 +22,7 @@ pub struct GroupReport {
     pub free: u32,
     /// Free extents.
     pub fragments: u32,
-    /// The first free cluster; the number of clusters of a whole group if none is.
+    /// The first free cluster; if none is free, the number of clusters per group.
     pub first: u32,
     /// Clusters of the largest free extent.
     pub largest: u32,
@@ -31,8 +31,7 @@ pub struct GroupReport {
 }
 
 impl GroupReport {
-    /// The figures of a group, of `clusters_per_group` clusters if it is not the last, from its
-    /// buddy and what that says of its fitness.
+    /// The figures of a group, from its buddy and the buddy's fitness.
     #[must_use]
     pub fn of(
         group: GroupNr,
@@ -51,11 +50,11 @@ impl GroupReport {
     }
 }
 
-/// The head of `mb_groups`.
+/// The first line of `mb_groups`.
 pub const GROUPS_HEAD: &str = "#group: free  frags first [ 2^0   2^1   2^2   2^3   2^4   2^5   \
                                2^6   2^7   2^8   2^9   2^10  2^11  2^12  2^13  ]";
 
-/// The line as ext4 prints it, with as many orders as there are, at least 14.
+/// Formats the line as ext4 does, with all orders, at least 14.
 impl fmt::Display for GroupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -116,7 +115,7 @@ impl StructsSummary {
         }
     }
 
-    /// The part that ext4 has, as it prints it.
+    /// The part that ext4 has too, in its format.
     #[must_use]
     pub fn of_ext4(&self) -> String {
         let mut text = format!("optimize_scan: {}\n", self.optimize_scan);
@@ -134,7 +133,7 @@ impl StructsSummary {
     }
 }
 
-/// The part that ext4 has, and ours behind it.
+/// Formats the part that ext4 has, and ours after it.
 impl fmt::Display for StructsSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.of_ext4())?;
@@ -147,7 +146,7 @@ impl fmt::Display for StructsSummary {
 }
 
 impl Allocator {
-    /// The figures of one group, loaded if it is not.
+    /// The figures of one group; loads it if necessary.
     ///
     /// # Errors
     /// [`Error::Source`] and [`Error::Group`].
@@ -189,7 +188,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// The groups in each set; exact while nobody allocates.
+    /// The groups in each set; exact while no thread allocates.
     #[must_use]
     pub fn structs_summary(&self) -> StructsSummary {
         let optimize_scan = self.tunables().get(Tunable::MbOptimizeScan);
@@ -203,7 +202,7 @@ impl Allocator {
     /// Recomputes the buddy of every loaded group, its hints and its listing.
     ///
     /// # Errors
-    /// The first contradiction, for the eyes of a developer.
+    /// The first contradiction, for developers.
     pub fn check(&self) -> Result<(), String> {
         self.table().check()
     }

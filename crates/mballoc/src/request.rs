@@ -1,5 +1,5 @@
-//! **Purpose.** What a caller asks for, and what that becomes: which kind of preallocation
-//! serves it, and how much is searched for.
+//! **Purpose.** A request for clusters, and its normalization: which kind of preallocation serves
+//! it, and how much is searched for.
 //!
 //! **Model.** Small files of one core share a locality group, so that they end up side by side;
 //! larger ones stream, each with a preallocation of its own as long as the size class of the file.
@@ -18,7 +18,7 @@ use crate::tunables::{Tunable, Tunables};
 /// What the clusters are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The content of a regular file.
+    /// Data of a regular file.
     Data,
     /// Anything else: directories, tree blocks, xattr blocks. Neither preallocated nor trimmed.
     Metadata,
@@ -27,11 +27,11 @@ pub enum Content {
 /// How much is searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizing {
-    /// As much as a file of this size is likely to need.
+    /// The size class of the file: as much as it is likely to need.
     Normalize,
-    /// What is asked for (fallocate, the tail of a closed file).
+    /// The requested length (fallocate, the tail of a closed file).
     Exact,
-    /// What is asked for, at the goal or not at all.
+    /// The requested length, at the goal or not at all.
     GoalOnly,
 }
 
@@ -47,17 +47,16 @@ pub enum Reach {
 /// Whether the file is likely to grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// Somebody has it open for writing.
+    /// The file is open for writing.
     Open,
-    /// Nobody has: what it has now is all it will have.
+    /// The file is not open for writing: it will not grow.
     Closed,
 }
 
 /// An extent of the file beside the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// A cluster of the file that is mapped: the last one before the request, or the first one
-    /// behind it.
+    /// A mapped cluster of the file: the last one before the request, or the first one after it.
     pub logical: LogicalCluster,
     /// The block at which that cluster lies.
     pub block: PhysBlock,
@@ -70,24 +69,24 @@ pub struct Request {
     pub inode: InodeNr,
     /// The first cluster of the file that is to be mapped.
     pub logical: LogicalCluster,
-    /// How many; the answer may be shorter, but not below `min_len`.
+    /// The number of clusters; the claim may be shorter, but not below `min_len`.
     pub len: ClusterCount,
-    /// The shortest answer that is of use; more than 1 asks for contiguous clusters.
+    /// The shortest claim that is of use; more than 1 requires contiguous clusters.
     pub min_len: ClusterCount,
-    /// Answers start at a multiple of so many clusters from the start of the file system, for
+    /// The claim starts at a multiple of this many clusters from the start of the file system, for
     /// atomic writes; a power of two.
     pub align: ClusterCount,
-    /// Where the caller would like it.
+    /// The preferred block.
     pub goal: PhysBlock,
-    /// The mapped cluster before `logical` that is nearest to it.
+    /// The nearest mapped cluster before `logical`.
     pub left: Option<Neighbour>,
-    /// The mapped cluster behind the request that is nearest to it.
+    /// The nearest mapped cluster after the request.
     pub right: Option<Neighbour>,
-    /// What it is for.
+    /// What the clusters are for.
     pub content: Content,
     /// How much is searched for.
     pub sizing: Sizing,
-    /// Which block numbers will do.
+    /// Which block numbers the file can hold.
     pub reach: Reach,
     /// Whether the file is open for writing.
     pub writers: Writers,
@@ -96,7 +95,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request for `len` clusters of data at `logical`, with nothing special about it.
+    /// A request for `len` clusters of data at `logical`, with default options.
     #[must_use]
     pub fn data(
         inode: InodeNr,
@@ -146,7 +145,7 @@ impl Request {
     }
 }
 
-/// Who provides.
+/// What serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provider {
     /// A search for exactly the request.
@@ -179,17 +178,17 @@ pub(crate) fn provider(request: &Request, tunables: &Tunables) -> Provider {
     }
 }
 
-/// A part of the file that is searched for as one piece.
+/// A normalized request: the part of the file for which one contiguous run is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Its first cluster; not behind the request's.
+    /// Its first cluster; not after the request's.
     pub(crate) start: u32,
-    /// Its length; it ends behind the request's start.
+    /// Its length; it ends after the request's start.
     pub(crate) len: u32,
 }
 
-/// The window that a file of this size deserves, between its mapped neighbours and within
-/// `free`, the part of the file around the request that no preallocation covers.
+/// Normalizes a request: returns the window of the file's size class, between its mapped neighbours
+/// and within `free`, the part of the file around the request that no preallocation covers.
 pub(crate) fn normalize(
     request: &Request,
     geometry: &Geometry,
@@ -197,8 +196,8 @@ pub(crate) fn normalize(
 ) -> Window {
     let (start, len) = size_class(request, geometry);
     let per_group = geometry.clusters_per_group();
-    // In groups smaller than the alignment of the class the window must not begin further from
-    // the request than a group is long.
+    // If groups are smaller than the alignment of the class, the window must not begin more than a
+    // group's length before the request.
     let logical = request.logical.0;
     let start = start.max(logical - logical % per_group);
     let end = start.saturating_add(len);
@@ -207,7 +206,7 @@ pub(crate) fn normalize(
         .map_or(0, |left| left.logical.0.saturating_add(1));
     let right = request.right.map_or(u32::MAX, |right| right.logical.0);
     let start = start.max(left).max(free.start).min(logical);
-    // What is asked for is part of the window, unless the class is one of fixed pieces.
+    // The window covers the request, unless the class has a fixed length that is shorter.
     let end = end
         .min(right)
         .min(free.end)

@@ -1,16 +1,16 @@
-//! **Purpose.** The largest free extent of a group, always exact, and the first free extent of a
-//! given length, both without walking over the extents.
+//! **Purpose.** Finds the largest free extent of a group, and the first free extent of a given
+//! length, both exactly and without walking over the extents.
 //!
 //! **Model.** A binary tree over the group's bitmap (1 = used) whose leaves cover 512 clusters
-//! each, a cache line of the bitmap. A node knows of its span: the free clusters at its front, the
-//! free clusters at its end, and the longest free run in it. The root's longest run is the largest
+//! each, a cache line of the bitmap. A node holds three lengths for its span: the free clusters at
+//! its front, those at its end, and its longest free run. The root's longest run is the largest
 //! free extent of the group. A search for `len` enters only nodes in which the run can begin.
 //!
-//! The tree is brought up to date when it is asked: a run that is claimed and soon freed again, or
-//! claimed piece by piece, is gone through once or not at all.
+//! The tree is brought up to date when it is queried: a run that is claimed and soon freed again,
+//! or claimed piece by piece, costs one update or none.
 //!
-//! **Invariants.** Each node is the combination of the bits below it, but for those above the few
-//! leaves in `stale`. Clusters past the end of the group count as used.
+//! **Invariants.** Each node is computed from the bits below it, except those above the few leaves
+//! in `stale`. Clusters past the end of the group count as used.
 //!
 //! **References.** Nothing in ext4 corresponds to it: ext4 knows the largest buddy, which may be
 //! a quarter of the largest extent, and finds the rest by scanning. This tree costs 1.5 KiB a
@@ -33,7 +33,7 @@ struct Node {
 }
 
 impl Node {
-    /// What a leaf is for its bits.
+    /// The leaf of some bits.
     fn of_bits(bits: &[u64]) -> Self {
         let mut node = Self::default();
         let mut only_free = true;
@@ -51,7 +51,7 @@ impl Node {
             }
             node.longest = node.longest.max(run);
             carry = word.leading_zeros();
-            // Seldom can a run inside of the word be the longest, and never if it has none.
+            // A run inside the word is seldom the longest; compute it only if it can be.
             if word != u64::MAX && word.count_zeros() > node.longest.max(carry) {
                 node.longest = node.longest.max(longest_ones(!word));
             }
@@ -64,7 +64,7 @@ impl Node {
         node
     }
 
-    /// What two nodes of `width` clusters each make side by side.
+    /// The node above two nodes of `width` clusters each.
     fn join(left: &Self, right: &Self, width: u32) -> Self {
         let past = |own: u32, beyond: u32| if own == width { width + beyond } else { own };
         Self {
@@ -77,7 +77,7 @@ impl Node {
     }
 }
 
-/// The most ones that stand side by side in a word, at most 63, by doubling and bisecting.
+/// The length of the longest run of ones in a word, at most 63, by doubling and bisecting.
 fn longest_ones(word: u64) -> u32 {
     // `starts[k]` has the bits at which a run of 2^k ones begins.
     let mut starts = [word; 6];
@@ -106,13 +106,13 @@ pub struct RunTree {
 }
 
 const ROOT: u32 = 1;
-/// Leaves that may be behind; with more, a change brings the tree up to date, so that nobody who
-/// asks pays for many.
-const MOST_STALE: u32 = 4;
+/// The most stale leaves: a change that would make more brings the tree up to date first, so that
+/// no query pays for many.
+const MAX_STALE: u32 = 4;
 
 impl RunTree {
-    /// Bits that a bitmap of `clusters` clusters must have, so that the tree is complete: a power
-    /// of two.
+    /// The number of bits that a bitmap of `clusters` clusters must have for a complete tree: a
+    /// power of two.
     #[must_use]
     pub fn leaf_clusters(clusters: u32) -> u32 {
         clusters.next_power_of_two().max(LEAF)
@@ -141,7 +141,7 @@ impl RunTree {
             return;
         }
         let both = self.stale.start.min(leaves.start)..self.stale.end.max(leaves.end);
-        if both.end - both.start <= MOST_STALE {
+        if both.end - both.start <= MAX_STALE {
             self.stale = both;
         } else {
             self.refresh(bits);
@@ -149,7 +149,7 @@ impl RunTree {
         }
     }
 
-    /// Brings the tree up to date; `bits` are those that it is the tree of.
+    /// Brings the tree up to date with `bits`, its bitmap.
     pub fn refresh(&mut self, bits: &[u64]) {
         let stale = std::mem::take(&mut self.stale);
         if stale.is_empty() {
@@ -177,7 +177,7 @@ impl RunTree {
         }
     }
 
-    /// Replaces a node; whether by another one.
+    /// Replaces a node; returns whether it has changed.
     fn replace(&mut self, i: u32, node: Node) -> bool {
         std::mem::replace(&mut self.nodes[i as usize], node) != node
     }
@@ -189,8 +189,8 @@ impl RunTree {
         self.nodes[ROOT as usize].longest
     }
 
-    /// The first offset from `from` on at which `len` clusters are free, if the tree is up to
-    /// date; `bits` are those that it is the tree of, and `len` is not 0.
+    /// The first offset from `from` on at which `len` clusters are free. The tree must be up to
+    /// date with `bits`, its bitmap, and `len` must not be 0.
     #[must_use]
     pub fn first_fit(&self, bits: &[u64], from: u32, len: u32) -> Option<u32> {
         debug_assert!(self.stale.is_empty());
@@ -205,7 +205,7 @@ impl RunTree {
     }
 }
 
-/// A search from the left to the right; `carry` is the free run that ends where it is now.
+/// A search from left to right; `carry` is the length of the free run that ends at its position.
 struct Search<'a> {
     tree: &'a RunTree,
     bits: &'a [u64],
@@ -215,7 +215,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Goes through node `i`, which covers `width` clusters from `start` on.
+    /// Searches node `i`, which covers `width` clusters from `start` on.
     fn enter(&mut self, i: u32, start: u32, width: u32) -> Option<u32> {
         if start + width <= self.from {
             return None;

@@ -1,29 +1,30 @@
-//! **Purpose.** One search: from what is wanted to a claimed run, by asking the indexes.
+//! **Purpose.** The search for free clusters: finds a group by criteria over the indexes, and
+//! claims a run in it.
 //!
-//! **Not here.** Preallocations and tokens, which come before and after ([`crate::Allocator`]);
-//! the criteria of ext4 as they are, for comparison ([`crate::reference`]).
+//! **Not here.** Preallocations and tokens ([`crate::Allocator`]); ext4's own search, which
+//! tunables select for comparison ([`crate::ext4_scan`]).
 //!
-//! **Model.** First the goal, then the stream goal, then the goal's group, then the ladder. Each
-//! criterion is a question to one family of bins, and the answers are groups in the order in which
-//! they are to be looked at; a group that fits is locked, asked again, and the run is claimed under
-//! the same lock.
+//! **Model.** First the goal, then the stream goal, then the goal's group, then the criteria in
+//! turn. Each criterion is a lookup in one family of bins, which yields groups in the order in
+//! which they are to be tried. A group that fits is locked and tested again, and the run is claimed
+//! under the same lock.
 //!
-//! | criterion | question | takes |
+//! | criterion | groups looked up | takes |
 //! |---|---|---|
 //! | Power2Aligned | a free buddy of that order or above | the first such buddy |
-//! | GoalLenFast | a largest extent in the bins that surely fit; then groups ready without I/O | the first fit |
+//! | GoalLenFast | a largest extent in the bins that surely fit; then groups that need no I/O | the first fit |
 //! | GoalLenSlow | the one bin whose groups may fit; then a group whose bitmap must be read | the first fit |
 //! | BestAvailLen | the highest bin below, down to the trim limit (data only) | the longest |
-//! | AnyFree | the highest bin at all; a bitmap is read before crumbs are taken | the longest |
+//! | AnyFree | the highest bin of all; a bitmap is read before short runs are taken | the longest |
 //!
-//! GoalLenSlow comes before BestAvailLen, the reverse of ext4's order: there it walks over all
-//! groups, so trimming is the lesser evil; here it is one question, so nothing is trimmed while
-//! any group has the whole length.
+//! GoalLenSlow comes before BestAvailLen, the reverse of ext4's order: in ext4 it walks over all
+//! groups, so trimming is cheaper; here it is one lookup, so no request is trimmed while any group
+//! has the whole length.
 //!
-//! **Invariants.** A search that returns nothing has looked, with patience, at every group
-//! ([`Search::exact_pass`]); it is the only walk, and it is counted.
+//! **Invariants.** A search that returns nothing has locked and tested every group
+//! ([`Search::exact_pass`]). That is the only walk over all groups, and it is counted.
 //!
-//! **Locking.** Group locks, one at a time. A busy group is passed by, except at the goal, where
+//! **Locking.** Group locks, one at a time. A busy group is skipped, except at the goal, where
 //! waiting a microsecond is better than splitting a file, in AnyFree and in the exact pass.
 
 use std::ops::Range;
@@ -45,26 +46,26 @@ use crate::table::{GroupState, GroupTable, Patience};
 use crate::tunables::Tunable;
 use crate::words;
 
-/// What is searched for; all lengths in clusters.
+/// The parameters of a search; all lengths in clusters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
-    /// The length that would be best.
+    /// The goal length.
     pub(crate) len: u32,
-    /// What the caller asked for: `len` may be trimmed to it without loss.
+    /// The length of the caller's request; `len` may be trimmed to it without loss.
     pub(crate) asked: u32,
-    /// Whether `len` is what the request is for, no more and no less.
+    /// Whether `len` is exactly the length of the request.
     pub(crate) is_request: bool,
-    /// The least length of use.
+    /// The shortest length that the caller can use.
     pub(crate) min_len: u32,
-    /// Runs start at a multiple of it, counted from the file system's first cluster.
+    /// Runs start at a multiple of this, counted from the file system's first cluster.
     pub(crate) align: u32,
-    /// More than 1: starts at multiples of it are preferred, for whole stripes of an array.
+    /// If more than 1, starts at multiples of this are preferred, for whole stripes of an array.
     pub(crate) stripe: u32,
-    /// Groups from here on are out of reach.
+    /// The first group that must not be used.
     pub(crate) limit: u32,
-    /// Whether it is file data.
+    /// Whether the clusters are for file data.
     pub(crate) is_data: bool,
-    /// Where to begin.
+    /// The goal: group, and offset in it.
     pub(crate) goal: (GroupNr, u32),
     /// Whether to try the goal itself: it would continue an extent.
     pub(crate) try_goal: bool,
@@ -74,7 +75,7 @@ pub(crate) struct Want {
     pub(crate) stream: Option<Slot>,
 }
 
-/// A search under way.
+/// A search in progress.
 pub(crate) struct Search<'a> {
     pub(crate) table: &'a GroupTable,
     pub(crate) streams: &'a StreamGoals,
@@ -82,27 +83,27 @@ pub(crate) struct Search<'a> {
     pub(crate) core: CoreNr,
     pub(crate) want: Want,
     pub(crate) tally: &'a mut Tally,
-    /// Groups looked at in the ladder.
+    /// Groups tried by the criteria.
     pub(crate) looks: u64,
     /// Those of them that did not fit.
     pub(crate) misses: u32,
-    /// How it was answered, if not by the ladder.
+    /// How the request was answered, if not by a criterion.
     pub(crate) hit: Option<Hit>,
 }
 
-/// What a group must have.
+/// The free space that a group must have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Need {
     /// A free buddy of this order.
     Order(u32),
     /// A free extent of this length, aligned as wanted.
     Extent(u32),
-    /// Its longest free extent, of at least the first and at most the second length.
+    /// Any free extent of at least the first length; the longest is taken, up to the second.
     Longest(u32, u32),
 }
 
 impl Need {
-    /// Whether a group with these figures can serve; alignment is seen under the lock.
+    /// Whether a group with this free space can serve; alignment is tested under the lock.
     fn met_by(self, fitness: &Fitness) -> bool {
         fitness.free > 0
             && match self {
@@ -112,37 +113,36 @@ impl Need {
     }
 }
 
-/// What came of a look at a group.
+/// The result of trying a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum Tried {
     Claimed(Run),
-    /// It does not have what is needed.
+    /// It does not have the free space needed.
     Unfit,
-    /// Somebody holds its lock.
+    /// Another thread holds its lock.
     Busy,
 }
 
-/// Groups of one criterion that turn out not to fit, because they are listed too high, before the
-/// next criterion is asked. GoalLenSlow asks the one bin that holds groups above and below the
-/// length, and takes the first for an answer.
-const MOST_UNFIT: u32 = 2;
-/// Busy groups that one criterion passes by before the next is asked.
-const MOST_BUSY: u32 = 8;
-/// Groups in which other streams go on that one criterion passes by before it takes the first of
-/// them after all: all of them, unless there are more cores than anybody has. A stream is in one
+/// After this many groups that turn out not to fit, because they are listed too high, the search
+/// goes on to the next criterion. GoalLenSlow, whose bin holds groups above and below the length,
+/// gives up after one.
+const MAX_UNFIT: u32 = 2;
+/// After this many busy groups the search goes on to the next criterion.
+const MAX_BUSY: u32 = 8;
+/// Groups in use by other streams that one criterion skips before it takes the first of them after
+/// all. Each stream is in one group, so up to this many cores all such groups are skipped.
+const MAX_OTHER_STREAMS: u32 = 256;
+/// Groups reserved for metadata that Power2Aligned skips before it leaves each bin in which it
+/// meets another one. Where little else is free, a bin may hold only these, one for each flex
 /// group.
-const MOST_ANOTHERS: u32 = 256;
-/// Groups kept for metadata that Power2Aligned passes by before it leaves each bin in which it
-/// meets another: where little else is free, a bin may hold nothing but these, one for each flex
-/// group.
-const MOST_KEPT: u32 = 8;
-/// Requests for fewer clusters do not go back to what their stream left free.
-const LEAST_GOING_BACK: u32 = 128;
-/// Bitmaps that one criterion reads and waits for before the next is asked.
-const MOST_READS: u32 = 1;
+const MAX_METADATA_GROUPS: u32 = 8;
+/// The shortest request that starts at the beginning of the free run before its stream goal.
+const MIN_LEN_TO_GO_BACK: u32 = 128;
+/// Bitmaps that one criterion reads and waits for before the search goes on to the next.
+const MAX_READS: u32 = 1;
 
 impl<'a> Search<'a> {
-    /// Finds and claims a run; `None` if no group has one, seen by an exact pass.
+    /// Finds and claims a run; `None` if an exact pass found none in any group.
     pub(crate) fn run(&mut self) -> Result<Option<Run>, Error> {
         if self.want.try_goal
             && let Some(run) = self.at_goal()?
@@ -164,7 +164,7 @@ impl<'a> Search<'a> {
                 self.read_ahead();
                 self.indexed()?
             }
-            (sets, _) => self.by_reference(sets)?,
+            (sets, _) => self.ext4_criteria(sets)?,
         };
         if found.is_none() {
             found = self.exact_pass()?;
@@ -183,7 +183,8 @@ impl<'a> Search<'a> {
         self.table.shared.tunables.get(tunable)
     }
 
-    /// Reads bitmaps of the goal's flex group ahead. Before 2026 that was never over.
+    /// Reads bitmaps of the goal's flex group ahead, until all groups are loaded. With
+    /// `mb_prefetch_locked`, as in ext4 before 2026, it never stops.
     fn read_ahead(&mut self) {
         let is_over = self.table.absent() == 0;
         if is_over && self.tunable(Tunable::MbPrefetchLocked) == 0 {
@@ -198,7 +199,7 @@ impl<'a> Search<'a> {
         );
     }
 
-    /// The run at the goal, if it is whole; a shorter one when nothing else is allowed.
+    /// Claims the run at the goal if it has the full length; for a goal-only request a shorter one.
     fn at_goal(&mut self) -> Result<Option<Run>, Error> {
         let (group, offset) = self.want.goal;
         if group.0 >= self.want.limit || !self.is_aligned(group, offset) {
@@ -219,8 +220,8 @@ impl<'a> Search<'a> {
         Ok((got >= enough).then(|| self.claim_hit(&mut locked, Quick::Goal, offset, got)))
     }
 
-    /// Claims what answers the search without the ladder. If that is all there is to it, the group
-    /// counts the request.
+    /// Claims a run found without the criteria. If the request is complete with it and nothing else
+    /// was counted, the group counts the request.
     fn claim_hit(
         &mut self,
         locked: &mut LockedGroup<'_>,
@@ -236,7 +237,7 @@ impl<'a> Search<'a> {
         locked.claim(start, len)
     }
 
-    /// A run behind the last one of this stream, in the same group.
+    /// Claims a run after the last one of this stream, in the same group.
     fn at_stream_goal(&mut self, slot: Slot) -> Option<Run> {
         let (group, offset) = self.streams.get(slot);
         self.want.goal = (group, offset.0);
@@ -251,8 +252,9 @@ impl<'a> Search<'a> {
             self.tally[Count::BusyGroups] += 1;
             return None;
         };
-        if len >= LEAST_GOING_BACK {
-            // What is free behind it has most likely been its own, and lies in warm memory.
+        if len >= MIN_LEN_TO_GO_BACK {
+            // A free run right before the goal was most likely this stream's own, and its bitmap
+            // words are still in the cache.
             let back = words::clear_before(locked.buddy().bits(), offset.0);
             self.want.goal = (group, back);
         }
@@ -263,7 +265,8 @@ impl<'a> Search<'a> {
         Some(run)
     }
 
-    /// The goal's group, whatever the indexes prefer: files of one directory stay together.
+    /// Tries the goal's group, whatever the indexes prefer, so that files of one directory stay
+    /// together.
     fn in_goal_group(&mut self) -> Result<Option<Run>, Error> {
         let group = self.want.goal.0;
         let (criterion, need) = match self.power_of_two() {
@@ -280,26 +283,27 @@ impl<'a> Search<'a> {
             }
             _ => return Ok(None),
         }
-        let Look::Claimed(run) = self.look(criterion, group, need) else {
+        let Tried::Claimed(run) = self.try_group(criterion, group, need) else {
             return Ok(None);
         };
         self.tally[(criterion, CriterionCount::Hits)] += 1;
         Ok(Some(run))
     }
 
-    /// The ladder over the indexes.
+    /// Tries the criteria in turn over the indexes.
     fn indexed(&mut self) -> Result<Option<Run>, Error> {
         if let Some(run) = self.in_goal_group()? {
             return Ok(Some(run));
         }
         if let Some(order) = self.power_of_two()
-            && let Some(run) = self.ask(Criterion::Power2Aligned, Self::power2_aligned, order)?
+            && let Some(run) =
+                self.try_criterion(Criterion::Power2Aligned, Self::power2_aligned, order)?
         {
             self.tally[Count::TwoOrderHits] += 1;
             return Ok(Some(run));
         }
         let len = self.want.len;
-        let ladder: [(Criterion, Question<'a>, bool); 4] = [
+        let criteria: [(Criterion, Lookup<'a>, bool); 4] = [
             (
                 Criterion::GoalLenFast,
                 Self::goal_len_fast,
@@ -317,21 +321,22 @@ impl<'a> Search<'a> {
             ),
             (Criterion::AnyFree, Self::any_free, true),
         ];
-        for (criterion, question, applies) in ladder {
-            if applies && let Some(run) = self.ask(criterion, question, len)? {
+        for (criterion, lookup, applies) in criteria {
+            if applies && let Some(run) = self.try_criterion(criterion, lookup, len)? {
                 return Ok(Some(run));
             }
         }
         Ok(None)
     }
 
-    fn ask(
+    /// Tries one criterion, and counts the result.
+    fn try_criterion(
         &mut self,
         criterion: Criterion,
-        question: Question<'a>,
+        lookup: Lookup<'a>,
         arg: u32,
     ) -> Result<Option<Run>, Error> {
-        let found = question(self, arg)?;
+        let found = lookup(self, arg)?;
         let count = if found.is_some() {
             CriterionCount::Hits
         } else {
@@ -341,7 +346,8 @@ impl<'a> Search<'a> {
         Ok(found)
     }
 
-    /// The order to ask the buddy for, if the length is a power of two that is worth it.
+    /// The order of the buddy to look for, if the length is a power of two of at least
+    /// `mb_order2_req`.
     pub(crate) fn power_of_two(&self) -> Option<u32> {
         let len = self.want.len;
         let order = floor_log2(len);
@@ -428,8 +434,7 @@ impl<'a> Search<'a> {
         let index = &self.table.shared.index;
         let any_absent = self.table.absent() > 0;
         let asked = self.want.asked.min(len).max(self.want.min_len);
-        // While there are bitmaps that nobody has seen, one of them is likely to have more than
-        // crumbs.
+        // As long as some bitmaps are not loaded, one of them is likely to have a longer run.
         let first = if any_absent { asked } else { self.want.min_len };
         for least in [first, self.want.min_len] {
             let need = Need::Longest(least, len);
@@ -460,7 +465,7 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// Looks at the groups that some bins name until one serves.
+    /// Tries the groups of some bins until a run is claimed in one.
     pub(crate) fn walk(
         &mut self,
         criterion: Criterion,
@@ -470,27 +475,27 @@ impl<'a> Search<'a> {
         need: Need,
     ) -> Result<Option<Run>, Error> {
         let (mut unfit, mut busy, mut reads, mut others, mut kept) = (0, 0, 0, 0, 0);
-        // The first of those where other streams go on, in case that there is nothing else.
-        let mut anothers = None;
+        // The first group in use by another stream, in case that there is no other.
+        let mut first_other = None;
         let mut walk = family.walk(bins, direction, self.want.goal.0, self.limit());
         while let Some(group) = walk.next() {
             if criterion == Criterion::Power2Aligned && self.is_kept_for_metadata(group) {
                 kept += 1;
-                if kept >= MOST_KEPT {
+                if kept >= MAX_METADATA_GROUPS {
                     walk.leave_bin();
                 }
                 continue;
             }
-            if self.is_anothers(group) {
-                anothers = anothers.or(Some(group));
+            if self.is_of_other_stream(group) {
+                first_other = first_other.or(Some(group));
                 others += 1;
-                if others == MOST_ANOTHERS {
+                if others == MAX_OTHER_STREAMS {
                     break;
                 }
                 continue;
             }
             if self.table.state(group) == GroupState::Absent {
-                if reads == MOST_READS {
+                if reads == MAX_READS {
                     return Ok(None);
                 }
                 reads += 1;
@@ -500,35 +505,35 @@ impl<'a> Search<'a> {
                 // Another thread is loading it, or found it unusable.
                 continue;
             }
-            match self.look(criterion, group, need) {
-                Look::Claimed(run) => return Ok(Some(run)),
-                Look::Unfit => unfit += 1,
-                Look::Busy => busy += 1,
+            match self.try_group(criterion, group, need) {
+                Tried::Claimed(run) => return Ok(Some(run)),
+                Tried::Unfit => unfit += 1,
+                Tried::Busy => busy += 1,
             }
             let is_guess = criterion == Criterion::GoalLenSlow && unfit > 0;
-            if is_guess || unfit == MOST_UNFIT || busy == MOST_BUSY {
+            if is_guess || unfit == MAX_UNFIT || busy == MAX_BUSY {
                 break;
             }
         }
-        let Some(group) = anothers else {
+        let Some(group) = first_other else {
             return Ok(None);
         };
-        // A stream has its goal in a group from the beginning on, loaded or not.
-        if self.table.state(group) == GroupState::Absent && reads < MOST_READS {
+        // Stream goals are set when the allocator is made, so this group may not be loaded.
+        if self.table.state(group) == GroupState::Absent && reads < MAX_READS {
             self.table.load(group, Patience::Skip, self.tally)?;
         }
         if self.table.state(group) != GroupState::Loaded {
             return Ok(None);
         }
-        match self.look(criterion, group, need) {
-            Look::Claimed(run) => Ok(Some(run)),
-            Look::Unfit | Look::Busy => Ok(None),
+        match self.try_group(criterion, group, need) {
+            Tried::Claimed(run) => Ok(Some(run)),
+            Tried::Unfit | Tried::Busy => Ok(None),
         }
     }
 
-    /// Whether another stream goes on in a group. Two in one group would go on in it side by side
-    /// for as long as it lasts, each taking its lock and its bits from the other.
-    fn is_anothers(&self, group: GroupNr) -> bool {
+    /// Whether another stream has its goal in a group. Two streams in one group would compete for
+    /// its lock and its bitmap's cache lines until it is full.
+    fn is_of_other_stream(&self, group: GroupNr) -> bool {
         let Some(own) = self.want.stream else {
             return false;
         };
@@ -540,15 +545,15 @@ impl<'a> Search<'a> {
         self.want.limit.min(self.table.geometry.groups())
     }
 
-    /// The first group of a flex group holds the others' metadata; data in powers of two goes
-    /// elsewhere.
+    /// Whether a group is the first of its flex group, which holds the others' metadata; file data
+    /// in powers of two avoids it.
     pub(crate) fn is_kept_for_metadata(&self, group: GroupNr) -> bool {
         let flex = self.table.geometry.flex_groups();
         self.want.is_data && flex >= FLEX_WITH_METADATA_GROUP && group.0.is_multiple_of(flex)
     }
 
-    /// Looks at one group, and claims what is needed if it is there.
-    fn look(&mut self, criterion: Criterion, group: GroupNr, need: Need) -> Look {
+    /// Tries one group, and claims a run if it has one that meets the need.
+    fn try_group(&mut self, criterion: Criterion, group: GroupNr, need: Need) -> Tried {
         self.looks += 1;
         self.tally[(criterion, CriterionCount::GroupsConsidered)] += 1;
         let patience = if criterion == Criterion::AnyFree {
@@ -559,7 +564,7 @@ impl<'a> Search<'a> {
         let fits = need.met_by(&self.table.hints(group));
         let Some(mut locked) = self.table.lock(group, patience) else {
             self.tally[Count::BusyGroups] += 1;
-            return Look::Busy;
+            return Tried::Busy;
         };
         self.tally[Count::GroupsScanned] += 1;
         let found = if need.met_by(&locked.fitness()) {
@@ -571,17 +576,17 @@ impl<'a> Search<'a> {
             self.tally[Count::StaleHints] += u64::from(!fits);
             locked.settle(Settle::Stale);
             self.misses += 1;
-            return Look::Unfit;
+            return Tried::Unfit;
         };
         self.tally[(criterion, CriterionCount::ExtentsScanned)] += 1;
         if matches!(need, Need::Longest(..)) {
-            // The next to ask for the longest must not be sent here by what was taken now.
+            // The next search for the longest run must not be sent here for the one claimed now.
             locked.settle(Settle::AtOnce);
         }
-        Look::Claimed(locked.claim(start, len))
+        Tried::Claimed(locked.claim(start, len))
     }
 
-    /// Where in a group the need is met, and with how much.
+    /// Finds a run in a group that meets the need: its start and length.
     fn find_in(&self, locked: &mut LockedGroup<'_>, need: Need) -> Option<(u32, u32)> {
         match need {
             Need::Order(order) => Some((locked.buddy_mut().first_chunk(order)?, self.want.len)),
@@ -599,7 +604,7 @@ impl<'a> Search<'a> {
                     if let Some(start) = self.fit_from(locked, 0, len) {
                         return Some((start, len));
                     }
-                    // Alignment has cost something of the longest.
+                    // Alignment cuts off a part of the longest run.
                     len = len
                         .checked_sub(self.want.align)
                         .filter(|&len| len >= least.max(1))?;
@@ -608,7 +613,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fit that begins with a stripe. A group that has none may still have another.
+    /// The first fit that begins at a stripe, searching from an offset on and then from the start
+    /// of the group.
     fn stripe_fit(&self, locked: &mut LockedGroup<'_>, from: u32, len: u32) -> Option<u32> {
         let stripe = self.want.stripe;
         if stripe <= 1 {
@@ -618,7 +624,8 @@ impl<'a> Search<'a> {
         behind.or_else(|| self.aligned_fit(locked, 0, len, stripe))
     }
 
-    /// The first fit, aligned as wanted, from an offset on, else from the start of the group on.
+    /// The first fit with the alignment wanted, from an offset on, else from the start of the
+    /// group.
     fn fit_from(&self, locked: &mut LockedGroup<'_>, from: u32, len: u32) -> Option<u32> {
         let align = self.want.align;
         let behind = self.aligned_fit(locked, from, len, align);
@@ -653,7 +660,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Clusters from here to the next multiple of `align` clusters of the file system.
+    /// The distance in clusters from an offset to the next multiple of `align` clusters of the file
+    /// system.
     pub(crate) fn misalignment(&self, group: GroupNr, offset: u32, align: u32) -> u32 {
         if align == 1 {
             return 0;
@@ -673,8 +681,8 @@ impl<'a> Search<'a> {
         self.misalignment(group, offset, self.want.align) == 0
     }
 
-    /// Looks at every group within reach, loading and waiting, for the first that has the least
-    /// length; takes as much as there is of what is wanted.
+    /// Tries every group below the limit, loading its bitmap and waiting for its lock; claims the
+    /// longest run of the first group that has the minimum length.
     fn exact_pass(&mut self) -> Result<Option<Run>, Error> {
         self.tally[Count::ExactPasses] += 1;
         let goal = self.want.goal.0.0;
@@ -694,7 +702,7 @@ impl<'a> Search<'a> {
                         return Ok(Some(locked.claim(start, len)));
                     }
                 }
-                // One group less; the file system has been told.
+                // The group is unusable; loading it has reported that.
                 Err(Error::Group { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -703,7 +711,8 @@ impl<'a> Search<'a> {
     }
 }
 
-type Question<'a> = fn(&mut Search<'a>, u32) -> Result<Option<Run>, Error>;
+/// The lookup of one criterion: by an order for Power2Aligned, by a length for the others.
+type Lookup<'a> = fn(&mut Search<'a>, u32) -> Result<Option<Run>, Error>;
 
 fn ceil_log2(value: u32) -> u32 {
     floor_log2(value) + u32::from(!value.is_power_of_two())

@@ -1,42 +1,43 @@
-//! **Purpose.** What a request means that is refused for lack of space, and how its caller waits
-//! for space that is coming.
+//! **Purpose.** Running out of space: decides whether a request that finds too few tokens fails or
+//! has to wait, and lets one thread wait for space that is becoming free.
 //!
-//! **Not here.** Making commits and ending grace periods, and the order in which threads are served
-//! that are short of space: the file system does that.
+//! **Not here.** Committing, ending grace periods, and the order in which threads that are short of
+//! space are served: the file system does that.
 //!
-//! **Model.** A cluster that is not in use is in one of these states; the arrows are what makes it
-//! go on:
+//! **Model.** A cluster that is not in use is in one of these states; an arrow is labelled with the
+//! event that moves the cluster on:
 //!
 //! ```text
-//! freed, waits in its group --commit durable, quiet clock--> due --> told to the device
-//!                                                             |       (mounts that do so) --.
-//!                                                             v                             v
-//!      reservation of a request  <-- taken --  token of a core, of a pool, or kept for a thread
+//! freed, pending in its group --commit durable, grace period over--> due --> being discarded
+//!                                                                     |      (mounts that discard)
+//!                                                                     v              v
+//!       reservation of a request  <-- taken --  token of a core, of a pool, or kept for a thread
 //! ```
 //!
 //! A preallocated cluster has its token with the cores: it can always be taken from its owner. So
-//! [`Allocator::reserve`] decides alone whether there is space, by counting the clusters in all of
-//! these states but the last. A request that holds tokens finds clusters for them, and if others
-//! move them about, it looks again.
+//! [`Allocator::reserve`] alone decides whether there is space, by counting the clusters in all of
+//! these states but the last. A request that holds tokens always finds clusters; if concurrent
+//! requests move them, it searches again.
 //!
 //! **Invariants.**
-//! - `reserve` returns [`Error::NoSpace`] only if there was a moment during the call at which
-//!   tokens, waiting clusters and those of which the device was being told, without what the pools
-//!   get first, were fewer than what was asked for. Proof: [`Tokens::take_counting`] closes the
-//!   tokens of all cores at some moment; clusters that are not in use go only forward from then on,
-//!   and not beyond tokens. They are counted in the order in which they go: those that wait, under
-//!   the lock of each group; those that are told, which are entered under the same lock; tokens at
-//!   the end. The token of a cluster is added under the lock under which the cluster stops waiting,
-//!   before the group leaves the set of those that are visited, and before the cluster stops being
-//!   told. So each cluster that was there at the beginning is met at least once. One that is freed
-//!   during the count may be missed: then the request came before the free.
-//! - Nobody sleeps for ever in [`Allocator::wait_for_quiet`]: the sleeper enters itself with the
-//!   [`Bell`], then reads what it waits for; whoever changes that rings the bell afterwards. Both
-//!   sides write first and read second, with a full fence between, so at least one sees the other.
-//!   If nobody comes to ring, since a reader does not end, the sleep ends at its deadline.
+//! - `reserve` returns [`Error::NoSpace`] only if at one moment during the call the tokens, the
+//!   pending clusters and those being discarded, less those that go to the pools first, were fewer
+//!   than requested. Proof: [`Tokens::take_counting`] closes the tokens of all cores at one moment.
+//!   From then on clusters only move along the arrows, and not past the tokens. They are counted in
+//!   that order: pending ones under the lock of each group; then those being discarded, which
+//!   become so under the same lock; then tokens. The token of a cluster is added under the lock
+//!   under which the cluster stops being pending, before the group leaves the set of groups to
+//!   visit, and before the cluster stops being discarded. So each cluster that was free at that
+//!   moment is counted at least once. A cluster that is freed during the count may be missed: then
+//!   the request came before the free.
+//! - No thread sleeps for ever in [`Allocator::wait_for_grace_period`]: it registers itself as the
+//!   `Waiter`, then reads the state that it waits for; a thread that changes the state wakes the
+//!   waiter afterwards. Both sides write first and read second, with a full fence between, so at
+//!   least one sees the other. If a reader does not end and no wake-up comes, the wait ends at its
+//!   deadline.
 //!
 //! **Locking.** Counting takes the slow lock of the tokens, and the locks of groups one by one
-//! under it. The bell takes no lock: it is rung by destructors of values that readers keep alive.
+//! under it. Waking takes no lock: destructors of values that readers keep alive call it.
 //!
 //! [`Tokens::take_counting`]: crate::tokens::Tokens::take_counting
 
@@ -51,60 +52,60 @@ use crate::error::Error;
 use crate::pending::{Stamp, Waiting};
 use crate::tokens::{Privilege, Reservation};
 
-/// Clusters of which the device is being told: they belong to nobody, and come back.
+/// Clusters that are being discarded: claimed until the discard has completed, then free again.
 #[derive(Debug, Default)]
-pub(crate) struct Telling {
-    now: AtomicU64,
-    /// How often some of them have come back.
-    ended: AtomicU64,
+pub(crate) struct Discards {
+    in_flight: AtomicU64,
+    /// The number of discards that have completed.
+    completed: AtomicU64,
 }
 
-impl Telling {
-    /// Some are going to be told. Precedes taking their tokens, or follows their waiting under the
-    /// lock of their group.
+impl Discards {
+    /// Counts clusters as being discarded: before their tokens are taken, or under the lock of
+    /// their group when they stop being pending.
     pub(crate) fn begin(&self, clusters: u64) {
-        self.now.fetch_add(clusters, Ordering::SeqCst);
+        self.in_flight.fetch_add(clusters, Ordering::SeqCst);
     }
 
-    /// Their tokens are back.
+    /// Ends what [`Discards::begin`] began, after the tokens have been returned.
     pub(crate) fn end(&self, clusters: u64) {
-        self.now.fetch_sub(clusters, Ordering::SeqCst);
-        self.ended.fetch_add(1, Ordering::SeqCst);
+        self.in_flight.fetch_sub(clusters, Ordering::SeqCst);
+        self.completed.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many.
+    /// The number of clusters being discarded.
     pub(crate) fn clusters(&self) -> u64 {
-        self.now.load(Ordering::SeqCst)
+        self.in_flight.load(Ordering::SeqCst)
     }
 }
 
-/// Wakes the one thread that sleeps until waiting clusters go on.
+/// The one thread that waits until clusters become free, if any does.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    sleeper: EpochCell<Thread>,
+pub(crate) struct Waiter {
+    thread: EpochCell<Thread>,
 }
 
-impl Bell {
-    /// Wakes who listens, after something has changed.
-    pub(crate) fn ring(&self) {
+impl Waiter {
+    /// Wakes the waiter; to be called after the state that it waits for has changed.
+    pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
-        if self.sleeper.is_empty() {
+        if self.thread.is_empty() {
             return;
         }
-        if let Some(thread) = self.sleeper.load(&epoch::pin()) {
+        if let Some(thread) = self.thread.load(&epoch::pin()) {
             thread.unpark();
         }
     }
 }
 
-/// A point in the telling of the device, to wait for what follows it.
+/// The number of completed discards at some moment, to wait for a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told(u64);
 
 impl Allocator {
-    /// As [`Allocator::reserve`], after too few tokens were found.
+    /// The slow path of [`Allocator::reserve`], after this core had too few tokens.
     #[cold]
-    pub(crate) fn reserve_or_tell(
+    pub(crate) fn reserve_slow(
         &self,
         clusters: u64,
         privilege: Privilege,
@@ -112,14 +113,14 @@ impl Allocator {
         self.release_due();
         let mut waiting = Waiting::default();
         let count = || {
-            waiting = self.table().on_the_way();
+            waiting = self.table().becoming_free();
             waiting.clusters
         };
         let tokens = &self.table().shared.tokens;
         let taken = tokens.take_counting(clusters, privilege, count);
         taken.map_err(|short| {
             let (wanted, available) = (short.wanted, short.available);
-            if short.in_sight < short.wanted {
+            if short.expected < short.wanted {
                 return Error::NoSpace { wanted, available };
             }
             Error::CommitFirst {
@@ -131,41 +132,48 @@ impl Allocator {
         })
     }
 
-    /// Keeps all clusters that are free, or become it, for requests of one thread, instead of the
-    /// one before; or ends that. Preallocations that exist are served from all the same.
+    /// Keeps all clusters that are free or become free for requests of `thread` alone, and of no
+    /// other thread any more; `None` ends that. Existing preallocations still serve every thread.
     pub fn favour(&self, thread: Option<ThreadId>) {
         self.table().shared.tokens.favour(thread);
     }
 
-    /// The last time that the device was told of something.
+    /// The number of discards completed so far.
     #[must_use]
     pub fn told(&self) -> Told {
-        Told(self.table().shared.telling.ended.load(Ordering::SeqCst))
+        Told(
+            self.table()
+                .shared
+                .discards
+                .completed
+                .load(Ordering::SeqCst),
+        )
     }
 
-    /// Lets the calling thread be woken by what [`Allocator::wait_for_quiet`] waits for, from now
-    /// on and instead of the one before; to be called first.
+    /// Registers the calling thread as the waiter, instead of any other: to be called before
+    /// [`Allocator::wait_for_grace_period`].
     pub fn listen(&self) {
         let thread = Box::new(thread::current());
-        self.table().shared.bell.sleeper.store(Some(thread));
+        self.table().shared.waiter.thread.store(Some(thread));
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeps until the quiet clock has reached `stamp`, and the device, if it is being told of
-    /// free clusters, has been told of some after `told`; or until `goes_on` says no, which is
-    /// asked whenever the thread is woken ([`Thread::unpark`]); or until `deadline`.
-    pub fn wait_for_quiet(
+    /// Sleeps until the grace period `stamp` has ended and, if discards are in flight, one has
+    /// completed after `told`; at the longest until `deadline`. Calls `may_continue` whenever the
+    /// thread is woken ([`Thread::unpark`]) and returns early if that says no.
+    pub fn wait_for_grace_period(
         &self,
-        (stamp, told): (Stamp, Told),
+        stamp: Stamp,
+        told: Told,
         deadline: Instant,
-        goes_on: impl Fn() -> bool,
+        may_continue: impl Fn() -> bool,
     ) {
         let shared = &self.table().shared;
         let is_over = || {
-            let is_told = shared.telling.clusters() == 0 || self.told() != told;
-            is_told && shared.clocks.is_quiet(stamp)
+            let is_discarded = shared.discards.clusters() == 0 || self.told() != told;
+            is_discarded && shared.clocks.has_ended(stamp)
         };
-        while !is_over() && goes_on() {
+        while !is_over() && may_continue() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -174,8 +182,8 @@ impl Allocator {
         }
     }
 
-    /// Wakes nobody any more.
+    /// Unregisters the waiter.
     pub fn stop_listening(&self) {
-        self.table().shared.bell.sleeper.store(None);
+        self.table().shared.waiter.thread.store(None);
     }
 }

@@ -1,23 +1,23 @@
-//! **Purpose.** Where bitmaps and descriptors come from: the file system's buffer cache, or the
-//! memory of the lab. The allocator knows no more of the disk than this.
+//! **Purpose.** The allocator's interface to block bitmaps and group descriptors. The file system
+//! implements it with its buffer cache, the lab with memory.
 
 use fourscore_ondisk::GroupNr;
 
 use crate::geometry::ClusterCount;
 
-/// Why a bitmap could not be read; the file system knows what it means.
+/// The reason why a bitmap could not be read, passed through to the file system.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How the bitmap of a group comes into being.
+/// Whether the bitmap of a group is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BitmapState {
     /// It is on disk.
     Written,
-    /// It was never written (`BLOCK_UNINIT`): it follows from the layout, without I/O.
+    /// It was never written (`BLOCK_UNINIT`): it is computed from the layout, without I/O.
     Uninit,
 }
 
-/// What the allocator needs of a group descriptor.
+/// The fields of a group descriptor that the allocator needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// `bg_free_blocks_count`, in clusters.
@@ -29,16 +29,16 @@ pub struct Descriptor {
 /// The bitmaps and descriptors of a file system.
 ///
 /// A bitmap that the allocator has loaded changes only by the [`crate::claim::Change`]s that the
-/// allocator hands out, so loading it again later finds the same state.
+/// allocator returns, so loading it again later finds the same state.
 pub trait GroupSource: Send + Sync {
     /// The descriptor of a group, from memory.
     fn descriptor(&self, group: GroupNr) -> Descriptor;
 
-    /// Fills `bitmap` with the group's block bitmap (1 = used, bit 0 of byte 0 first), reading
-    /// it if it is not in memory and making it up if it was never written.
+    /// Fills `bitmap` with the group's block bitmap (1 = used, bit 0 of byte 0 first). Reads it if
+    /// it is not in memory, and computes it if it was never written.
     ///
     /// # Errors
-    /// What the device said, or that the bitmap's checksum is wrong.
+    /// An error of the device, or a wrong checksum.
     fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), SourceError>;
 
     /// Starts to read the bitmaps of these groups in one batch and returns without waiting.

@@ -1,11 +1,11 @@
-//! **Purpose.** What the allocator counts, under the names of ext4's `mb_stats`.
+//! **Purpose.** The allocator's counters, under the names of ext4's `mb_stats`.
 //!
-//! **Model.** A request counts in a block of plain words of its own ([`Tally`]), made when there is
-//! something to count, and adds what is not zero to its core's block when it ends; the sums are
-//! taken when they are read. Requests that are answered in full without a search, nearly all of
-//! them, count as one word that the reader takes apart ([`Quick`]); and those answered at a goal
-//! count in the group they were answered in, under the lock that they hold anyway, where counting
-//! is an addition without a locked instruction. So counting is always on.
+//! **Model.** A request counts in plain words of its own ([`Tally`]), made when there is something
+//! to count, and adds the words that are not zero to its core's block when it ends; readers add up
+//! the cores. Most requests are served completely without a search: these count in a single word,
+//! from which the reader derives several counters ([`Quick`]). Those served at a goal count in the
+//! group, under the lock that they hold anyway, where counting is an addition without a locked
+//! instruction. So counting is cheap enough to be always on.
 //!
 //! **Locking.** None; no two cores write the same line.
 
@@ -19,10 +19,10 @@ use crate::criteria::Criterion;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $variant:ident,)*) => {
-        /// What is counted beside the figures of each criterion.
+        /// The counters, without those of each criterion.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Count { $($(#[$doc])* $variant,)* }
-        /// How many there are.
+        /// The number of counters.
         const COUNTS: usize = [$(Count::$variant),*].len();
     };
 }
@@ -30,7 +30,7 @@ macro_rules! counts {
 counts! {
     /// Requests (`reqs`).
     Reqs,
-    /// Requests that got all that the caller asked for (`success`).
+    /// Requests that got the full length (`success`).
     Success,
     /// Groups that were locked and searched (`groups_scanned`).
     GroupsScanned,
@@ -38,13 +38,13 @@ counts! {
     GoalHits,
     /// Requests answered at a stream goal (`stream_goal_hits`).
     StreamGoalHits,
-    /// Searches that found all that the normalized request wanted (`len_goal_hits`).
+    /// Searches that found the length of the normalized request (`len_goal_hits`).
     LenGoalHits,
     /// Requests answered from the buddy of a power of two (`2^n_hits`).
     TwoOrderHits,
     /// Complex scans that ended at `mb_max_to_scan` (`breaks`).
     Breaks,
-    /// Extents found and lost to others (`lost`).
+    /// Extents found that another thread claimed first (`lost`).
     Lost,
     /// Buddies made from bitmaps (`buddies_generated`).
     BuddiesGenerated,
@@ -58,9 +58,9 @@ counts! {
     InodePreallocHits,
     /// Requests answered from a locality group.
     GroupPreallocHits,
-    /// Groups passed by because somebody held their lock.
+    /// Groups skipped because another thread held their lock.
     BusyGroups,
-    /// Groups that an index named and that did not fit.
+    /// Groups that the index returned and that did not fit.
     StaleHints,
     /// Passes over all groups before a request was refused.
     ExactPasses,
@@ -74,7 +74,7 @@ counts! {
     PrefetchedBitmaps,
 }
 
-/// A request that was answered in full, without a search.
+/// The way in which a request was served completely without a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quick {
     /// At its goal.
@@ -94,10 +94,10 @@ impl Quick {
         Self::InodePrealloc,
         Self::GroupPrealloc,
     ];
-    /// Those that are counted in groups, the first of all.
+    /// The number of variants that groups count: the first ones.
     pub(crate) const IN_GROUPS: usize = 2;
 
-    /// What is counted beside the request and its success.
+    /// The counter of this way.
     pub(crate) fn count(self) -> Count {
         match self {
             Self::Goal => Count::GoalHits,
@@ -108,11 +108,11 @@ impl Quick {
     }
 }
 
-/// How a request was answered, if not by the ladder.
+/// How a request was served, if not by a criterion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
     pub(crate) quick: Quick,
-    /// Whether the group in which it was answered has counted it.
+    /// Whether the group has counted it.
     pub(crate) is_counted: bool,
 }
 
@@ -123,14 +123,14 @@ impl From<Quick> for Hit {
     }
 }
 
-/// What is counted for each criterion.
+/// The counters of each criterion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CriterionCount {
     /// Requests answered (`hits`).
     Hits,
-    /// Groups looked at (`groups_considered`).
+    /// Groups tried (`groups_considered`).
     GroupsConsidered,
-    /// Extents looked at (`extents_scanned`).
+    /// Extents examined (`extents_scanned`).
     ExtentsScanned,
     /// Searches that found nothing (`useless_loops`).
     UselessLoops,
@@ -145,10 +145,10 @@ fn slot(criterion: Criterion, count: CriterionCount) -> usize {
 
 type Words = [u64; WORDS];
 
-/// Figures, added up or of one request.
+/// The values of all counters, of one request or added up.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Made when something is counted: most requests count nothing here, and pay for one pointer.
+    /// Allocated when something is counted: most requests count nothing here.
     words: Option<Box<Words>>,
 }
 
@@ -194,7 +194,7 @@ impl Tally {
         self.words.is_none()
     }
 
-    /// Adds requests that were answered in full, without a search, in the order of [`Quick::ALL`].
+    /// Adds requests that were served completely without a search, in the order of [`Quick::ALL`].
     pub(crate) fn add_quick(&mut self, requests: impl IntoIterator<Item = u64>) {
         for (quick, requests) in Quick::ALL.into_iter().zip(requests) {
             self[Count::Reqs] += requests;
@@ -203,13 +203,13 @@ impl Tally {
         }
     }
 
-    /// Groups looked at in all criteria.
+    /// Groups tried by all criteria.
     #[must_use]
     pub fn groups_considered(&self) -> u64 {
         self.sum(CriterionCount::GroupsConsidered)
     }
 
-    /// Extents looked at in all criteria.
+    /// Extents examined by all criteria.
     #[must_use]
     pub fn extents_scanned(&self) -> u64 {
         self.sum(CriterionCount::ExtentsScanned)
@@ -222,7 +222,7 @@ impl Tally {
             .sum()
     }
 
-    /// What was counted since `before` was read.
+    /// The difference from an earlier reading.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut difference = self.clone();
@@ -233,7 +233,8 @@ impl Tally {
     }
 }
 
-/// `mb_stats`, in its order and with its names; what ext4 does not count is below it.
+/// Formats the counters as `mb_stats` does, in its order and with its names; counters that ext4
+/// does not have follow.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "mballoc:")?;
@@ -283,12 +284,12 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Groups looked at by one request, as a histogram: `[i]` counts requests that looked at `i`,
-/// the last entry those that looked at more.
+/// A histogram of the groups that searches tried: `[i]` counts searches that tried `i` groups, the
+/// last entry those that tried more.
 pub type LooksHistogram = [u64; 18];
 
-/// Times for which group locks were held: `[i]` counts holds of less than `2^i` nanoseconds and
-/// at least half of that.
+/// A histogram of hold times of group locks: `[i]` counts times below `2^i` nanoseconds and at
+/// least half of that.
 pub type HoldHistogram = [u64; 32];
 
 #[derive(Debug)]
@@ -320,7 +321,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Adds what a request counted.
+    /// Adds the counts of a request.
     pub(crate) fn add(&self, core: CoreNr, tally: &Tally) {
         let block = self.cores.of(core);
         for (word, &value) in block
@@ -334,7 +335,7 @@ impl Stats {
         }
     }
 
-    /// Notes how many groups a search looked at.
+    /// Notes how many groups a search tried.
     pub(crate) fn note_looks(&self, core: CoreNr, looks: u64) {
         let block = self.cores.of(core);
         let bucket = usize::try_from(looks).map_or(17, |looks| looks.min(17));
@@ -347,7 +348,7 @@ impl Stats {
         self.cores.of(core).holds[bits as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that has ended, and whether it got all that was asked for.
+    /// Counts a request that has ended, and whether it got its full length.
     #[inline]
     pub(crate) fn end(&self, core: CoreNr, hit: Option<Hit>, is_whole: bool, tally: &mut Tally) {
         if hit.is_none_or(|hit| !hit.is_counted) || !tally.is_empty() {
@@ -374,8 +375,8 @@ impl Stats {
         }
     }
 
-    /// The sums over all cores, without what is counted in groups; exact while no request is under
-    /// way.
+    /// The sums over all cores, without the counts in groups; exact while no request is in
+    /// progress.
     pub(crate) fn sum(&self) -> Tally {
         let mut sum = Tally::default();
         for block in self.cores.iter() {
@@ -388,7 +389,7 @@ impl Stats {
         sum
     }
 
-    /// How many groups searches looked at.
+    /// The histogram of groups tried.
     #[must_use]
     pub fn looks(&self) -> LooksHistogram {
         let mut sum = [0; 18];
@@ -400,7 +401,7 @@ impl Stats {
         sum
     }
 
-    /// For how long group locks were held, while `mb_hold_times` was 1.
+    /// The histogram of hold times of group locks, measured while `mb_hold_times` was 1.
     #[must_use]
     pub fn holds(&self) -> HoldHistogram {
         let mut sum = [0; 32];

@@ -1,13 +1,12 @@
-//! **Purpose.** Where the last large file was left off, so that the next one goes on there:
-//! several such goals, so that writers on different cores do not meet.
+//! **Purpose.** Stream allocation: goals at which the allocation of large files continues. There
+//! are several, so that writers on different cores use different groups.
 //!
-//! **Model.** `min(cores, groups)` goals, each a group and an offset in it (a group of large blocks
-//! is so big that its number alone says little). Which goal a request uses is tunable: one for
-//! all, as before Linux 6.17; by inode number, as since; or by core. Goals begin a few groups
-//! apart, or in neighbouring groups where there are fewer, and move on from there: the spread
-//! stays bounded by four groups a goal. So a core shares its goal only where there are fewer
-//! groups than cores. The small files of a core go where its own goal is, whatever the large ones
-//! do.
+//! **Model.** `min(cores, groups)` goals, each a group and an offset in it (ext4 keeps the group
+//! only; with large blocks a group is too large for that). Which goal a request uses is tunable:
+//! one for all, as before Linux 6.17; by inode number, as since; or by core. Goals begin up to four
+//! groups apart, or in neighbouring groups where there are fewer, and advance from there. So a core
+//! shares its goal only where there are fewer groups than cores. The locality group of a core
+//! always uses the goal of the core.
 //!
 //! **Locking.** One word for each goal on a line of its own, loaded and stored plainly, and stored
 //! only when it changes.
@@ -18,8 +17,8 @@ use fourscore_sync::{CachePadded, CoreNr};
 
 use crate::num::len32;
 
-/// Groups from one goal to the next to begin with, at most.
-const MOST_APART: u32 = 4;
+/// The most groups from one goal to the next when an allocator is made.
+const MAX_APART: u32 = 4;
 
 /// The goals of a file system.
 #[derive(Debug)]
@@ -38,8 +37,8 @@ fn pack(group: GroupNr, offset: u32) -> u64 {
 impl StreamGoals {
     pub(crate) fn new(groups: u32, cores: usize) -> Self {
         let count = u32::try_from(cores).unwrap_or(u32::MAX).min(groups).max(1);
-        let apart = (groups / count).clamp(1, MOST_APART);
-        // Behind the group in which a flex group keeps its metadata.
+        let apart = (groups / count).clamp(1, MAX_APART);
+        // After the group in which a flex group keeps its metadata.
         let group = |i: u32| GroupNr((i * apart + 1) % groups);
         let start = |i: u32| CachePadded::new(AtomicU64::new(pack(group(i), 0)));
         Self {
@@ -64,7 +63,8 @@ impl StreamGoals {
 
     /// The goal of a core.
     pub(crate) fn of_core(&self, core: CoreNr) -> Slot {
-        // Nearly always there is one for each core, and a division takes as long as a lock.
+        // Nearly always there is one for each core; this avoids a division, which takes as long as
+        // a lock.
         let (index, count) = (core.index(), self.goals.len());
         Slot(len32(if index < count { index } else { index % count }))
     }

@@ -1,9 +1,8 @@
-//! **Purpose.** All groups: which are loaded, bringing their bitmaps in, throwing idle ones out,
-//! and locking one.
+//! **Purpose.** The table of all groups: loads their bitmaps, evicts idle ones, and locks a group.
 //!
 //! **Model.** The state of a group is one word: not loaded, being loaded by one thread, loaded,
 //! or unusable. The words of all groups lie side by side, apart from the groups: once all are
-//! loaded nobody writes them, every core keeps them in its cache, and testing one costs a plain
+//! loaded no thread writes them, every core keeps them in its cache, and testing one costs a plain
 //! load.
 //!
 //! ```text
@@ -15,11 +14,10 @@
 //! **Invariants.** One thread at a time makes a buddy of a bitmap, and no bitmap of a group that
 //! is not loaded changes (claims and frees load first). So no buddy is ever made from a bitmap
 //! older than an allocation. `absent` is the number of groups not loaded and not unusable; each
-//! flex group has such a number of its own. A group takes memory once it, or a neighbour, was asked
-//! for.
+//! flex group has such a count of its own. A group takes memory once it, or a neighbour, was used.
 //!
-//! **Locking.** Reading a bitmap and making the buddy hold no lock. Who must have a group that
-//! another thread is loading waits on a condition variable; who only looks for space goes on.
+//! **Locking.** Reading a bitmap and making the buddy hold no lock. A thread that needs a group
+//! which another thread is loading waits on a condition variable; a search for space skips it.
 
 use std::time::Instant;
 
@@ -27,6 +25,7 @@ use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use fourscore_sync::{CachePadded, Condvar, Mutex, Sparse};
 
+use crate::allocator::Options;
 use crate::bitset::BitSet;
 use crate::buddy::Buddy;
 use crate::error::{Error, GroupProblem};
@@ -35,7 +34,7 @@ use crate::group::{Group, Loaded, LockedGroup, Shared};
 use crate::num::floor_log2;
 use crate::order_index::{OrderIndex, Settle};
 use crate::pending::{Clocks, Waiting};
-use crate::shortage::{Bell, Telling};
+use crate::shortage::{Discards, Waiter};
 use crate::source::{BitmapState, Descriptor, GroupSource};
 use crate::stats::{Count, Stats, Tally};
 use crate::stream::Slot;
@@ -47,7 +46,7 @@ use crate::tunables::Tunables;
 pub(crate) enum GroupState {
     /// Its bitmap is not in memory.
     Absent,
-    /// A thread is bringing it in.
+    /// A thread is loading it.
     Loading,
     /// Its buddy is in memory.
     Loaded,
@@ -55,8 +54,9 @@ pub(crate) enum GroupState {
     Unusable,
 }
 
-/// The bits of a state word that hold the state; the one above says that reading ahead began.
+/// The bits of a state word that hold the state.
 const STATE_BITS: u8 = 3;
+/// The bit of a state word that says that reading ahead has begun.
 const READ_STARTED: u8 = 4;
 
 impl GroupState {
@@ -79,12 +79,12 @@ impl GroupState {
     }
 }
 
-/// Descriptors say how many clusters are free, not how they are cut up. To begin with, a group with
-/// as many as four extents of a length is taken to have one; where that proves wrong, more are
-/// asked for.
+/// Bounds of the guess from a descriptor's free count, which does not say how long the free extents
+/// are. At first a group with at least four times (2 orders more than) the length free is taken to
+/// have an extent of that length; each wrong guess raises the factor by an order.
 const LIKELY_ORDERS: std::ops::RangeInclusive<u32> = 2..=10;
 
-/// Threads that wait for a group to be loaded, by a hash of its number.
+/// The number of queues for threads that wait for a group to be loaded, chosen by its number.
 const WAIT_SLOTS: u32 = 16;
 
 #[derive(Debug, Default)]
@@ -93,13 +93,13 @@ struct WaitSlot {
     done: Condvar,
 }
 
-/// All groups and what belongs to all of them.
+/// All groups, and the structures that they share.
 pub(crate) struct GroupTable {
     pub(crate) geometry: Geometry,
     pub(crate) source: Box<dyn GroupSource>,
     pub(crate) shared: Shared,
-    /// Groups in which something waits, or did when they were last visited: a sweep clears the bit
-    /// of a group when nothing waits there and the tokens of what did were made.
+    /// Groups with pending clusters. A sweep clears the bit of a group when nothing is pending any
+    /// more and the tokens of released clusters have been added.
     pub(crate) waiting: BitSet,
     states: Box<[AtomicU8]>,
     groups: Sparse<Group>,
@@ -107,7 +107,7 @@ pub(crate) struct GroupTable {
     absent: CachePadded<AtomicU32>,
     flex_absent: Box<[AtomicU32]>,
     wait_slots: Box<[CachePadded<WaitSlot>]>,
-    /// Written when a bitmap had to be waited for.
+    /// See [`GroupTable::likely_orders`]; written when a bitmap had to be waited for.
     likely_orders: CachePadded<AtomicU32>,
     /// Where the next eviction pass goes on.
     evict_cursor: Mutex<u32>,
@@ -121,26 +121,18 @@ impl std::fmt::Debug for GroupTable {
     }
 }
 
-/// What the table is made with, beside the geometry.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) clocks: Clocks,
-    /// Made from the sum of the free counts of all groups.
-    pub(crate) pools: (u64, u64),
-}
-
-/// Whether to wait for a lock that somebody holds.
+/// Whether to wait for a busy group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Go on without.
+    /// Skip the group.
     Skip,
     /// Wait.
     Wait,
 }
 
 impl GroupTable {
-    /// A table with nothing loaded: reads each descriptor once.
-    pub(crate) fn new(geometry: Geometry, source: Box<dyn GroupSource>, parts: Parts) -> Self {
+    /// Makes a table with nothing loaded; reads each descriptor once.
+    pub(crate) fn new(geometry: Geometry, source: Box<dyn GroupSource>, options: &Options) -> Self {
         let groups = geometry.groups();
         let flex = geometry.flex_groups();
         let index = OrderIndex::new(groups, geometry.orders());
@@ -157,12 +149,12 @@ impl GroupTable {
             source,
             shared: Shared {
                 index,
-                clocks: parts.clocks,
-                tokens: Tokens::new(free, parts.pools.0, parts.pools.1),
+                clocks: Clocks::new(options.durable),
+                tokens: Tokens::new(free, options.root_clusters, options.reserved_clusters),
                 stats: Stats::default(),
                 tunables: Tunables::new(geometry),
-                telling: Telling::default(),
-                bell: Bell::default(),
+                discards: Discards::default(),
+                waiter: Waiter::default(),
                 holds_due: AtomicBool::new(false),
             },
             waiting: BitSet::new(groups),
@@ -201,25 +193,26 @@ impl GroupTable {
         self.flex_absent[(group.0 / self.geometry.flex_groups()) as usize].load(Ordering::Relaxed)
     }
 
-    /// What a loaded group had when its lock was last released.
+    /// The free space of a loaded group when its lock was last released.
     pub(crate) fn hints(&self, group: GroupNr) -> crate::order_index::Fitness {
         self.group(group).hints()
     }
 
-    /// Adds the requests that were answered in full in their groups.
+    /// Adds the requests that groups have counted.
     pub(crate) fn add_hits(&self, sum: &mut Tally) {
         for group in self.groups.allocated() {
             sum.add_quick(group.hits());
         }
     }
 
-    /// How many orders more free clusters than the length of an extent a group that is not loaded
-    /// must have, so that it is likely to have such an extent.
+    /// The order of the factor by which the free count of a group that is not loaded must exceed a
+    /// length, so that the group is likely to have an extent of that length.
     pub(crate) fn likely_orders(&self) -> u32 {
         self.likely_orders.load(Ordering::Relaxed)
     }
 
-    /// Notes whether a group that was loaded for an extent had it. A note may get lost.
+    /// Adjusts the guess by whether a group that was loaded for an extent had it. Concurrent
+    /// adjustments may get lost.
     pub(crate) fn note_guess(&self, was_right: bool) {
         let orders = self.likely_orders();
         let next = if was_right { orders - 1 } else { orders + 1 };
@@ -238,14 +231,14 @@ impl GroupTable {
         self.group(group).set_stream(slot);
     }
 
-    /// Whether a group is not loaded and nobody has begun to read its bitmap: one plain load.
+    /// Whether a group is not loaded and reading its bitmap has not begun: one plain load.
     pub(crate) fn is_unread(&self, group: GroupNr) -> bool {
         let word = self.state_word(group).load(Ordering::Relaxed);
         GroupState::of(word) == GroupState::Absent && word & READ_STARTED == 0
     }
 
-    /// Notes that a group's bitmap is being read ahead; whether that was news. Takes the word's
-    /// cache line for itself even when it is not.
+    /// Notes that a group's bitmap is being read ahead; returns whether this call was the first.
+    /// Takes the word's cache line exclusively either way.
     pub(crate) fn start_read(&self, group: GroupNr) -> bool {
         let before = self
             .state_word(group)
@@ -264,22 +257,21 @@ impl GroupTable {
         LockedGroup::enter(nr, group, &self.shared, guard)
     }
 
-    /// What is on the way to become free, and what it waits for: freed clusters that wait for their
-    /// release, and those of which the device is being told.
-    pub(crate) fn on_the_way(&self) -> Waiting {
+    /// Counts the clusters that are going to become free: those pending and those being discarded.
+    pub(crate) fn becoming_free(&self) -> Waiting {
         let mut waiting = Waiting::default();
         self.waiting.for_each_leaf(|nr| {
             waiting.add(&self.group(GroupNr(nr)).waiting(GroupNr(nr)));
         });
-        // Last: what is in a group no more is being told by now, or has been.
-        waiting.clusters += self.shared.telling.clusters();
+        // Last: clusters that have left their group are being discarded by now, or have been.
+        waiting.clusters += self.shared.discards.clusters();
         waiting
     }
 
-    /// Locks a group, bringing it in if it is not loaded.
+    /// Locks a group, loading it first if it is not loaded.
     ///
     /// # Errors
-    /// What [`GroupTable::load`] says.
+    /// Those of [`GroupTable::load`].
     pub(crate) fn lock_loaded(
         &self,
         nr: GroupNr,
@@ -294,8 +286,8 @@ impl GroupTable {
         }
     }
 
-    /// Brings a group in, unless it is there. With [`Patience::Skip`] a group that another thread
-    /// is loading is left to it.
+    /// Loads a group, unless it is loaded. With [`Patience::Skip`], returns at once if another
+    /// thread is loading it.
     ///
     /// # Errors
     /// [`Error::Source`] if the bitmap cannot be read, [`Error::Group`] if it contradicts the
@@ -326,7 +318,7 @@ impl GroupTable {
                             .compare_exchange(now, loading, Ordering::AcqRel, Ordering::Relaxed)
                             .is_ok();
                     if mine {
-                        let result = self.bring_in(nr, tally);
+                        let result = self.load_buddy(nr, tally);
                         self.finish_loading(nr, &result);
                         return result;
                     }
@@ -344,8 +336,8 @@ impl GroupTable {
         }
     }
 
-    /// Makes the buddy and installs it; the state is `Loading`, and this thread's.
-    fn bring_in(&self, nr: GroupNr, tally: &mut Tally) -> Result<(), Error> {
+    /// Makes the buddy and installs it. This thread has set the state to `Loading`.
+    fn load_buddy(&self, nr: GroupNr, tally: &mut Tally) -> Result<(), Error> {
         let descriptor = self.source.descriptor(nr);
         let mut bitmap = vec![0; self.geometry.bitmap_bytes()];
         self.source
@@ -414,10 +406,10 @@ impl GroupTable {
         }
     }
 
-    /// Throws the buddy of a group out, unless something is claimed or waits in it, or it was
-    /// used since the last pass. Whether it did.
+    /// Evicts the buddy of a group, unless clusters are claimed or pending in it, or it was used
+    /// since the last pass. Returns whether it did.
     fn evict(&self, nr: GroupNr) -> bool {
-        // Of an idle group it does not change before the group is loaded again.
+        // The descriptor of an idle group does not change before the group is locked again.
         let descriptor = self.source.descriptor(nr);
         let group = self.group(nr);
         let Some(mut guard) = group.try_lock(nr) else {
@@ -435,14 +427,14 @@ impl GroupTable {
         list_absent(&self.shared.index, nr, &descriptor);
         self.count_absent(nr, |n| n + 1);
         let absent = |word: u8| Some(word & !STATE_BITS & !READ_STARTED);
-        // The closure never declines. Last, because from here on others may load the group.
+        // The closure never declines. Last, because from here on another thread may load the group.
         let _ = self
             .state_word(nr)
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, absent);
         true
     }
 
-    /// Recomputes what is known of every loaded group.
+    /// Recomputes and compares hints and listing of every loaded group.
     pub(crate) fn check(&self) -> Result<(), String> {
         for nr in (0..self.geometry.groups()).map(GroupNr) {
             if self.state(nr) != GroupState::Loaded {
@@ -451,7 +443,7 @@ impl GroupTable {
             let Some(mut locked) = self.lock(nr, Patience::Wait) else {
                 continue;
             };
-            // What was released on entry is published on the way out.
+            // Locking may have released pending clusters, which are not published yet.
             locked.publish();
             locked
                 .check()
@@ -460,8 +452,8 @@ impl GroupTable {
         Ok(())
     }
 
-    /// Evicts up to `most` idle groups, going round where the last pass ended, and returns how
-    /// many it evicted. A group used since the last pass is spared once.
+    /// Evicts up to `most` idle groups, beginning where the last pass ended, and returns how many
+    /// it evicted. A group that was used since the last pass is spared once.
     pub(crate) fn evict_idle(&self, most: u32) -> u32 {
         let mut evicted = 0;
         for _ in 0..self.geometry.groups().saturating_mul(2) {
@@ -486,7 +478,8 @@ fn absent_bin(descriptor: &Descriptor) -> Option<u32> {
     (descriptor.free.0 > 0).then(|| floor_log2(descriptor.free.0))
 }
 
-/// The bins of groups that are not loaded; absurd free counts from disk share the last one.
+/// The family of bins for a group that is not loaded. A free count too large for the bins goes to
+/// the last one.
 fn absent_family<'a>(
     index: &'a OrderIndex,
     descriptor: &Descriptor,

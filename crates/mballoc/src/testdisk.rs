@@ -1,5 +1,5 @@
-//! **Purpose.** A disk for the tests of this crate: bitmaps in memory that refuse any change of a
-//! bit to what it is already, so that a cluster handed out twice is seen at once.
+//! **Purpose.** A disk for the tests of this crate: bitmaps in memory that panic if a bit is set or
+//! cleared twice, so that a cluster allocated twice is found at once.
 
 use fourscore_ondisk::{BlockSize, GroupNr};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +19,8 @@ pub(crate) struct Disk {
     groups: Vec<Mutex<Vec<u64>>>,
     /// Whether reads fail.
     pub(crate) broken: AtomicBool,
-    /// What a descriptor says more than the bitmap has.
-    pub(crate) lie: Option<GroupNr>,
+    /// The group whose descriptor counts one free cluster more than its bitmap has.
+    pub(crate) wrong_descriptor: Option<GroupNr>,
 }
 
 /// A geometry of `groups` groups of `per_group` clusters of 1 KiB.
@@ -56,11 +56,11 @@ impl Disk {
             geometry,
             groups,
             broken: AtomicBool::new(false),
-            lie: None,
+            wrong_descriptor: None,
         }
     }
 
-    /// Makes clusters used from the beginning.
+    /// Marks clusters as used before the allocator is made.
     #[cfg(not(feature = "shuttle"))]
     pub(crate) fn preset(&self, run: &crate::geometry::Run) {
         words::set(
@@ -77,7 +77,7 @@ impl Disk {
             ChangeKind::Set => {
                 assert!(
                     words::all_clear(&bits, run.start.0, run.end()),
-                    "{run:?} is handed out twice"
+                    "{run:?} is allocated twice"
                 );
                 words::set(&mut bits, run.start.0, run.end());
             }
@@ -98,7 +98,7 @@ impl Disk {
         clusters - used
     }
 
-    /// Compares the buddies of an allocator at rest with the bitmaps, bit by bit.
+    /// Compares the buddies of an idle allocator with the bitmaps, bit by bit.
     pub(crate) fn assert_same(&self, allocator: &Allocator) {
         for group in (0..self.geometry.groups()).map(GroupNr) {
             let locked = allocator.table().lock_loaded(group, &mut Tally::default());
@@ -120,7 +120,7 @@ impl Disk {
 
 impl GroupSource for Arc<Disk> {
     fn descriptor(&self, group: GroupNr) -> Descriptor {
-        let lie = u32::from(self.lie == Some(group));
+        let error = u32::from(self.wrong_descriptor == Some(group));
         let clusters = self.geometry.clusters_in(group);
         let free = self.free_in(group);
         let state = if free == clusters {
@@ -129,7 +129,7 @@ impl GroupSource for Arc<Disk> {
             BitmapState::Written
         };
         Descriptor {
-            free: ClusterCount(free + lie),
+            free: ClusterCount(free + error),
             state,
         }
     }

@@ -1,33 +1,34 @@
-//! **Purpose.** The right to allocate: the free clusters of the file system as tokens that lie
-//! with the cores, so that taking and returning them touches no line of another core.
+//! **Purpose.** Reservation of space: counts the free clusters of the file system as tokens, kept
+//! per core, so that taking and returning them touches no cache line of another core.
 //!
-//! **Not here.** Which clusters they are. A token says that some cluster is free, claimed by a
-//! preallocation, or will be once preallocations are discarded.
+//! **Not here.** Which clusters are free. A token stands for some cluster that is free or in a
+//! preallocation.
 //!
 //! **Model.** `free clusters = sum of the cores' tokens + the two pools + tokens in
-//! reservations`. The root pool holds `s_r_blocks_count`, the reserved pool what ext4 keeps for
-//! writing back delayed data (`reserved_clusters`). Returned tokens fill the reserved pool first,
-//! then the root pool, then go to the core. Clusters that are [retired](Tokens::retire) while their
-//! tokens are out are owed, and paid before anything else.
+//! reservations`. The root pool holds `s_r_blocks_count`, the reserved pool the clusters that ext4
+//! reserves for writing back delayed data (`reserved_clusters`). Returned tokens fill the reserved
+//! pool first, then the root pool, then go to the core. If clusters are [retired](Tokens::retire)
+//! while their tokens are in reservations, the tokens are owed: returned tokens pay them before
+//! anything else.
 //!
-//! A thread that is short of tokens can be [favoured](Tokens::favour): tokens that lie with the
-//! cores or come back are kept for it until it has enough, and nobody else can take them.
+//! A thread that is short of tokens can be [favoured](Tokens::favour): the cores' tokens and those
+//! that are returned are kept for it until it has enough, and no other thread can take them.
 //!
 //! **Invariants.**
 //! - [`Tokens::take`] fails if the cores' words, read one after the other under the slow lock, hold
 //!   too few. That is a hint: a token that was taken from one word and returned to another
 //!   meanwhile was not seen.
-//! - [`Tokens::take_counting`] fails only if there was a moment during the call at which the tokens
-//!   and what its caller counts as on the way to become tokens were too few together. It closes the
-//!   words of all cores first: from that moment on nobody takes a token, so tokens only come. Then
-//!   it counts what is on the way, and gathers the tokens last. Whatever was on the way at that
-//!   moment is met on the way, or has become a token by the end; so the sum is at least what there
-//!   was at that moment.
+//! - [`Tokens::take_counting`] fails only if at one moment during the call the tokens and the
+//!   clusters that its caller counts as becoming free were too few together. It first closes the
+//!   words of all cores: from that moment on no thread takes a token, so tokens are only added.
+//!   Then it counts the clusters becoming free, and gathers the tokens last. A cluster that was
+//!   becoming free at that moment is counted as such, or has become a token by the end; so the sum
+//!   is at least the sum at that moment.
 //!
 //! **Locking.** None on the fast path: one compare-and-swap on this core's word, and when tokens
-//! return, one load of a word that is written only when a pool is drawn from or filled, or a thread
-//! is favoured. The slow lock guards the gathering and the pools. Locks of groups may be taken
-//! under it (by who counts), and it is never taken under one.
+//! are returned, one load of a word that is written only when a pool is drawn from or filled, or a
+//! thread is favoured. The slow lock guards the gathering and the pools. Group locks may be taken
+//! under it (by the count), and it is never taken under one.
 
 use fourscore_sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use fourscore_sync::thread::{self, ThreadId};
@@ -42,12 +43,12 @@ pub enum Privilege {
     User,
     /// The root pool.
     Root,
-    /// Both: tree blocks at write-back, where failing would lose accepted data.
+    /// Both pools: for tree blocks at write-back, where a failure would lose accepted data.
     Reserved,
 }
 
-/// Tokens that were taken and belong to the holder: for clusters not allocated yet. Dropping one
-/// that is not empty loses the tokens until the next mount; debug builds report it.
+/// Tokens that belong to the holder, for clusters not allocated yet. Dropping a reservation that is
+/// not empty loses the tokens until the next mount; debug builds report it.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use = "a reservation must be used up or returned"]
 pub struct Reservation {
@@ -55,7 +56,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The clusters it stands for.
+    /// The number of clusters reserved.
     #[must_use]
     pub fn clusters(&self) -> u64 {
         self.clusters
@@ -66,10 +67,10 @@ impl Reservation {
         self.clusters += std::mem::take(&mut other.clusters);
     }
 
-    /// Cuts a part off.
+    /// Splits off a reservation of `clusters` clusters.
     ///
     /// # Panics
-    /// If `clusters` is more than it stands for.
+    /// If `clusters` is more than this one has.
     pub fn split_off(&mut self, clusters: u64) -> Self {
         assert!(
             clusters <= self.clusters,
@@ -97,16 +98,16 @@ impl Drop for Reservation {
     }
 }
 
-/// Too few tokens, with what there was.
+/// The error of too few tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// Clusters that were asked for.
+    /// Clusters that were requested.
     pub wanted: u64,
-    /// Clusters that there were for this privilege.
+    /// Clusters that were available to this privilege.
     pub available: u64,
-    /// The same together with those that are on the way to become tokens for it, or that are kept
-    /// for another thread.
-    pub in_sight: u64,
+    /// The same, plus the clusters that are becoming free for this privilege and those kept for
+    /// another thread.
+    pub expected: u64,
 }
 
 /// Whether tokens may be taken out of the words of the cores. They may always be added.
@@ -117,8 +118,8 @@ enum Words {
 }
 
 impl Words {
-    /// What a word with no tokens holds. Nobody takes a token from a word that is less than
-    /// nothing, and there are fewer clusters than would make a closed one more than that.
+    /// The value of a word with no tokens. No token is taken from a negative word, and a closed
+    /// word stays negative however many tokens are added.
     fn empty(self) -> i64 {
         match self {
             Self::Open => 0,
@@ -138,24 +139,24 @@ pub struct Tokens {
 
 #[derive(Debug)]
 struct Pools {
-    /// Tokens of retired clusters that are still out.
+    /// Tokens of retired clusters that are still in reservations.
     owed: i64,
     root: Pool,
     reserved: Pool,
     /// The thread for which tokens are kept.
     favoured: Option<ThreadId>,
-    /// Those that are kept for it.
+    /// The tokens kept for it.
     kept: i64,
 }
 
 impl Pools {
-    /// What is kept for the calling thread.
+    /// The tokens kept for the calling thread.
     fn kept_for_me(&self) -> i64 {
         let is_mine = self.favoured == Some(thread::current().id());
         if is_mine { self.kept } else { 0 }
     }
 
-    /// How many of the clusters that become free next are not for this privilege.
+    /// How many of the clusters that become free next go to debts and pools, not to this privilege.
     fn missing_before(&self, privilege: Privilege) -> i64 {
         let root = match privilege {
             Privilege::User => self.root.missing(),
@@ -168,8 +169,8 @@ impl Pools {
         self.owed + root + reserved
     }
 
-    /// Takes `wanted` from what was gathered, from what is kept for the calling thread and from the
-    /// pools; if that is too few takes nothing, and says how many there are.
+    /// Takes `wanted` tokens from the gathered ones, from those kept for the calling thread and
+    /// from the pools. If they are too few, takes nothing and returns their number as the error.
     fn pay(&mut self, gathered: &mut i64, wanted: i64, privilege: Privilege) -> Result<(), i64> {
         let kept = self.kept_for_me();
         let pools = match privilege {
@@ -217,7 +218,7 @@ impl Pool {
         *from -= moved;
     }
 
-    /// Takes up to `wanted` out.
+    /// Takes up to `wanted` tokens, and subtracts them from `wanted`.
     fn draw(&mut self, wanted: &mut i64) {
         let moved = self.has.min(*wanted).max(0);
         self.has -= moved;
@@ -231,7 +232,7 @@ fn signed(clusters: u64) -> i64 {
 }
 
 impl Tokens {
-    /// Tokens for `free` clusters, of which up to `root` and `reserved` are set aside.
+    /// Makes tokens for `free` clusters, of which up to `root` and `reserved` fill the pools.
     #[must_use]
     pub fn new(free: u64, root: u64, reserved: u64) -> Self {
         let tokens = Self {
@@ -254,7 +255,7 @@ impl Tokens {
     /// Takes `clusters` tokens.
     ///
     /// # Errors
-    /// [`Short`] if too few were found for this privilege: a hint.
+    /// [`Short`] if too few were found for this privilege. That is a hint: see the invariants.
     pub fn take(
         &self,
         core: CoreNr,
@@ -273,12 +274,12 @@ impl Tokens {
         self.take_counting(clusters, privilege, || 0)
     }
 
-    /// The same by the slow path only. `count` says how many clusters are on the way to become
-    /// tokens: it is called if there are too few tokens, and while it runs nobody takes any.
+    /// As [`Tokens::take`], on the slow path. `count` returns how many clusters are becoming free:
+    /// it is called if there are too few tokens, and while it runs no thread can take any.
     ///
     /// # Errors
-    /// [`Short`] if there were too few for this privilege. If `count` meets all that is on the way
-    /// while it is called, [`Short::in_sight`] is at least what there was at one moment.
+    /// [`Short`] if there were too few for this privilege. If `count` counts every cluster that is
+    /// becoming free while it runs, [`Short::expected`] is at least the sum at one moment.
     pub fn take_counting(
         &self,
         clusters: u64,
@@ -289,27 +290,28 @@ impl Tokens {
         let mut pools = self.pools.lock();
         let mut gathered = self.gather(Words::Open, Words::Closed);
         let mut paid = pools.pay(&mut gathered, wanted, privilege);
-        let on_the_way = if paid.is_ok() { 0 } else { signed(count()) };
+        let becoming_free = if paid.is_ok() { 0 } else { signed(count()) };
         gathered += self.gather(Words::Closed, Words::Open);
         if paid.is_err() {
             paid = pools.pay(&mut gathered, wanted, privilege);
         }
         let refused = paid.map_err(|available| {
-            let coming = (on_the_way - pools.missing_before(privilege)).max(0);
+            let coming = (becoming_free - pools.missing_before(privilege)).max(0);
             let of_another = pools.kept - pools.kept_for_me();
-            let in_sight = available.saturating_add(coming).saturating_add(of_another);
+            let expected = available.saturating_add(coming).saturating_add(of_another);
             Short {
                 wanted: clusters,
                 available: available.max(0).unsigned_abs(),
-                in_sight: in_sight.max(0).unsigned_abs(),
+                expected: expected.max(0).unsigned_abs(),
             }
         });
         self.settle(&mut pools, gathered);
         refused.map(|()| Reservation { clusters })
     }
 
-    /// Keeps all tokens that there are, and that come back, for a thread, instead of the one
-    /// before; or gives what was kept to everybody. Pools that are not full come first.
+    /// Keeps all tokens, including those returned later, for `thread` alone, and for no other
+    /// thread any more; `None` distributes the kept tokens over the cores. Pools that are not full
+    /// are filled first.
     pub fn favour(&self, thread: Option<ThreadId>) {
         let mut pools = self.pools.lock();
         pools.favoured = thread;
@@ -326,7 +328,7 @@ impl Tokens {
         self.add(core, std::mem::take(&mut reservation.clusters));
     }
 
-    /// Makes tokens of clusters that have become free.
+    /// Adds tokens for clusters that have become free.
     pub fn add(&self, core: CoreNr, clusters: u64) {
         if clusters == 0 {
             return;
@@ -343,9 +345,10 @@ impl Tokens {
             .fetch_add(signed(clusters), Ordering::SeqCst);
     }
 
-    /// The second half: lets pools and the favoured thread have what was added. Tokens are added
-    /// before `short` is read, and whoever sets `short` reads the words after that, all with
-    /// sequential consistency; so either this sees `short`, or the other sees the tokens.
+    /// The second half of [`Tokens::add`]: moves the tokens to the pools and the favoured thread if
+    /// `short` is set. This thread adds tokens before it reads `short`; a thread that sets `short`
+    /// reads the words afterwards, all with sequential consistency. So either this thread sees
+    /// `short`, or the other sees the tokens.
     #[inline]
     pub(crate) fn refill_if_short(&self) {
         if self.short.load(Ordering::SeqCst) {
@@ -353,12 +356,14 @@ impl Tokens {
         }
     }
 
-    /// Whether clusters were lost that have tokens: then somebody may hold a token in vain.
+    /// Whether tokens of retired clusters are owed: then a reservation may hold a token for which
+    /// there is no cluster.
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.pools.lock().owed > 0
     }
 
-    /// Takes all tokens out of the words of the cores, and leaves the words open or closed.
+    /// Takes all tokens out of the words of the cores, which are in state `were`, and leaves the
+    /// words in state `then`.
     fn gather(&self, were: Words, then: Words) -> i64 {
         let words = self.cores.iter();
         words
@@ -366,8 +371,8 @@ impl Tokens {
             .sum()
     }
 
-    /// Unmakes tokens of clusters that turned out to be unusable, even if there are not enough:
-    /// the rest is owed.
+    /// Removes the tokens of clusters that turned out to be unusable. Tokens that are in
+    /// reservations are owed.
     pub fn retire(&self, clusters: u64) {
         let mut pools = self.pools.lock();
         let gathered = self.gather(Words::Open, Words::Open);
@@ -375,7 +380,7 @@ impl Tokens {
         self.settle(&mut pools, gathered);
     }
 
-    /// All tokens, pools included; exact while nobody takes or returns any.
+    /// All tokens, pools included; exact while no thread takes or returns any.
     #[must_use]
     pub fn total(&self) -> u64 {
         let pools = self.pools.lock();
@@ -397,8 +402,8 @@ impl Tokens {
         self.settle(&mut pools, gathered);
     }
 
-    /// Pays what is owed and fills the pools from `gathered` and from what is kept, and keeps what
-    /// is left for the favoured thread, or spreads it over the cores.
+    /// Pays owed tokens and fills the pools from `gathered` and the kept tokens. Keeps the rest for
+    /// the favoured thread, or distributes it over the cores.
     fn settle(&self, pools: &mut Pools, mut gathered: i64) {
         gathered += std::mem::take(&mut pools.kept);
         let paid = pools.owed.min(gathered);

@@ -1,14 +1,14 @@
-//! **Purpose.** Showing free clusters to somebody who tells the device of them, such that nobody
-//! allocates them meanwhile.
+//! **Purpose.** Visits free runs so that the caller can discard them, while no thread can allocate
+//! them: FITRIM and the `discard` mount option.
 //!
-//! **Not here.** The device.
+//! **Not here.** The discard requests to the device.
 //!
-//! **Model.** Free runs are claimed, shown, and given back, one after the other. A group remembers
-//! that all it has was shown until something is freed in it. For a mount that shows what is freed
-//! ([`Allocator::hold_due`]), what need not wait any longer goes on waiting until it was shown;
-//! only who runs short of space takes it unseen.
+//! **Model.** Free runs are claimed, visited, and given back, one after the other. A group that was
+//! visited completely is marked as trimmed until a cluster is freed in it. On a mount that discards
+//! freed clusters ([`Allocator::hold_due`]), pending clusters that are due stay pending until
+//! they have been visited; only a request that runs short of space frees them undiscarded.
 //!
-//! **Locking.** A group's lock, one at a time; none is held while somebody looks.
+//! **Locking.** A group's lock, one at a time; none is held during a visit.
 
 use std::ops::Range;
 
@@ -25,22 +25,31 @@ use crate::stats::Tally;
 use crate::table::Patience;
 use crate::tokens::Privilege;
 
-/// How often others may be quicker in a group before a run is left to them.
-const MOST_MISSES: u32 = 16;
-/// A piece is at most this share of what is free, since whoever runs short of space meanwhile has
-/// to wait for it,
+/// After this many pieces of a group that other threads allocated first, the rest of a run is
+/// skipped.
+const MAX_MISSES: u32 = 16;
+/// A piece is at most the free clusters divided by this, because a request that runs short of space
+/// meanwhile has to wait for the piece.
 const SHARE: u64 = 8;
-/// but not shorter than so many clusters.
-const LEAST_PIECE: u32 = 256;
+/// The shortest piece into which a run is cut, in clusters.
+const MIN_PIECE: u32 = 256;
+
+/// The result of visiting a run piece by piece.
+struct PiecesVisited<E> {
+    /// The number of clusters visited.
+    clusters: Result<u64, E>,
+    /// The offset in the group at which the visit ended.
+    end: u32,
+}
 
 impl Allocator {
-    /// Shows `visit` the free runs of a group that lie in `within` and have `least` clusters, and
-    /// returns how many clusters that were. Each is claimed meanwhile and free again afterwards. A
-    /// group of which everything was shown is passed by, until something is freed in it. So are
-    /// runs for which others hold the tokens.
+    /// Calls `visit` with the free runs of a group that lie in `within` and have at least `least`
+    /// clusters; returns the number of clusters visited. Each run is claimed during its visit and
+    /// free again afterwards. Skips a group that was visited completely, until a cluster is freed
+    /// in it, and runs whose tokens are reserved.
     ///
     /// # Errors
-    /// What `visit` says; [`Error::Source`] and [`Error::Group`] if the group cannot be loaded.
+    /// Those of `visit`; [`Error::Source`] and [`Error::Group`] if the group cannot be loaded.
     pub fn visit_free<E: From<Error>>(
         &self,
         group: GroupNr,
@@ -55,21 +64,18 @@ impl Allocator {
                 return Ok(0);
             }
             if is_whole {
-                // Whatever is freed from here on takes it back.
+                // Any free from here on resets it.
                 locked.set_trimmed(Some(least));
             }
         }
         let (mut from, mut visited, mut misses) = (within.start, 0, 0);
         while let Some(run) = self.find_free(group, from..within.end, least)? {
-            let (seen, end) = self.visit_pieces(&run, &mut visit);
-            let (seen, is_missed) = (
-                seen.inspect_err(|_| self.forget_trim(group))?,
-                end < run.end(),
-            );
-            visited += seen;
+            let PiecesVisited { clusters, end } = self.visit_pieces(&run, &mut visit);
+            visited += clusters.inspect_err(|_| self.forget_trim(group))?;
+            let is_missed = end < run.end();
             misses += u32::from(is_missed);
             from = end;
-            if is_missed && misses > MOST_MISSES {
+            if is_missed && misses > MAX_MISSES {
                 self.forget_trim(group);
                 from = run.end();
             }
@@ -77,41 +83,44 @@ impl Allocator {
         Ok(visited)
     }
 
-    /// Shows a run piece by piece, up to its end or to the first piece that is not free any more.
-    /// Gives the number of clusters, and where it stopped.
+    /// Visits a run piece by piece, up to its end or to the first piece that is not free any more.
     fn visit_pieces<E: From<Error>>(
         &self,
         run: &Run,
         visit: &mut impl FnMut(&Run) -> Result<(), E>,
-    ) -> (Result<u64, E>, u32) {
+    ) -> PiecesVisited<E> {
+        let failed = |error, end| PiecesVisited {
+            clusters: Err(error),
+            end,
+        };
         let mut at = run.start.0;
         while at < run.end() {
             let share = self.free_clusters() / SHARE;
-            let most = u32::try_from(share).unwrap_or(u32::MAX).max(LEAST_PIECE);
+            let most = u32::try_from(share).unwrap_or(u32::MAX).max(MIN_PIECE);
             let piece = Run {
                 group: run.group,
                 start: GroupOffset(at),
                 len: ClusterCount(most.min(run.end() - at)),
             };
-            // Before the clusters are claimed: who is short of them waits for the end of it.
-            let telling = &self.table().shared.telling;
-            telling.begin(piece.len.0.into());
-            let seen = self.visit_piece(&piece, visit);
-            self.end_telling(piece.len);
-            let seen = match seen {
-                Ok(Some(seen)) => seen,
+            // Before the clusters are claimed, so that a request short of them waits for the end.
+            let discards = &self.table().shared.discards;
+            discards.begin(piece.len.0.into());
+            let visited = self.visit_piece(&piece, visit);
+            self.end_discard(piece.len);
+            match visited {
+                Ok(Some(Ok(()))) => at = piece.end(),
+                Ok(Some(Err(error))) => return failed(error, at),
                 Ok(None) => break,
-                Err(error) => return (Err(error.into()), at),
-            };
-            if let Err(error) = seen {
-                return (Err(error), at);
+                Err(error) => return failed(error.into(), at),
             }
-            at = piece.end();
         }
-        (Ok(u64::from(at - run.start.0)), at)
+        PiecesVisited {
+            clusters: Ok(u64::from(at - run.start.0)),
+            end: at,
+        }
     }
 
-    /// Shows one piece; `None` if it is not free any more, or belongs to who holds tokens.
+    /// Visits one piece; `None` if it is not free any more, or its tokens are reserved.
     fn visit_piece<E>(
         &self,
         piece: &Run,
@@ -120,35 +129,36 @@ impl Allocator {
         let Some(claim) = self.claim_found(piece)? else {
             return Ok(None);
         };
-        let seen = visit(piece);
+        let result = visit(piece);
         self.give_back(claim);
-        Ok(Some(seen))
+        Ok(Some(result))
     }
 
-    /// Ends what [`Telling::begin`](crate::shortage::Telling::begin) began, when the tokens are
-    /// back.
-    fn end_telling(&self, len: ClusterCount) {
+    /// Ends what [`Discards::begin`](crate::shortage::Discards::begin) began, after the tokens have
+    /// been returned, and wakes the waiter.
+    fn end_discard(&self, len: ClusterCount) {
         let shared = &self.table().shared;
-        shared.telling.end(len.0.into());
-        shared.bell.ring();
+        shared.discards.end(len.0.into());
+        shared.waiter.wake();
     }
 
-    /// The device does not know of everything in the group after all.
+    /// Clears the trimmed mark of a group that was not visited completely.
     fn forget_trim(&self, group: GroupNr) {
         if let Ok(mut locked) = self.locked(group) {
             locked.set_trimmed(None);
         }
     }
 
-    /// Lets what is freed from now on wait until [`Allocator::release_visited`] has shown it.
+    /// Keeps clusters that are freed from now on pending until [`Allocator::release_visited`] has
+    /// visited them.
     pub fn hold_due(&self) {
         self.table().shared.holds_due.store(true, Ordering::Relaxed);
     }
 
-    /// Shows `visit` what need not wait any longer, and frees it then.
+    /// Calls `visit` with the pending runs that are due, and frees them afterwards.
     ///
     /// # Errors
-    /// The first that `visit` gives; all is free then, too.
+    /// The first error of `visit`; the runs are freed all the same.
     pub fn release_visited<E>(
         &self,
         mut visit: impl FnMut(&Run) -> Result<(), E>,
@@ -169,7 +179,7 @@ impl Allocator {
                     result = visit(&run);
                 }
                 self.give_back(Claim::new(run));
-                self.end_telling(run.len);
+                self.end_discard(run.len);
             }
             next = self.table().waiting.next_at_or_after(group + 1);
         }
@@ -203,8 +213,8 @@ impl Allocator {
         Ok(Some(run).filter(|_| len >= least.0.max(1)))
     }
 
-    /// Claims a run that was free a moment ago; `None` if it is not any more, or belongs to who
-    /// holds tokens.
+    /// Claims a run that was free a moment ago; `None` if it is not any more, or its tokens are
+    /// reserved.
     fn claim_found(&self, run: &Run) -> Result<Option<Claim>, Error> {
         let tokens = &self.table().shared.tokens;
         let reserved = tokens.take(CoreNr::current(), run.len.0.into(), Privilege::Reserved);

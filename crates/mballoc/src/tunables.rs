@@ -1,10 +1,9 @@
-//! **Purpose.** What can be tuned, under ext4's names, with its defaults, its bounds, and a few
-//! switches of our own that turn each of the works that shaped the allocator off again, so that
-//! they can be compared.
+//! **Purpose.** Tunables, under ext4's names and with its defaults and bounds; and a few switches
+//! of our own, each of which turns one improvement over ext4 off for comparison.
 //!
-//! **Model.** Each tunable is one word in a block of words that is read by every request and
-//! written only when somebody tunes; a request sees each change at once, and may see two changes
-//! one by one.
+//! **Model.** Each tunable is one word in a block of words that every request reads and that is
+//! written only when a tunable is set. A request sees each change at once, but may see one of two
+//! changes before the other.
 //!
 //! **References.** `Documentation/ABI/testing/sysfs-fs-ext4` for names and meaning.
 
@@ -13,13 +12,13 @@ use fourscore_sync::atomic::{AtomicU32, Ordering};
 
 use crate::geometry::Geometry;
 
-/// A tunable that does not exist, or a value that it does not take.
+/// The error of setting a tunable: an unknown name, or a value out of bounds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TunableError {
     /// No tunable has this name.
     #[error("there is no tunable {name}; there are: {known}")]
     Unknown {
-        /// What was asked for.
+        /// The name given.
         name: String,
         /// All names.
         known: String,
@@ -33,7 +32,7 @@ pub enum TunableError {
         least: u32,
         /// The largest value.
         most: u32,
-        /// What was asked for.
+        /// The value given.
         found: u32,
     },
 }
@@ -79,17 +78,17 @@ macro_rules! tunables {
 }
 
 tunables! {
-    /// Extents that a complex scan looks at before it takes the best so far.
+    /// Extents that a complex scan examines before it takes the best so far.
     MbMaxToScan = "mb_max_to_scan", |_| 1, |_| u32::MAX, |_| 200;
-    /// Extents that a complex scan looks at, once one fits, in search of a better fit.
+    /// Extents that a complex scan examines for a better fit once one fits.
     MbMinToScan = "mb_min_to_scan", |_| 0, |_| u32::MAX, |_| 10;
-    /// Requests for a power of two of at least `2^(this - 1)` clusters ask the buddy first.
+    /// Requests for a power of two of at least `2^(this - 1)` clusters try the buddy first.
     MbOrder2Req = "mb_order2_req", |_| 1, |g| g.orders() + 1, |_| 2;
-    /// Files up to so many clusters share a preallocation of their core; larger ones stream.
+    /// Files up to this many clusters use their core's locality group; larger ones stream.
     MbStreamReq = "mb_stream_req", |_| 0, |_| u32::MAX, |_| 16;
     /// Clusters of a locality group's preallocation; 0 turns locality groups off.
     MbGroupPrealloc = "mb_group_prealloc", |_| 0, Geometry::clusters_per_group, group_prealloc;
-    /// Groups that the indexed criteria visit in a row before they ask the index.
+    /// Groups that the indexed criteria visit in a row before they use the index.
     MbMaxLinearGroups = "mb_max_linear_groups", |_| 0, |_| u32::MAX, |_| 0;
     /// Orders by which the best-available criterion may trim a request.
     MbBestAvailMaxTrimOrder = "mb_best_avail_max_trim_order", |_| 0, |g| g.orders() - 1, |_| 3;
@@ -101,21 +100,21 @@ tunables! {
     MbPrefetchLimit = "mb_prefetch_limit", |_| 0, |_| u32::MAX, |g| {
         Tunable::MbPrefetch.default_on(g).saturating_mul(4)
     };
-    /// 0: walk over groups one by one, as ext4 before 5.13. 1: ask sets. (Ext4 asks sets from 16
-    /// groups on only; our questions cost no more on fewer.)
+    /// 0: walk over groups one by one, as ext4 before 5.13. 1: use the order sets. (ext4 uses them
+    /// from 16 groups on only; here they cost no more with fewer.)
     MbOptimizeScan = "mb_optimize_scan", |_| 0, |_| 1, |_| 1;
     /// The stripe in clusters to which requests of whole stripes are aligned; 0 for none.
     Stripe = "stripe", |_| 0, |_| u32::MAX, |g| g.layout().stripe;
-    /// 1: the largest-extent and free-count indexes answer what sets of orders cannot. 0: the
-    /// last criteria walk over groups, as ext4 does.
+    /// 1: use the largest-extent and free-count indexes too. 0: the last criteria walk over groups,
+    /// as ext4 does.
     MbIndexes = "mb_indexes", |_| 0, |_| 1, |_| 1;
     /// 0: a state test before reading a bitmap ahead is a plain load. 1: a locked
     /// read-modify-write, and the descriptor is fetched first, as before 2026.
     MbPrefetchLocked = "mb_prefetch_locked", |_| 0, |_| 1, |_| 0;
-    /// Who shares a stream goal: 0 the whole file system, 1 inodes with the same number modulo
-    /// the number of goals, 2 the threads of a core.
+    /// How stream goals are shared: 0 by the whole file system, 1 by inodes with the same number
+    /// modulo the number of goals, 2 by the threads of a core.
     MbStreamGoals = "mb_stream_goals", |_| 0, |_| 2, |_| 2;
-    /// 1: measure for how long group locks are held.
+    /// 1: measure how long group locks are held.
     MbHoldTimes = "mb_hold_times", |_| 0, |_| 1, |_| 0;
 }
 
@@ -148,7 +147,7 @@ impl Tunables {
         }
     }
 
-    /// The value now.
+    /// The current value.
     #[must_use]
     pub fn get(&self, tunable: Tunable) -> u32 {
         self.values[tunable as usize].load(Ordering::Relaxed)
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_request_reads_shares_no_line_with_what_others_write() {
+    fn tunables_share_no_cache_line_with_data_that_is_written() {
         let tunables = Tunables::new(geometry(0, 0));
         let first = std::ptr::from_ref(&tunables.values[0]).addr();
         let behind = std::ptr::from_ref(&tunables).addr() + size_of::<Tunables>();

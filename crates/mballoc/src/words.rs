@@ -41,9 +41,8 @@ pub(crate) fn clear(words: &mut [u64], start: u32, end: u32) {
     }
 }
 
-/// Bits `start` to `end - 1` where one word does not have them all: the first word and its mask,
-/// the words between, whose bits all count, and the last word and its mask. None if there are no
-/// bits.
+/// A range of bits that spans several words: the first word and its mask, the full words between,
+/// and the last word and its mask.
 struct Long {
     first: (usize, u64),
     between: std::ops::Range<usize>,
@@ -51,6 +50,7 @@ struct Long {
 }
 
 impl Long {
+    /// The range of bits `start` to `end - 1`; `None` if it is empty.
     fn new(start: u32, end: u32) -> Option<Self> {
         let last_bit = end.checked_sub(1).filter(|&bit| start <= bit)?;
         let (first, last) = ((start / 64) as usize, (last_bit / 64) as usize);
@@ -61,8 +61,8 @@ impl Long {
         })
     }
 
-    /// Whether `of` a word is zero for all of them, under their masks; for whole words eight at a
-    /// time, which takes little longer than one.
+    /// Whether `of` a word is zero under its mask for all words. Tests full words eight at a time,
+    /// which takes little longer than one.
     fn all_zero(&self, words: &[u64], of: impl Fn(u64) -> u64) -> bool {
         let at_end = |(word, mask): (usize, u64)| of(words[word]) & mask == 0;
         at_end(self.first)
@@ -73,7 +73,7 @@ impl Long {
     }
 }
 
-/// Turns bits `start` to `end - 1` over.
+/// Flips bits `start` to `end - 1`.
 #[inline]
 pub(crate) fn flip(words: &mut [u64], start: u32, end: u32) {
     match one_word(start, end) {
@@ -96,12 +96,12 @@ fn flip_long(words: &mut [u64], start: u32, end: u32) {
     words[last.0] ^= last.1;
 }
 
-/// Where the run of clear bits begins that ends in front of bit `end`; `end` if there is none.
+/// The start of the run of clear bits that ends right before bit `end`; `end` if there is none.
 pub(crate) fn clear_before(words: &[u64], end: u32) -> u32 {
     let mut at = end;
     while let Some(last) = at.checked_sub(1) {
         let there = last % 64 + 1;
-        // With the last of them on top.
+        // Shift so that bit `last` is the top bit.
         let bits = words[(last / 64) as usize] << (64 - there);
         let clear = bits.leading_zeros().min(there);
         at -= clear;
@@ -112,8 +112,7 @@ pub(crate) fn clear_before(words: &[u64], end: u32) -> u32 {
     at
 }
 
-/// Turns bit `i` over and returns the bit beside it in its pair (bits 0 and 1, 2 and 3, and so
-/// on).
+/// Flips bit `i` and returns the other bit of its pair (bits 0 and 1, 2 and 3, and so on).
 pub(crate) fn flip_one_of_pair(words: &mut [u64], i: u32) -> bool {
     let word = &mut words[(i / 64) as usize];
     *word ^= 1 << (i % 64);

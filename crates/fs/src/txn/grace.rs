@@ -44,7 +44,7 @@ struct Token {
 impl Drop for Token {
     fn drop(&mut self) {
         if let Some(allocator) = self.allocator.upgrade() {
-            allocator.set_quiet(self.stamp);
+            allocator.end_grace_period(self.stamp);
         }
     }
 }

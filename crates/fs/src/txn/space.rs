@@ -257,7 +257,7 @@ impl<'a> InLine<'a> {
             allocator.listen();
         }
         let has_turn = || line.lock().has_turn(self.ticket);
-        allocator.wait_for_quiet((stamp, shortage.told), self.deadline(), has_turn);
+        allocator.wait_for_grace_period(stamp, shortage.told, self.deadline(), has_turn);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! **Purpose.** The system calls that serving a mount takes: I/O on descriptors that are open,
-//! memory that is not run, threads, clocks.
+//! **Purpose.** The filter for system calls: allows those that serving a mount needs, which are I/O
+//! on open descriptors, memory that is not executable, threads, and clocks.
 //!
 //! **Invariants.** *No call takes a path, makes a socket, a ring or a process, or concerns another
-//! process.* Calls whose arguments decide that are allowed with those arguments only.
+//! process.* Calls for which the arguments decide that are allowed with safe arguments only.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use seccompiler::{
 
 /// Allowed with any arguments.
 const ALLOWED: &[c_long] = &[
-    // I/O on what is open.
+    // I/O on open descriptors.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -42,7 +42,7 @@ const ALLOWED: &[c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     libc::SYS_io_uring_enter,
-    // Who asks for figures is on a socket that is listening already.
+    // Statistics are served on a socket that is listening already.
     libc::SYS_accept4,
     libc::SYS_recvfrom,
     libc::SYS_getsockopt,
@@ -69,7 +69,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    // Clocks and figures of this process.
+    // Clocks and statistics of this process.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -100,10 +100,10 @@ const NAMESPACES: c_int = CLONE_NEWCGROUP
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
-/// Refuses all threads of the process everything else, for good.
+/// Refuses all other system calls in all threads of the process, irrevocably.
 pub(super) fn filter() -> Result<(), Error> {
-    // What clone3 is asked for lies in memory, where a filter does not see it. Who is told that
-    // there is no such call takes the older one.
+    // The arguments of clone3 are in memory, where a filter cannot see them. After ENOSYS callers
+    // use the older clone.
     let missing = Rules::from([(libc::SYS_clone3, Vec::new())]);
     let missing = program(missing, SeccompAction::Allow, errno(ENOSYS))?;
     let mut allowed = rules()?;
@@ -133,7 +133,7 @@ fn rules() -> Result<Rules, BackendError> {
         let bits = u64::from(bits.unsigned_abs());
         condition(argument, SeccompCmpOp::MaskedEq(bits), 0)
     };
-    let nobody = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
+    let no_address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     let thread = u64::from(CLONE_THREAD.unsigned_abs());
     let no_process = thread | u64::from(NAMESPACES.unsigned_abs());
     let conditional = [
@@ -144,10 +144,10 @@ fn rules() -> Result<Rules, BackendError> {
         (libc::SYS_mmap, vec![has_not(2, PROT_EXEC)?]),
         (libc::SYS_mprotect, vec![has_not(2, PROT_EXEC)?]),
         (libc::SYS_tgkill, vec![is(0, own)?]),
-        // Of this thread; rings are pinned.
+        // For the calling thread only; workers of rings pin themselves.
         (libc::SYS_sched_setaffinity, vec![is(0, 0)?]),
-        // To whom the socket is connected.
-        (libc::SYS_sendto, vec![nobody]),
+        // On connected sockets only.
+        (libc::SYS_sendto, vec![no_address]),
         (libc::SYS_prctl, vec![is(0, PR_SET_NAME)?]),
         (libc::SYS_prctl, vec![is(0, PR_SET_VMA)?]),
         (libc::SYS_ioctl, vec![is(1, BLKDISCARD)?]),

@@ -1,25 +1,25 @@
-//! **Purpose.** A server that reads a hostile image can do nothing but serve it: whoever takes it
-//! over through a fault of ours has the image, the mount, and no way out.
+//! **Purpose.** Confines a server that reads an untrusted image: an attacker who takes over the
+//! server through a bug can reach only the image and the mount.
 //!
-//! **Model.** A process locks itself up in two steps, which take away, for good:
+//! **Model.** A process confines itself in two steps. Each irrevocably drops:
 //!
-//! - [`enclose`], when image and mount are open and before the image is looked at: privileges and
-//!   the way to new ones, core dumps (which would show files), files but `/dev/fuse` and what
-//!   `/sys` tells, connections, signals to others.
+//! - [`enclose`], when image and mount are open and before the image is read: privileges and ways
+//!   to gain new ones, core dumps (which would expose file data), all files except `/dev/fuse` and
+//!   reading `/sys`, connections, signals to other processes.
 //! - [`Enclosed::lock`], when everything else is open and before the first request: the rest of
-//!   the files, and every system call but those of `calls`.
+//!   the files, and every system call except those of `calls`.
 //!
-//! The first step concerns the thread that takes it and those that it starts, so it comes before
-//! there are others. The second one concerns all threads. A system call that is not allowed fails
-//! (`EPERM`) and ends nobody: what is refused cannot harm, and a library that tries something and
-//! can do without goes on.
+//! The first step applies to the calling thread and to those that it starts, so it must come before
+//! there are other threads. The second one applies to all threads. A system call that is not
+//! allowed fails with `EPERM` and does not kill the process: a refused call does no harm, and a
+//! library that can do without it continues to work.
 //!
-//! Rings of io_uring carry out system calls that no filter sees. So they are made before the second
-//! step, after which none can be made, and restricted; what opens or connects through one all the
-//! same meets the rules for files, which look at what is done and not at how it is asked for.
+//! Rings of io_uring execute system calls that the filter does not see. So they are made before the
+//! second step, after which none can be made, and restricted. Opening a file or connecting through
+//! a ring is still subject to Landlock, which checks the operation and not the system call.
 //!
-//! **Not here.** Unmounting, which nobody can do in here: who wants to end the mount keeps a
-//! process outside. Memory, which the budgets of the caches bound.
+//! **Not here.** Unmounting, which a confined process cannot do: another process must do it.
+//! Memory, which the budgets of the caches bound.
 //!
 //! **References.** landlock(7), seccomp(2), capabilities(7), `PR_SET_DUMPABLE` of prctl(2).
 
@@ -32,14 +32,14 @@ use landlock::{
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The newest version of Landlock whose rules were looked at. Older kernels keep those they know.
+/// The newest version of Landlock that is used. Older kernels apply the rules that they know.
 const LANDLOCK: ABI = ABI::V7;
 
-/// Why a process could not be locked up.
+/// The error of confining a process.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
-    /// Privileges or core dumps could not be given up.
+    /// Privileges or core dumps could not be dropped.
     #[error("privileges: {0}")]
     Privileges(std::io::Error),
     /// The kernel refuses the rules for files and connections.
@@ -50,26 +50,26 @@ pub enum SandboxError {
     Seccomp(#[from] seccompiler::Error),
 }
 
-/// A process that has taken the first step.
+/// The state after the first step.
 #[derive(Debug)]
 pub struct Enclosed(());
 
-/// Takes away what is not needed to open a file system and to make its workers ready. To be called
-/// while there is one thread.
+/// Drops everything that is not needed to open a file system and to prepare its workers. Must be
+/// called while there is one thread.
 ///
-/// A kernel without Landlock (before 5.13, or where it is off) leaves files to the second step.
+/// On a kernel without Landlock (before 5.13, or disabled) only the second step denies files.
 ///
 /// # Errors
-/// See [`SandboxError`]; part of it may be taken away then.
+/// See [`SandboxError`]; a part may be dropped then.
 pub fn enclose() -> Result<Enclosed, SandboxError> {
-    give_up_privileges().map_err(|errno| SandboxError::Privileges(errno.into()))?;
-    // Descriptors of more workers are opened here, and the processors counted.
+    drop_privileges().map_err(|errno| SandboxError::Privileges(errno.into()))?;
+    // Workers open `/dev/fuse`, and read the list of processors.
     restrict(&["/dev/fuse"], &["/sys"])?;
     Ok(Enclosed(()))
 }
 
 impl Enclosed {
-    /// Takes away everything but serving, from all threads of the process.
+    /// Drops everything that is not needed to serve, in all threads of the process.
     ///
     /// # Errors
     /// See [`SandboxError`].
@@ -79,7 +79,7 @@ impl Enclosed {
     }
 }
 
-fn give_up_privileges() -> rustix::io::Result<()> {
+fn drop_privileges() -> rustix::io::Result<()> {
     let none = CapabilitySet::empty();
     let nothing = CapabilitySets {
         effective: none,
@@ -96,7 +96,7 @@ fn give_up_privileges() -> rustix::io::Result<()> {
     rustix::process::setrlimit(Resource::Core, no_core)
 }
 
-/// Leaves this thread the files beneath `written` and, to read them, those beneath `read`.
+/// Denies this thread all files except those beneath `written`, and reading those beneath `read`.
 fn restrict(written: &[&str], read: &[&str]) -> Result<(), SandboxError> {
     let everything = AccessFs::from_all(LANDLOCK);
     let status = Ruleset::default()
@@ -109,7 +109,10 @@ fn restrict(written: &[&str], read: &[&str]) -> Result<(), SandboxError> {
         .add_rules(path_beneath_rules(read, AccessFs::from_read(LANDLOCK)))?
         .restrict_self()?;
     if status.ruleset != RulesetStatus::FullyEnforced {
-        tracing::info!(?status, "this kernel knows fewer rules");
+        tracing::info!(
+            ?status,
+            "this kernel enforces only a part of the Landlock rules"
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** What an inode is: told, and changed.
+//! **Purpose.** Attributes of inodes: GETATTR, SETATTR, STATX, STATFS, and the replies of lookups.
 
 use fourscore::{AttributeChange, FileType, Fs, InodeNr, Noted, NotedTimes, OpenInode, Stat};
 use fourscore_ondisk::Timestamp;
@@ -11,7 +11,7 @@ use crate::abi::{
 use crate::nodes::Nodes;
 use crate::reply::{Errno, Reply};
 
-/// Of statx(2): everything that stat(2) says, and when the inode was made.
+/// Masks of statx(2): the attributes of stat(2), and the birth time.
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const STATX_BTIME: u32 = 0x800;
 
@@ -22,9 +22,9 @@ const STATX_ATTR_NODUMP: u64 = 0x40;
 const STATX_ATTR_ENCRYPTED: u64 = 0x800;
 const STATX_ATTR_VERITY: u64 = 0x10_0000;
 
-/// Flags of an inode that statx(2) tells. Linux 6.18 takes only the time of making from the reply
-/// beside what stat(2) says, and hands none of these on.
-const TOLD_FLAGS: [(InodeFlags, u64); 6] = [
+/// Flags of an inode that statx(2) reports. Linux 6.18 ignores them in the reply: beside the
+/// attributes of stat(2) it uses only the birth time.
+const STATX_FLAGS: [(InodeFlags, u64); 6] = [
     (InodeFlags::COMPR_FL, STATX_ATTR_COMPRESSED),
     (InodeFlags::IMMUTABLE_FL, STATX_ATTR_IMMUTABLE),
     (InodeFlags::APPEND_FL, STATX_ATTR_APPEND),
@@ -46,8 +46,8 @@ pub(super) fn decoded(number: u32) -> DeviceNr {
     }
 }
 
-/// The blocks of 512 bytes that a file takes. Content inside of the inode counts as well, so that
-/// nobody takes the file for a hole.
+/// The blocks of 512 bytes that a file uses. Inline data counts as well, so that programs do not
+/// take the file for a hole.
 fn sectors(stat: &Stat) -> u64 {
     let is_inside =
         stat.file_type == FileType::Regular && stat.flags.contains(InodeFlags::INLINE_DATA_FL);
@@ -86,7 +86,7 @@ impl<'f> Server<'f> {
         }
     }
 
-    /// An inode that a reply tells the kernel of; its use is counted. The name holds for
+    /// The entry of an inode that was looked up; increments its lookup count. The name is valid for
     /// `name_valid_secs`.
     pub(super) fn entry(
         &self,
@@ -94,12 +94,12 @@ impl<'f> Server<'f> {
         name_valid_secs: u64,
         reply: &mut Reply,
     ) -> Result<EntryOut, Errno> {
-        self.nodes.count(inode)?;
-        reply.counted.push(inode);
+        self.nodes.count_lookup(inode)?;
+        reply.lookups.push(inode);
         self.counted_entry(inode, name_valid_secs)
     }
 
-    /// The same of an inode that was made for this request, and is open.
+    /// As [`Server::entry`], for an inode that this request has created and that is open.
     pub(super) fn entry_of_new(
         &self,
         open: OpenInode<&'f Fs>,
@@ -108,7 +108,7 @@ impl<'f> Server<'f> {
     ) -> Result<EntryOut, Errno> {
         let inode = open.inode();
         self.nodes.enter(open);
-        reply.counted.push(inode);
+        reply.lookups.push(inode);
         self.counted_entry(inode, name_valid_secs)
     }
 
@@ -141,7 +141,7 @@ impl<'f> Server<'f> {
                 true => Self::without_set_id(&call.header),
                 false => fourscore::Caller::ROOT,
             };
-            self.take_privileges(call.inode, &writer)?;
+            self.clear_privileges(call.inode, &writer)?;
             self.fs.truncate(call.inode, wanted.size)?;
         }
         self.change_attributes(&call, &wanted)?;
@@ -161,7 +161,7 @@ impl<'f> Server<'f> {
         let atime = time(atime, atime_now, wanted.atime, wanted.atimensec)?;
         let (mtime, mtime_now) = (fattr::MTIME, fattr::MTIME_NOW);
         let mtime = time(mtime, mtime_now, wanted.mtime, wanted.mtimensec)?;
-        if let Some(why) = self.why_noted(wanted.valid) {
+        if let Some(why) = self.kernel_time_update(wanted.valid) {
             let ctime = time(fattr::CTIME, 0, wanted.ctime, wanted.ctimensec)?;
             let times = NotedTimes {
                 atime,
@@ -182,8 +182,8 @@ impl<'f> Server<'f> {
         match has(fields) {
             true => {}
             false if has(fattr::SIZE) || !has(fattr::CTIME) => return Ok(()),
-            // chown(2) that leaves both as they are takes set-id bits all the same, if they are
-            // the caller's to take. Without the writeback cache nothing tells it from others.
+            // A chown(2) that changes neither owner nor group still clears set-id bits, if the
+            // caller may do that. Without the writeback cache it looks like this too.
             false => {
                 let owner = self.fs.stat(call.inode)?.uid;
                 let may_take = [0, owner].contains(&call.header.uid);
@@ -193,17 +193,17 @@ impl<'f> Server<'f> {
         Ok(self.fs.set_attributes(call.inode, &change)?)
     }
 
-    /// Why the kernel sets times, if nobody has chosen them.
-    fn why_noted(&self, valid: u32) -> Option<Noted> {
+    /// The reason why the kernel sets times by itself; `None` if a program has set them.
+    fn kernel_time_update(&self, valid: u32) -> Option<Noted> {
         let others = fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE;
         if valid & others != 0 || valid & fattr::MTIME == 0 {
             return None;
         }
-        // What it has kept of writes it tells with a file that is open for writing.
+        // For times of cached writes the kernel passes a file handle that is open for writing.
         if valid & fattr::ATIME == 0 {
             return (valid & fattr::FH != 0).then_some(Noted::Written);
         }
-        // Where it keeps that time, it says which time is now.
+        // With the writeback cache the kernel owns mtime, and sends the current time as a value.
         let keeps_mtime = self.agreed.has(init::WRITEBACK_CACHE);
         let is_now = valid & fattr::MTIME_NOW != 0 || keeps_mtime;
         (is_now && valid & fattr::ATIME_NOW != 0).then_some(Noted::Touched)
@@ -217,8 +217,8 @@ impl<'f> Server<'f> {
             tv_nsec: time.nanoseconds(),
             reserved: 0,
         };
-        let told = TOLD_FLAGS.into_iter();
-        let attributes = told
+        let flags = STATX_FLAGS.into_iter();
+        let attributes = flags
             .clone()
             .filter(|(flag, _)| stat.flags.contains(*flag))
             .fold(0, |all, (_, attribute)| all | attribute);
@@ -235,7 +235,7 @@ impl<'f> Server<'f> {
             ino: stat.inode.0.into(),
             size: stat.size_bytes,
             blocks: sectors(&stat),
-            attributes_mask: told.fold(0, |all, (_, attribute)| all | attribute),
+            attributes_mask: flags.fold(0, |all, (_, attribute)| all | attribute),
             atime: time(stat.atime),
             btime: stat.crtime.map_or(SxTime::default(), time),
             ctime: time(stat.ctime),
@@ -262,8 +262,8 @@ impl<'f> Server<'f> {
     }
 }
 
-/// The host's time as of the clock's last tick: the library and the kernel stamp by that, and what
-/// is changed next must not seem to have been changed before.
+/// The host's time as of the last clock tick: the library and the kernel use the same clock, so
+/// that a later change never gets an earlier timestamp.
 fn now_of_host() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! **Purpose.** Content of files and links.
+//! **Purpose.** File data and symbolic links: OPEN, READ, WRITE, FSYNC, FALLOCATE, LSEEK,
+//! COPY_FILE_RANGE, READLINK.
 
 use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek, Stat, WrittenAt};
 use fourscore_ondisk::inode::InodeFlags;
@@ -31,8 +32,8 @@ const MODES: [(u32, Fallocate); 7] = [
 ];
 
 impl Server<'_> {
-    /// Opens a file. Nothing is kept for it: the inode is open as long as the kernel knows it.
-    /// What is refused here is what the kernel does not see, the flags of chattr(1).
+    /// Opens a file. It needs no state: the inode is open as long as the kernel knows it. Refuses
+    /// what the kernel cannot check: the flags of chattr(1).
     pub(super) fn open(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let wanted: OpenIn = call.arguments.take()?;
         let stat = self.fs.stat(call.inode)?;
@@ -53,70 +54,69 @@ impl Server<'_> {
                 0 => Caller::ROOT,
                 _ => Self::without_set_id(&call.header),
             };
-            self.take_privileges(call.inode, &writer)?;
+            self.clear_privileges(call.inode, &writer)?;
             self.fs.truncate(call.inode, 0)?;
         }
-        self.was_opened(&stat, wanted.flags);
-        // The kernel writes whole pages back, and so would begin in front of the end of a file
-        // that only grows.
-        let around_the_cache = if writes && only_grows {
+        self.note_open(&stat, wanted.flags);
+        // Write-back of whole pages would begin before the end of an append-only file.
+        let direct_io = if writes && only_grows {
             fopen::DIRECT_IO
         } else {
             0
         };
         reply.push(&OpenOut {
-            open_flags: fopen::KEEP_CACHE | around_the_cache,
+            open_flags: fopen::KEEP_CACHE | direct_io,
             ..OpenOut::default()
         })
     }
 
-    /// Takes opening a file for nothing but to read it for its first access: what the page cache
-    /// answers is told to nobody. For its own ioctls the kernel opens files too, with no flag at
-    /// all, while open(2) of a program of 64 bits adds one.
-    fn was_opened(&self, before: &Stat, flags: u32) {
+    /// Counts an open for reading as an access, because reads from the page cache are not seen
+    /// here. For its own ioctls the kernel opens files too, with no flag at all, while open(2) of a
+    /// 64-bit program sets one; these opens do not count.
+    fn note_open(&self, before: &Stat, flags: u32) {
         if flags == 0 || flags & O_ACCMODE != 0 {
             return;
         }
-        self.was_read(before.inode, flags);
-        // After a READ the kernel asks for the time anew by itself.
+        self.note_access(before.inode, flags);
+        // After a READ the kernel invalidates the access time by itself.
         let after = self.fs.stat(before.inode);
         if after.is_ok_and(|after| after.atime != before.atime) {
-            self.have_asked_anew(before.inode);
+            self.invalidate_attributes(before.inode);
         }
     }
 
     pub(super) fn read(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let wanted: ReadIn = call.arguments.take()?;
-        let room = reply.room(wanted.size as usize)?;
-        let len = self.fs.read_at(call.inode, room, wanted.offset)?;
+        let space = reply.space(wanted.size as usize)?;
+        let len = self.fs.read_at(call.inode, space, wanted.offset)?;
         reply.grow(len);
-        self.was_read(call.inode, wanted.flags);
+        self.note_access(call.inode, wanted.flags);
         Ok(())
     }
 
-    /// Notes an access. That a time could not be written keeps nobody from reading.
-    pub(super) fn was_read(&self, inode: InodeNr, open_flags: u32) {
+    /// Updates the access time. An error of that does not fail the read.
+    pub(super) fn note_access(&self, inode: InodeNr, open_flags: u32) {
         if !self.is_read_only
             && open_flags & O_NOATIME == 0
             && let Err(error) = self.fs.accessed(inode)
         {
-            tracing::debug!(inode = inode.0, %error, "the time of an access is not noted");
+            tracing::debug!(inode = inode.0, %error, "the access time is not updated");
         }
     }
 
     pub(super) fn write(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let wanted: WriteIn = call.arguments.take()?;
         let data = call.arguments.bytes(wanted.size)?;
-        // What the kernel held back was written by somebody from whom it took the set-id bits then;
-        // others may have set them since.
-        // They may also have set flags since that would keep it out now. With the writeback cache
-        // the kernel keeps the times of files, and tells them.
+        // For cached writes the kernel has cleared set-id bits at the time of write(2). They may
+        // have been set again since, and flags that would refuse the write now may have been set
+        // too: neither matters to the write-back. With the writeback cache the kernel sends the
+        // file's times separately.
         let written = if wanted.write_flags & WRITE_CACHE == 0 {
             let writer = match wanted.write_flags & WRITE_KILL_SUIDGID {
                 0 => Caller::ROOT,
                 _ => Self::without_set_id(&call.header),
             };
-            self.take_privileges(call.inode, &writer)?;
+            self.clear_privileges(call.inode, &writer)?;
             self.fs.write_at(call.inode, data, wanted.offset)?
         } else {
             let written_at = match self.agreed.has(init::WRITEBACK_CACHE) {
@@ -132,7 +132,7 @@ impl Server<'_> {
         })
     }
 
-    /// FSYNC and FSYNCDIR. Of the root directory it commits everything.
+    /// FSYNC and FSYNCDIR; for the root directory, syncs the whole file system.
     pub(super) fn fsync(&self, mut call: Call<'_>) -> Result<(), Errno> {
         let wanted: FsyncIn = call.arguments.take()?;
         if self.is_read_only {
@@ -148,7 +148,7 @@ impl Server<'_> {
 
     pub(super) fn readlink(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let target = self.fs.read_link(call.inode)?;
-        self.was_read(call.inode, 0);
+        self.note_access(call.inode, 0);
         reply.push_bytes(&target)
     }
 
@@ -157,7 +157,7 @@ impl Server<'_> {
         let what = MODES.iter().find(|(flags, _)| *flags == wanted.mode);
         let (_, what) = what.ok_or(Errno::OPNOTSUPP)?;
         let writer = Self::writer_of(&call.header);
-        self.take_privileges(call.inode, &writer)?;
+        self.clear_privileges(call.inode, &writer)?;
         let (offset, len) = (wanted.offset, wanted.length);
         Ok(self.fs.fallocate(call.inode, *what, offset, len)?)
     }
@@ -185,13 +185,13 @@ impl Server<'_> {
         let wanted: CopyFileRangeIn = call.arguments.take()?;
         let target = self.nodes.inode(wanted.nodeid_out)?;
         let is_short = call.header.opcode == opcode::COPY_FILE_RANGE;
-        // The older reply has 32 bits for what was copied.
+        // The older reply has a 32-bit count.
         let most = if is_short {
             u64::from(u32::MAX)
         } else {
             u64::MAX
         };
-        self.take_privileges(target, &Self::writer_of(&call.header))?;
+        self.clear_privileges(target, &Self::writer_of(&call.header))?;
         let from = (call.inode, wanted.off_in);
         let to = (target, wanted.off_out);
         let copied = self.fs.copy_file_range(from, to, wanted.len.min(most))?;

@@ -1,4 +1,4 @@
-//! **Purpose.** Listing directories.
+//! **Purpose.** Listing directories: OPENDIR, READDIR, READDIRPLUS, RELEASEDIR.
 
 use fourscore::{Error, FileType};
 
@@ -7,12 +7,12 @@ use crate::abi::{DIRENT_ALIGN, Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn};
 use crate::listing::Listed;
 use crate::reply::{Errno, Reply};
 
-/// The type of an entry, as getdents(2) tells it.
+/// The type of an entry, as in getdents(2).
 fn kind(file_type: Option<FileType>) -> u32 {
     file_type.map_or(0, |file_type| u32::from(file_type.mode_bits() >> 12))
 }
 
-/// The bytes of an entry's name and what follows it up to the next entry.
+/// The length of an entry's name with the padding up to the next entry.
 fn padded(name: &[u8]) -> usize {
     name.len().next_multiple_of(DIRENT_ALIGN)
 }
@@ -33,8 +33,8 @@ impl Server<'_> {
         if self.fs.stat(call.inode)?.file_type != FileType::Directory {
             return Err(Error::NotADirectory.into());
         }
-        // The kernel is not told that it may keep the list (`FOPEN_CACHE_DIR`): beside changes,
-        // what it keeps is put together from replies to several lists, and lacks names.
+        // The kernel must not cache the listing (`FOPEN_CACHE_DIR`): with concurrent changes it
+        // would combine replies of several listings into one that lacks names.
         reply.push(&OpenOut {
             fh: self.listings.open(),
             ..OpenOut::default()
@@ -59,7 +59,7 @@ impl Server<'_> {
             }
             push_entry(&entry, reply)?;
         }
-        self.was_read(call.inode, wanted.flags);
+        self.note_access(call.inode, wanted.flags);
         Ok(())
     }
 
@@ -74,30 +74,30 @@ impl Server<'_> {
             if reply.len() + bytes > wanted.size as usize {
                 break;
             }
-            let mut told = EntryOut::default();
+            let mut entry_out = EntryOut::default();
             if entry.name != b"." && entry.name != b".." {
-                // The list may be older than the name: the kernel is told where it leads now.
+                // The listing may be outdated: look up the inode to which the name refers now.
                 match self.fs.lookup_once(call.inode, entry.name) {
                     Ok(inode) => entry.inode = inode,
                     Err(Error::NotFound) => continue,
                     Err(error) => return Err(error.into()),
                 }
-                // An inode that cannot be read does not keep the others from being listed: who
-                // asks for it is told why.
-                let counted = reply.counted.len();
+                // An inode that cannot be read does not fail the listing; a lookup of it returns
+                // the error.
+                let lookups = reply.lookups.len();
                 match self.entry(entry.inode, name_valid_secs, reply) {
-                    Ok(found) => told = found,
+                    Ok(found) => entry_out = found,
                     Err(_) => {
-                        for inode in reply.counted.drain(counted..) {
+                        for inode in reply.lookups.drain(lookups..) {
                             self.nodes.forget(inode, 1);
                         }
                     }
                 }
             }
-            reply.push(&told)?;
+            reply.push(&entry_out)?;
             push_entry(&entry, reply)?;
         }
-        self.was_read(call.inode, wanted.flags);
+        self.note_access(call.inode, wanted.flags);
         Ok(())
     }
 }

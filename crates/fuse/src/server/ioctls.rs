@@ -1,8 +1,7 @@
-//! **Purpose.** What programs ask of ext4 by ioctl: flags (chattr), projects, generations, the
-//! label, and giving free space back to the device.
+//! **Purpose.** ext4's ioctls: flags (chattr), projects, generations, the label, and FITRIM.
 //!
-//! **Not here.** Permissions to change flags and projects: the kernel asks those itself, but for
-//! those that only ext4 knows.
+//! **Not here.** Permission checks for flags and projects: the kernel makes them, except for flags
+//! that only ext4 knows.
 //!
 //! **References.** `linux/fs.h`; ioctl_iflags(2).
 
@@ -26,7 +25,7 @@ const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 const FITRIM: u32 = 0xc018_5879;
 
-/// The room for a label with its zero.
+/// The length of a label with its terminating zero, in bytes.
 const LABEL_BYTES: usize = 256;
 
 /// Flags of `FS_IOC_FSGETXATTR`, and those of ext4 that they stand for.
@@ -53,9 +52,9 @@ impl Server<'_> {
             FS_IOC_SETFLAGS => self.set_flags(&mut call),
             FS_IOC_FSGETXATTR => {
                 let stat = self.fs.stat(inode)?;
-                let told = XFLAGS.iter().filter(|(_, flag)| stat.flags.contains(*flag));
+                let set = XFLAGS.iter().filter(|(_, flag)| stat.flags.contains(*flag));
                 reply.push(&Fsxattr {
-                    xflags: told.fold(0, |all, (xflag, _)| all | xflag),
+                    xflags: set.fold(0, |all, (xflag, _)| all | xflag),
                     projid: stat.project_id,
                     ..Fsxattr::default()
                 })
@@ -83,7 +82,7 @@ impl Server<'_> {
             return Err(Errno::PERM);
         }
         self.fs.set_flags(call.inode, flags)?;
-        self.have_asked_anew(call.inode);
+        self.invalidate_attributes(call.inode);
         Ok(())
     }
 
@@ -96,7 +95,7 @@ impl Server<'_> {
             Err(fourscore::Error::Unsupported(_)) => return Err(Errno::NOTTY),
             done => done?,
         }
-        self.have_asked_anew(call.inode);
+        self.invalidate_attributes(call.inode);
         Ok(())
     }
 
@@ -117,7 +116,7 @@ impl Server<'_> {
         if wanted.projid != stat.project_id {
             self.fs.set_project(call.inode, wanted.projid)?;
         }
-        self.have_asked_anew(call.inode);
+        self.invalidate_attributes(call.inode);
         Ok(())
     }
 

@@ -1,17 +1,18 @@
-//! **Purpose.** From a request to one call of the library, and from what that gives to a reply.
+//! **Purpose.** The server of a file system: translates each request into one call of the library,
+//! and its result into a reply.
 //!
-//! **Not here.** Where requests come from: a test feeds them as well as a kernel does.
+//! **Not here.** The transport of requests; tests call this module directly.
 //!
-//! **Model.** One request, one call, one reply. What Linux then does by itself is answered with
-//! `ENOSYS`, once: FLUSH (it has written everything back by then), ACCESS (it asks for permissions
-//! itself), INTERRUPT (no call waits for anything but the disk), POLL, BMAP, locks; and LSEEK with
-//! the writeback cache, since the kernel does not hand on what it holds before it asks where data
-//! is: a file then counts as having no holes.
+//! **Model.** One request, one call, one reply. `ENOSYS` is the reply to operations that Linux then
+//! does by itself without asking again: FLUSH (it has written dirty pages by then), ACCESS (it
+//! checks permissions itself), INTERRUPT (calls wait for the disk only), POLL, BMAP, locks. So is
+//! it to LSEEK with the writeback cache, since the kernel does not write dirty pages before it asks
+//! for data or holes: the file then counts as having no holes.
 //!
 //! | module | operations |
 //! |---|---|
-//! | `attributes` | GETATTR, SETATTR, STATX, STATFS, and how an inode is told |
-//! | `names` | LOOKUP, making, linking, renaming and removing names |
+//! | `attributes` | GETATTR, SETATTR, STATX, STATFS, entries of lookups |
+//! | `names` | LOOKUP, creating, linking, renaming and removing names |
 //! | `directories` | OPENDIR, READDIR, READDIRPLUS, RELEASEDIR |
 //! | `content` | OPEN, READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE, READLINK |
 //! | `xattrs` | extended attributes |
@@ -45,23 +46,24 @@ use crate::reply::{Errno, Reply};
 use crate::request::{Arguments, Request};
 use crate::serve::{Answered, Serve};
 
-/// How long what the kernel was told holds, in seconds: until it changes it itself.
+/// How long names and attributes are valid in the kernel's cache, in seconds: practically for ever,
+/// because only the kernel changes them.
 const VALID_SECS: u64 = 24 * 60 * 60;
 
-/// What all workers of a mount share.
+/// The state shared by all workers of a mount.
 #[derive(Debug)]
 pub(crate) struct Server<'f> {
     fs: &'f Fs,
-    /// Where the kernel is told of what it does not ask for; none in a test.
+    /// For notices to the kernel; `None` in tests.
     device: Option<&'f OwnedFd>,
     agreed: Agreed,
     is_read_only: bool,
     durability: Durability,
     latencies: &'f Latencies,
-    /// Whether the kernel has said that nothing more comes. What comes all the same, reading ahead
-    /// for nobody, must not wait for a file system that is frozen.
+    /// Whether DESTROY has been received. Requests that still come, such as read-ahead, must not
+    /// wait for the frozen file system.
     has_ended: AtomicBool,
-    /// Whether some directories take names of other cases for the same.
+    /// Whether some directories may be case-insensitive.
     folds_case: bool,
     nodes: Nodes<'f>,
     listings: Listings,
@@ -78,14 +80,14 @@ struct Call<'r> {
 impl Serve for Server<'_> {
     fn answer(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
         let start = Instant::now();
-        let answered = self.answered(request, reply);
+        let answered = self.reply_to(request, reply);
         self.latencies.note(request.header.opcode, start);
         answered
     }
 
-    /// The kernel will not forget what a reply told it that did not arrive.
-    fn take_back(&self, reply: &mut Reply) {
-        for inode in reply.counted.drain(..) {
+    /// The kernel sends no FORGET for inodes of a reply that did not arrive.
+    fn undo_lookups(&self, reply: &mut Reply) {
+        for inode in reply.lookups.drain(..) {
             self.nodes.forget(inode, 1);
         }
     }
@@ -93,7 +95,8 @@ impl Serve for Server<'_> {
 
 impl<'f> Server<'f> {
     pub(crate) fn new(
-        (fs, device): (&'f Fs, Option<&'f OwnedFd>),
+        fs: &'f Fs,
+        device: Option<&'f OwnedFd>,
         agreed: Agreed,
         options: &SessionOptions,
         latencies: &'f Latencies,
@@ -113,20 +116,20 @@ impl<'f> Server<'f> {
         }
     }
 
-    fn answered(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
+    fn reply_to(&self, request: &Request<'_>, reply: &mut Reply) -> Answered {
         reply.clear();
         match request.header.opcode {
             opcode::FORGET => self.forget(request),
             opcode::BATCH_FORGET => self.batch_forget(request),
             opcode::DESTROY if !self.has_ended.swap(true, Ordering::Relaxed) => {
                 reply.finish(request.header.unique, Ok(()));
-                return Answered::Farewell(self.end());
+                return Answered::Farewell(self.destroy());
             }
             _ => {
-                let result = self.done(request, reply);
-                let result = result.and_then(|()| self.made_durable(request.header.opcode));
+                let result = self.handle(request, reply);
+                let result = result.and_then(|()| self.sync_if_wanted(request.header.opcode));
                 if result.is_err() {
-                    self.take_back(reply);
+                    self.undo_lookups(reply);
                 }
                 reply.finish(request.header.unique, result);
                 return Answered::WithReply;
@@ -135,7 +138,7 @@ impl<'f> Server<'f> {
         Answered::WithoutReply
     }
 
-    fn done(&self, request: &Request<'_>, reply: &mut Reply) -> Result<(), Errno> {
+    fn handle(&self, request: &Request<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let header = request.header;
         if self.has_ended.load(Ordering::Relaxed) {
             return Err(Errno::IO);
@@ -171,7 +174,7 @@ impl<'f> Server<'f> {
             opcode::TMPFILE => self.tmpfile(call, reply),
             opcode::READ => self.read(call, reply),
             opcode::WRITE => self.write(call, reply),
-            // Nothing is kept for an open file.
+            // Open files have no state.
             opcode::RELEASE => Ok(()),
             opcode::FSYNC | opcode::FSYNCDIR => self.fsync(call),
             opcode::SETXATTR => self.setxattr(call),
@@ -199,9 +202,9 @@ impl<'f> Server<'f> {
         }
     }
 
-    /// Makes durable what a call has changed, where the mount is to do that.
-    fn made_durable(&self, done: u32) -> Result<(), Errno> {
-        let changes = match done {
+    /// Syncs after an operation if the mount's durability demands it.
+    fn sync_if_wanted(&self, operation: u32) -> Result<(), Errno> {
+        let changes = match operation {
             opcode::SYMLINK..=opcode::LINK | opcode::CREATE | opcode::RENAME2 => Durability::Names,
             opcode::SETATTR
             | opcode::WRITE
@@ -220,8 +223,8 @@ impl<'f> Server<'f> {
         }
     }
 
-    /// Brings everything to its place, for good.
-    fn end(&self) -> fourscore::Result<()> {
+    /// DESTROY: writes everything to the device, and freezes the file system.
+    fn destroy(&self) -> fourscore::Result<()> {
         self.nodes.forget_all();
         match self.is_read_only {
             true => Ok(()),
@@ -252,8 +255,8 @@ impl<'f> Server<'f> {
         }
     }
 
-    /// Whoever asks, when the kernel has said that he may: what is left to decide is which set-id
-    /// bits stay. The kernel does not tell capabilities; those of root are root's.
+    /// The caller of a write that the kernel has permitted; it matters only for whether set-id bits
+    /// stay. The kernel does not pass capabilities; root is taken to have all.
     fn writer_of(header: &InHeader) -> Caller<'static> {
         match header.uid {
             0 => Caller::ROOT,
@@ -261,8 +264,8 @@ impl<'f> Server<'f> {
         }
     }
 
-    /// Whoever asks, as somebody who may do everything but keep set-id bits. Of his groups the
-    /// kernel tells the first.
+    /// A caller that may do everything except keep set-id bits. The kernel passes only the first of
+    /// its groups.
     fn without_set_id(header: &InHeader) -> Caller<'static> {
         Caller {
             uid: 0,
@@ -272,20 +275,21 @@ impl<'f> Server<'f> {
         }
     }
 
-    /// Takes away what a file must not keep when `writer` changes it. The kernel, which asks for
-    /// that, goes on believing in the mode that it knows: it is told to ask for it anew.
-    fn take_privileges(&self, inode: InodeNr, writer: &Caller<'_>) -> Result<(), Errno> {
+    /// Clears set-id bits and capabilities of a file that `writer` changes. The kernel keeps the
+    /// old mode in its cache, so that is invalidated.
+    fn clear_privileges(&self, inode: InodeNr, writer: &Caller<'_>) -> Result<(), Errno> {
         let privileges = self.fs.remove_privileges(inode, writer)?;
         if privileges == Privileges::Taken {
-            self.have_asked_anew(inode);
+            self.invalidate_attributes(inode);
         }
         Ok(())
     }
 
-    /// Has the kernel ask for what an inode says of itself, which has changed without its doing.
-    fn have_asked_anew(&self, inode: InodeNr) {
+    /// Invalidates the attributes of an inode in the kernel's cache, after a change that the kernel
+    /// does not know of.
+    fn invalidate_attributes(&self, inode: InodeNr) {
         if let Some(device) = self.device {
-            device::forget_attributes(device, Nodes::node(inode));
+            device::invalidate_attributes(device, Nodes::node(inode));
         }
     }
 }

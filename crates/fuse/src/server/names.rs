@@ -1,4 +1,4 @@
-//! **Purpose.** Names: finding, making, linking, renaming and removing them.
+//! **Purpose.** Names: looking up, creating, linking, renaming and removing them.
 
 use fourscore::{FileType, InodeNr, NewAttributes, OpenInode, Replace};
 use fourscore_ondisk::inode::{FileMode, InodeFlags};
@@ -14,7 +14,7 @@ const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 1 << 1;
 const RENAME_WHITEOUT: u32 = 1 << 2;
 
-/// What a new inode begins with. The kernel has taken the set-group bit away where it must go.
+/// The attributes of a new inode. The kernel has cleared the set-group bit where necessary.
 fn new_attributes(header: &InHeader, mode: u32, umask: u32) -> NewAttributes {
     let bits = |mode: u32, mask| u16::try_from(mode & mask).unwrap_or_default();
     NewAttributes {
@@ -26,16 +26,16 @@ fn new_attributes(header: &InHeader, mode: u32, umask: u32) -> NewAttributes {
 }
 
 impl Server<'_> {
-    /// How long a name in `dir` leads where it does, in seconds. Where names of other cases are the
-    /// same the kernel does not know when one of them is made or goes.
+    /// How long a name in `dir` is valid in the kernel's cache, in seconds. In a case-insensitive
+    /// directory the kernel does not know which cached names a change affects, so it is 0.
     pub(super) fn name_valid_secs(&self, dir: InodeNr) -> Result<u64, Errno> {
         let ignores_case =
             self.folds_case && self.fs.stat(dir)?.flags.contains(InodeFlags::CASEFOLD_FL);
         Ok(if ignores_case { 0 } else { VALID_SECS })
     }
 
-    /// Tells of the inode that was found or made under a name in `dir`.
-    fn tell(&self, dir: InodeNr, inode: InodeNr, reply: &mut Reply) -> Result<(), Errno> {
+    /// Replies with the inode that was found or created under a name in `dir`.
+    fn push_entry_of(&self, dir: InodeNr, inode: InodeNr, reply: &mut Reply) -> Result<(), Errno> {
         let entry = self.entry(inode, self.name_valid_secs(dir)?, reply)?;
         reply.push(&entry)
     }
@@ -43,15 +43,15 @@ impl Server<'_> {
     pub(super) fn lookup(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let name = call.arguments.name()?;
         match self.fs.lookup(call.inode, name) {
-            Ok(inode) => self.tell(call.inode, inode, reply),
-            // That there is no such name holds as long as a name would.
+            Ok(inode) => self.push_entry_of(call.inode, inode, reply),
+            // A negative entry is valid for as long as a name.
             Err(fourscore::Error::NotFound) if self.fs.stat(call.inode).is_ok() => {
                 reply.push(&EntryOut {
                     entry_valid: self.name_valid_secs(call.inode)?,
                     ..EntryOut::default()
                 })
             }
-            // By its number, as a file handle names it; it need not be a directory.
+            // A lookup by inode number, for a file handle; the inode need not be a directory.
             Err(fourscore::Error::NotADirectory) if name == b"." => {
                 let entry = self.entry(call.inode, VALID_SECS, reply)?;
                 reply.push(&entry)
@@ -65,7 +65,7 @@ impl Server<'_> {
         let (name, target) = (call.arguments.name()?, call.arguments.name()?);
         let new = new_attributes(&call.header, 0o777, 0);
         let inode = self.fs.symlink(call.inode, name, target, &new)?;
-        self.tell(call.inode, inode, reply)
+        self.push_entry_of(call.inode, inode, reply)
     }
 
     pub(super) fn mknod(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
@@ -76,7 +76,7 @@ impl Server<'_> {
         let new = new_attributes(&call.header, wanted.mode, wanted.umask);
         let device = decoded(wanted.rdev);
         let inode = self.fs.mknod(call.inode, name, file_type, device, &new)?;
-        self.tell(call.inode, inode, reply)
+        self.push_entry_of(call.inode, inode, reply)
     }
 
     pub(super) fn mkdir(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
@@ -84,7 +84,7 @@ impl Server<'_> {
         let name = call.arguments.name()?;
         let new = new_attributes(&call.header, wanted.mode, wanted.umask);
         let inode = self.fs.mkdir(call.inode, name, &new)?;
-        self.tell(call.inode, inode, reply)
+        self.push_entry_of(call.inode, inode, reply)
     }
 
     pub(super) fn create(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
@@ -100,7 +100,7 @@ impl Server<'_> {
         })
     }
 
-    /// A file without a name. It comes with a name too, which says nothing.
+    /// Creates a file without a name. The name in the request has no meaning.
     pub(super) fn tmpfile(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let wanted: CreateIn = call.arguments.take()?;
         let new = new_attributes(&call.header, wanted.mode, wanted.umask);
@@ -118,7 +118,7 @@ impl Server<'_> {
         let name = call.arguments.name()?;
         let inode = self.nodes.inode(wanted.oldnodeid)?;
         self.fs.link(inode, call.inode, name)?;
-        self.tell(call.inode, inode, reply)
+        self.push_entry_of(call.inode, inode, reply)
     }
 
     pub(super) fn unlink(&self, mut call: Call<'_>) -> Result<(), Errno> {

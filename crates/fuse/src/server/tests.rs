@@ -1,4 +1,4 @@
-//! The server without a kernel: requests are made by hand, replies taken apart.
+//! Tests of the server without a kernel: they build requests and parse replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -41,7 +41,7 @@ fn mount(image: &Image) -> Arc<Fs> {
     Fs::mount(Arc::new(device), &MountOptions::new()).unwrap()
 }
 
-/// What stands in for the kernel.
+/// A substitute for the kernel.
 struct Kernel<'f> {
     server: Server<'f>,
     reply: Reply,
@@ -53,7 +53,8 @@ impl<'f> Kernel<'f> {
     fn new(fs: &'f Fs) -> Self {
         Self {
             server: Server::new(
-                (fs, None),
+                fs,
+                None,
                 Agreed::all(),
                 &SessionOptions::default(),
                 Box::leak(Box::new(Latencies::new())),
@@ -102,18 +103,23 @@ impl<'f> Kernel<'f> {
         [header.as_bytes(), &body].concat()
     }
 
-    fn ask(&mut self, opcode: u32, nodeid: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
+    fn request_raw(&mut self, opcode: u32, nodeid: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         let bytes = self.bytes(opcode, nodeid, parts);
         self.send(&bytes).expect("a reply")
     }
 
-    fn told<T: FromBytes>(&mut self, opcode: u32, nodeid: u64, parts: &[&[u8]]) -> Result<T, i32> {
-        let body = self.ask(opcode, nodeid, parts)?;
+    fn request<T: FromBytes>(
+        &mut self,
+        opcode: u32,
+        nodeid: u64,
+        parts: &[&[u8]],
+    ) -> Result<T, i32> {
+        let body = self.request_raw(opcode, nodeid, parts)?;
         Ok(T::read_from_prefix(&body).expect("long enough").0)
     }
 
     fn lookup(&mut self, dir: u64, name: &str) -> Result<EntryOut, i32> {
-        self.told(opcode::LOOKUP, dir, &[name.as_bytes(), b"\0"])
+        self.request(opcode::LOOKUP, dir, &[name.as_bytes(), b"\0"])
     }
 
     fn create(&mut self, dir: u64, name: &str, mode: u32) -> Result<EntryOut, i32> {
@@ -123,7 +129,7 @@ impl<'f> Kernel<'f> {
             ..CreateIn::default()
         };
         let parts = [wanted.as_bytes(), name.as_bytes(), b"\0"];
-        self.told(opcode::CREATE, dir, &parts)
+        self.request(opcode::CREATE, dir, &parts)
     }
 
     fn mkdir(&mut self, dir: u64, name: &str) -> EntryOut {
@@ -132,12 +138,13 @@ impl<'f> Kernel<'f> {
             umask: 0,
         };
         let parts = [wanted.as_bytes(), name.as_bytes(), b"\0"];
-        self.told(opcode::MKDIR, dir, &parts).expect("made")
+        self.request(opcode::MKDIR, dir, &parts).expect("made")
     }
 
     fn unlink(&mut self, dir: u64, name: &str) {
         let parts = [name.as_bytes(), b"\0"];
-        self.ask(opcode::UNLINK, dir, &parts).expect("removed");
+        self.request_raw(opcode::UNLINK, dir, &parts)
+            .expect("removed");
     }
 
     fn write(&mut self, node: u64, offset: u64, data: &[u8], flags: u32) -> Result<(), i32> {
@@ -148,7 +155,7 @@ impl<'f> Kernel<'f> {
             ..WriteIn::default()
         };
         let parts = [wanted.as_bytes(), data];
-        self.ask(opcode::WRITE, node, &parts).map(drop)
+        self.request_raw(opcode::WRITE, node, &parts).map(drop)
     }
 
     fn read(&mut self, node: u64, offset: u64, size: u32) -> Result<Vec<u8>, i32> {
@@ -157,26 +164,26 @@ impl<'f> Kernel<'f> {
             size,
             ..ReadIn::default()
         };
-        self.ask(opcode::READ, node, &[wanted.as_bytes()])
+        self.request_raw(opcode::READ, node, &[wanted.as_bytes()])
     }
 
     fn setattr(&mut self, node: u64, wanted: SetattrIn) -> Result<AttrOut, i32> {
-        self.told(opcode::SETATTR, node, &[wanted.as_bytes()])
+        self.request(opcode::SETATTR, node, &[wanted.as_bytes()])
     }
 
-    fn forget(&mut self, node: u64, uses: u64) {
-        let bytes = self.bytes(opcode::FORGET, node, &[uses.as_bytes()]);
+    fn forget(&mut self, node: u64, lookups: u64) {
+        let bytes = self.bytes(opcode::FORGET, node, &[lookups.as_bytes()]);
         assert_eq!(self.send(&bytes), None);
     }
 
-    fn uses(&self, node: u64) -> u64 {
+    fn lookups(&self, node: u64) -> u64 {
         self.server
             .nodes
-            .uses(InodeNr(u32::try_from(node).unwrap()))
+            .lookups(InodeNr(u32::try_from(node).unwrap()))
     }
 
     fn statfs(&mut self) -> StatfsOut {
-        self.told(opcode::STATFS, 0, &[]).expect("known")
+        self.request(opcode::STATFS, 0, &[]).expect("known")
     }
 
     /// One reply of READDIR or READDIRPLUS: cookie, name and node.
@@ -184,7 +191,8 @@ impl<'f> Kernel<'f> {
         &mut self,
         opcode: u32,
         dir: u64,
-        (fh, offset): (u64, u64),
+        fh: u64,
+        offset: u64,
         size: u32,
     ) -> Vec<(u64, String, u64)> {
         let wanted = ReadIn {
@@ -193,7 +201,9 @@ impl<'f> Kernel<'f> {
             size,
             ..ReadIn::default()
         };
-        let body = self.ask(opcode, dir, &[wanted.as_bytes()]).expect("listed");
+        let body = self
+            .request_raw(opcode, dir, &[wanted.as_bytes()])
+            .expect("listed");
         assert!(body.len() <= size as usize);
         let mut rest = &body[..];
         let mut listed = Vec::new();
@@ -214,7 +224,7 @@ impl<'f> Kernel<'f> {
 
     fn opendir(&mut self, dir: u64) -> u64 {
         let opened: OpenOut = self
-            .told(opcode::OPENDIR, dir, &[OpenIn::default().as_bytes()])
+            .request(opcode::OPENDIR, dir, &[OpenIn::default().as_bytes()])
             .expect("opened");
         opened.fh
     }
@@ -225,92 +235,91 @@ fn with_kernel(test: impl FnOnce(&mut Kernel<'_>)) {
     let image = image();
     let fs = mount(&image);
     test(&mut Kernel::new(&fs));
-    // What the last request has frozen.
+    // DESTROY has frozen it, if the test sent that.
     let _ = fs.thaw();
-    fs.unmount().expect("nobody has it");
+    fs.unmount().expect("not in use");
     assert_clean(image.path());
 }
 
 #[test]
-fn the_last_request_leaves_everything_in_its_place() {
+fn destroy_writes_everything_to_the_device() {
     let image = image();
     let fs = mount(&image);
     let mut kernel = Kernel::new(&fs);
     let node = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
-    kernel.write(node, 0, &[7; 50_000], 0).expect("room");
+    kernel.write(node, 0, &[7; 50_000], 0).expect("space");
     let unnamed = kernel.create(ROOT_ID, "unnamed", 0o644).expect("made");
     kernel
         .write(unnamed.nodeid, 0, &[7; 50_000], 0)
-        .expect("room");
+        .expect("space");
     kernel.unlink(ROOT_ID, "unnamed");
     let bytes = kernel.bytes(opcode::DESTROY, ROOT_ID, &[]);
     let request = Request::parse(&bytes).expect("a request");
     let answered = kernel.server.answer(&request, &mut kernel.reply);
     assert!(matches!(answered, Answered::Farewell(Ok(()))));
-    // Nobody has unmounted it, and it is as if somebody had.
+    // The file system is not unmounted, but the image is as after an unmount.
     assert_clean(image.path());
     let before = std::fs::read(image.path()).expect("there");
     assert_eq!(kernel.write(node, 0, &[8; 10], 0), Err(EIO));
     kernel.forget(node, 1);
-    assert_eq!(kernel.ask(opcode::DESTROY, ROOT_ID, &[]), Err(EIO));
+    assert_eq!(kernel.request_raw(opcode::DESTROY, ROOT_ID, &[]), Err(EIO));
     drop(kernel);
     drop(fs);
     assert!(std::fs::read(image.path()).expect("there") == before);
 }
 
-/// The kernel ends a mount while other workers still forget; nothing is freed behind that, when the
-/// file system is frozen.
+/// The kernel may end a mount while other workers still process FORGET requests; their inodes must
+/// be freed before the file system is frozen.
 #[test]
-fn who_takes_all_uses_back_waits_for_what_is_being_forgotten() {
+fn forgetting_all_waits_for_inodes_that_are_being_closed() {
     let image = image();
     let fs = mount(&image);
     let nodes = Nodes::new(&fs);
     for number in 0..100 {
         let name = number.to_string();
-        let open = OpenInode::created(&*fs, InodeNr::ROOT, name.as_bytes(), &OWNER).expect("room");
+        let open = OpenInode::created(&*fs, InodeNr::ROOT, name.as_bytes(), &OWNER).expect("space");
         let inode = open.inode();
-        fs.write_at(inode, &[7; 50_000], 0).expect("room");
+        fs.write_at(inode, &[7; 50_000], 0).expect("space");
         fs.unlink(InodeNr::ROOT, name.as_bytes()).expect("there");
         nodes.enter(open);
         thread::scope(|scope| {
             scope.spawn(|| nodes.forget(inode, 1));
-            while nodes.uses(inode) > 0 {
+            while nodes.lookups(inode) > 0 {
                 thread::yield_now();
             }
             nodes.forget_all();
-            assert!(
-                fs.stat(inode).is_err(),
-                "it is in use though nobody knows it"
-            );
+            assert!(fs.stat(inode).is_err(), "the inode still exists");
         });
     }
     drop(nodes);
-    fs.unmount().expect("nobody has it");
+    fs.unmount().expect("not in use");
     assert_clean(image.path());
 }
 
 #[test]
-fn uses_of_inodes_are_counted_exactly() {
+fn lookup_counts_are_exact() {
     with_kernel(|kernel| {
         let dir = kernel.mkdir(ROOT_ID, "dir").nodeid;
         let file = kernel.create(dir, "file", 0o644).expect("made").nodeid;
-        assert_eq!((kernel.uses(dir), kernel.uses(file)), (1, 1));
+        assert_eq!((kernel.lookups(dir), kernel.lookups(file)), (1, 1));
         for _ in 0..3 {
             assert_eq!(kernel.lookup(dir, "file").expect("found").nodeid, file);
         }
         let link = LinkIn { oldnodeid: file };
         let parts = [link.as_bytes(), b"other\0"];
-        let linked: EntryOut = kernel.told(opcode::LINK, ROOT_ID, &parts).expect("linked");
+        let linked: EntryOut = kernel
+            .request(opcode::LINK, ROOT_ID, &parts)
+            .expect("linked");
         assert_eq!((linked.nodeid, linked.attr.nlink), (file, 2));
-        assert_eq!(kernel.uses(file), 5);
-        // A name that is not there is no error, but an answer that holds for a while.
+        assert_eq!(kernel.lookups(file), 5);
+        // A missing name is not an error, but a negative entry.
         let missing = kernel.lookup(dir, "missing").expect("an answer");
         assert_eq!((missing.nodeid, missing.entry_valid), (0, VALID_SECS));
         // The root is not counted.
         kernel.forget(ROOT_ID, 1);
         assert!(kernel.lookup(ROOT_ID, "dir").is_ok());
         kernel.forget(file, 4);
-        assert_eq!(kernel.uses(file), 1);
+        assert_eq!(kernel.lookups(file), 1);
         let gone: [u64; 4] = [dir, 2, file, 1];
         let batch = [
             BatchForgetIn { count: 2, dummy: 0 }.as_bytes(),
@@ -319,20 +328,20 @@ fn uses_of_inodes_are_counted_exactly() {
         .concat();
         let bytes = kernel.bytes(opcode::BATCH_FORGET, 0, &[&batch]);
         assert_eq!(kernel.send(&bytes), None);
-        assert_eq!((kernel.uses(dir), kernel.uses(file)), (0, 0));
-        // An answer that nobody waits for any more counts nothing.
+        assert_eq!((kernel.lookups(dir), kernel.lookups(file)), (0, 0));
+        // A reply that does not arrive does not count.
         kernel.lookup(dir, "file").expect("found");
-        kernel.server.take_back(&mut kernel.reply);
-        assert_eq!(kernel.uses(file), 0);
+        kernel.server.undo_lookups(&mut kernel.reply);
+        assert_eq!(kernel.lookups(file), 0);
     });
 }
 
 #[test]
-fn a_removed_file_lives_until_it_is_forgotten() {
+fn a_removed_file_exists_until_it_is_forgotten() {
     with_kernel(|kernel| {
         let before = kernel.statfs();
         let file = kernel.create(ROOT_ID, "file", 0o600).expect("made").nodeid;
-        kernel.write(file, 0, &[7; 10_000], 0).expect("room");
+        kernel.write(file, 0, &[7; 10_000], 0).expect("space");
         kernel.unlink(ROOT_ID, "file");
         assert_eq!(kernel.lookup(ROOT_ID, "file").expect("an answer").nodeid, 0);
         kernel.write(file, 10_000, b"more", 0).expect("still there");
@@ -340,7 +349,7 @@ fn a_removed_file_lives_until_it_is_forgotten() {
         assert!(kernel.statfs().ffree < before.ffree);
         kernel.forget(file, 1);
         assert_eq!(kernel.statfs().ffree, before.ffree);
-        // Its number says nothing any more, not even by a file handle.
+        // Its number is stale, also for a lookup by file handle.
         assert_eq!(kernel.lookup(file, ".").expect_err("gone"), ESTALE);
         assert_eq!(kernel.read(file, 0, 1), Err(ENOENT));
         // A file that never had a name.
@@ -349,12 +358,14 @@ fn a_removed_file_lives_until_it_is_forgotten() {
             ..CreateIn::default()
         };
         let parts = [wanted.as_bytes(), b"#1\0"];
-        let made: EntryOut = kernel.told(opcode::TMPFILE, ROOT_ID, &parts).expect("made");
+        let made: EntryOut = kernel
+            .request(opcode::TMPFILE, ROOT_ID, &parts)
+            .expect("made");
         assert_eq!(made.attr.nlink, 0);
-        kernel.write(made.nodeid, 0, b"x", 0).expect("room");
+        kernel.write(made.nodeid, 0, b"x", 0).expect("space");
         kernel.forget(made.nodeid, 1);
         assert_eq!(kernel.statfs().ffree, before.ffree);
-        // By its number, while it is there.
+        // A lookup by number, while the file exists.
         let file = kernel.create(ROOT_ID, "again", 0o600).expect("made");
         let found = kernel.lookup(file.nodeid, ".").expect("there");
         assert_eq!(
@@ -365,7 +376,7 @@ fn a_removed_file_lives_until_it_is_forgotten() {
 }
 
 #[test]
-fn cookies_outlive_changes() {
+fn cookies_stay_valid_across_changes() {
     const NAMES: usize = 700;
     with_kernel(|kernel| {
         let dir = kernel.mkdir(ROOT_ID, "dir").nodeid;
@@ -378,13 +389,13 @@ fn cookies_outlive_changes() {
         let (mut seen, mut cookies) = (BTreeMap::new(), BTreeSet::from([0]));
         let (mut at, mut rounds) = (0, 0);
         for round in 0.. {
-            // Another open directory goes on where this one was.
+            // Another open directory continues at the same cookie.
             let handle = if round % 2 == 0 {
                 handle
             } else {
                 kernel.opendir(dir)
             };
-            let listed = kernel.list(opcode::READDIR, dir, (handle, at), 1 << 10);
+            let listed = kernel.list(opcode::READDIR, dir, handle, at, 1 << 10);
             let Some(last) = listed.last() else { break };
             at = last.0;
             for (cookie, name, _) in listed {
@@ -404,15 +415,15 @@ fn cookies_outlive_changes() {
             assert_eq!(seen.get(&name), Some(&1), "{name}");
         }
         assert!(seen.values().all(|&times| times == 1));
-        // From the start again: all that is there now.
-        let again = kernel.list(opcode::READDIR, dir, (handle, 0), 1 << 19);
+        // From the start again: all names that exist now.
+        let again = kernel.list(opcode::READDIR, dir, handle, 0, 1 << 19);
         assert_eq!(again.len(), NAMES + 2);
         let released = ReleaseIn {
             fh: handle,
             ..ReleaseIn::default()
         };
         kernel
-            .ask(opcode::RELEASEDIR, dir, &[released.as_bytes()])
+            .request_raw(opcode::RELEASEDIR, dir, &[released.as_bytes()])
             .expect("open");
         let wanted = ReadIn {
             fh: handle,
@@ -420,14 +431,14 @@ fn cookies_outlive_changes() {
         };
         assert!(
             kernel
-                .ask(opcode::READDIR, dir, &[wanted.as_bytes()])
+                .request_raw(opcode::READDIR, dir, &[wanted.as_bytes()])
                 .is_err()
         );
     });
 }
 
 #[test]
-fn readdirplus_tells_where_names_lead_now() {
+fn readdirplus_returns_the_inodes_to_which_names_refer_now() {
     with_kernel(|kernel| {
         let dir = kernel.mkdir(ROOT_ID, "dir").nodeid;
         let mut nodes = BTreeMap::new();
@@ -436,19 +447,21 @@ fn readdirplus_tells_where_names_lead_now() {
             nodes.insert(name.to_owned(), node);
         }
         let handle = kernel.opendir(dir);
-        // Makes the list, and reads nothing of it but the dots.
-        let dots = kernel.list(opcode::READDIRPLUS, dir, (handle, 0), 340);
+        // Makes the listing, and reads only the dots.
+        let dots = kernel.list(opcode::READDIRPLUS, dir, handle, 0, 340);
         assert_eq!(dots.len(), 2);
         assert!(dots.iter().all(|(_, _, node)| *node == 0));
-        // Meanwhile one name goes and another leads elsewhere.
+        // Meanwhile one name is removed and another one refers to a different inode.
         kernel.unlink(dir, "one");
         let names = Rename2In {
             newdir: dir,
             ..Rename2In::default()
         };
         let parts = [names.as_bytes(), b"two\0three\0"];
-        kernel.ask(opcode::RENAME2, dir, &parts).expect("renamed");
-        let listed = kernel.list(opcode::READDIRPLUS, dir, (handle, dots[1].0), 4096);
+        kernel
+            .request_raw(opcode::RENAME2, dir, &parts)
+            .expect("renamed");
+        let listed = kernel.list(opcode::READDIRPLUS, dir, handle, dots[1].0, 4096);
         let listed: BTreeMap<_, _> = listed
             .into_iter()
             .map(|(_, name, node)| (name, node))
@@ -457,20 +470,20 @@ fn readdirplus_tells_where_names_lead_now() {
         let expected = expected.map(|(name, node)| (name.to_owned(), node));
         assert_eq!(listed, BTreeMap::from(expected));
         assert_eq!(
-            (kernel.uses(nodes["two"]), kernel.uses(nodes["four"])),
+            (kernel.lookups(nodes["two"]), kernel.lookups(nodes["four"])),
             (2, 2)
         );
     });
 }
 
 #[test]
-fn set_id_bits_go_when_they_must() {
+fn set_id_bits_are_cleared_when_necessary() {
     with_kernel(|kernel| {
         let file = kernel.create(ROOT_ID, "file", 0o6755).expect("made");
         assert_eq!(file.attr.mode, 0o106_755);
         let file = file.nodeid;
         let mode = |kernel: &mut Kernel<'_>| {
-            let attr: AttrOut = kernel.told(opcode::GETATTR, file, &[]).expect("there");
+            let attr: AttrOut = kernel.request(opcode::GETATTR, file, &[]).expect("there");
             attr.attr.mode & 0o7777
         };
         let again = |kernel: &mut Kernel<'_>| {
@@ -481,14 +494,14 @@ fn set_id_bits_go_when_they_must() {
             };
             kernel.setattr(file, wanted).expect("ours");
         };
-        kernel.write(file, 0, b"by root", 0).expect("room");
+        kernel.write(file, 0, b"by root", 0).expect("space");
         kernel
             .write(file, 0, b"kept back", WRITE_CACHE)
-            .expect("room");
+            .expect("space");
         assert_eq!(mode(kernel), 0o6755);
         kernel
             .write(file, 0, b"by others", crate::abi::WRITE_KILL_SUIDGID)
-            .expect("room");
+            .expect("space");
         assert_eq!(mode(kernel), 0o755);
         again(kernel);
         let shorter = SetattrIn {
@@ -496,36 +509,36 @@ fn set_id_bits_go_when_they_must() {
             size: 3,
             ..SetattrIn::default()
         };
-        let told = kernel.setattr(file, shorter).expect("ours");
-        assert_eq!((told.attr.mode & 0o7777, told.attr.size), (0o755, 3));
+        let found = kernel.setattr(file, shorter).expect("ours");
+        assert_eq!((found.attr.mode & 0o7777, found.attr.size), (0o755, 3));
         again(kernel);
         let given = SetattrIn {
             valid: fattr::UID | fattr::KILL_SUIDGID,
             uid: 1000,
             ..SetattrIn::default()
         };
-        let told = kernel.setattr(file, given).expect("root may");
-        assert_eq!((told.attr.mode & 0o7777, told.attr.uid), (0o755, 1000));
-        // The kernel says nothing but that it was changed where chown(2) leaves both as they are.
+        let found = kernel.setattr(file, given).expect("root may");
+        assert_eq!((found.attr.mode & 0o7777, found.attr.uid), (0o755, 1000));
+        // For a chown(2) that changes nothing the kernel sends only a ctime.
         again(kernel);
         let same = SetattrIn {
             valid: fattr::CTIME,
             ..SetattrIn::default()
         };
-        let told = kernel.setattr(file, same).expect("root may");
-        assert_eq!((told.attr.mode & 0o7777, told.attr.uid), (0o755, 1000));
+        let found = kernel.setattr(file, same).expect("root may");
+        assert_eq!((found.attr.mode & 0o7777, found.attr.uid), (0o755, 1000));
         again(kernel);
         kernel.uid = 7;
-        let told = kernel.setattr(file, same).expect("nothing is asked for");
-        assert_eq!(told.attr.mode & 0o7777, 0o6755);
+        let found = kernel.setattr(file, same).expect("an empty change");
+        assert_eq!(found.attr.mode & 0o7777, 0o6755);
         kernel.uid = 1000;
         let longer = FallocateIn {
             length: 8192,
             ..FallocateIn::default()
         };
         kernel
-            .ask(opcode::FALLOCATE, file, &[longer.as_bytes()])
-            .expect("room");
+            .request_raw(opcode::FALLOCATE, file, &[longer.as_bytes()])
+            .expect("space");
         assert_eq!(mode(kernel), 0o755);
     });
 }
@@ -536,12 +549,12 @@ fn ioctl(kernel: &mut Kernel<'_>, node: u64, cmd: u32, data: &[u8]) -> Result<Ve
         in_size: u32::try_from(data.len()).unwrap(),
         ..IoctlIn::default()
     };
-    let told = kernel.ask(opcode::IOCTL, node, &[wanted.as_bytes(), data])?;
-    Ok(told[size_of::<IoctlOut>()..].to_vec())
+    let found = kernel.request_raw(opcode::IOCTL, node, &[wanted.as_bytes(), data])?;
+    Ok(found[size_of::<IoctlOut>()..].to_vec())
 }
 
 #[test]
-fn flags_are_set_and_kept_to() {
+fn flags_are_set_and_enforced() {
     const GETFLAGS: u32 = 0x8008_6601;
     const SETFLAGS: u32 = 0x4008_6602;
     const FSGETXATTR: u32 = 0x801c_581f;
@@ -551,18 +564,21 @@ fn flags_are_set_and_kept_to() {
     const O_APPEND: u32 = 0o2000;
     with_kernel(|kernel| {
         let file = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
-        kernel.write(file, 0, b"begun", 0).expect("room");
+        kernel.write(file, 0, b"begun", 0).expect("space");
         let flags = ioctl(kernel, file, GETFLAGS, &[]).expect("known");
         let flags = u32::read_from_bytes(&flags).expect("a number");
         ioctl(kernel, file, SETFLAGS, (flags | APPEND).as_bytes()).expect("root may");
-        let told = ioctl(kernel, file, FSGETXATTR, &[]).expect("known");
-        assert_eq!(Fsxattr::read_from_bytes(&told).expect("whole").xflags, 0x10);
+        let found = ioctl(kernel, file, FSGETXATTR, &[]).expect("known");
+        assert_eq!(
+            Fsxattr::read_from_bytes(&found).expect("whole").xflags,
+            0x10
+        );
         let open = |kernel: &mut Kernel<'_>, flags| {
             let wanted = OpenIn {
                 flags,
                 open_flags: 0,
             };
-            kernel.told::<OpenOut>(opcode::OPEN, file, &[wanted.as_bytes()])
+            kernel.request::<OpenOut>(opcode::OPEN, file, &[wanted.as_bytes()])
         };
         assert_eq!(open(kernel, O_WRONLY).expect_err("it only grows"), EPERM);
         let opened = open(kernel, O_WRONLY | O_APPEND).expect("it may grow");
@@ -571,7 +587,7 @@ fn flags_are_set_and_kept_to() {
         assert_eq!(opened.open_flags & crate::abi::fopen::DIRECT_IO, 0);
         assert_eq!(kernel.write(file, 0, b"x", 0), Err(EPERM));
         kernel.write(file, 5, b" and gone on", 0).expect("it grows");
-        // Who may append may say that it was now, but not choose when it was.
+        // Times of an append-only file may be set to now, but not to a chosen time.
         let times = |valid| SetattrIn {
             valid,
             mtime: 1_000_000_000,
@@ -581,7 +597,7 @@ fn flags_are_set_and_kept_to() {
         assert_eq!(kernel.setattr(file, chosen).err(), Some(EPERM));
         let now = times(fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME);
         kernel.setattr(file, now).expect("it is touched");
-        // What the kernel kept of writes was allowed when they were made.
+        // Cached writes were permitted when they were made.
         ioctl(kernel, file, SETFLAGS, flags.as_bytes()).expect("root may");
         ioctl(kernel, file, SETFLAGS, (flags | IMMUTABLE).as_bytes()).expect("root may");
         assert_eq!(kernel.setattr(file, now).err(), Some(EPERM));
@@ -592,15 +608,15 @@ fn flags_are_set_and_kept_to() {
         let chosen = times(fattr::MTIME | fattr::CTIME);
         assert_eq!(kernel.setattr(file, chosen).err(), Some(EPERM));
         let written = times(fattr::MTIME | fattr::CTIME | fattr::FH);
-        let told = kernel.setattr(file, written).expect("it was allowed");
-        assert_eq!(told.attr.mtime, 1_000_000_000);
+        let found = kernel.setattr(file, written).expect("it was allowed");
+        assert_eq!(found.attr.mtime, 1_000_000_000);
         assert_eq!(ioctl(kernel, file, 0x1234, &[]), Err(25));
         assert_eq!(ioctl(kernel, file, SETFLAGS, &[]), Err(22));
     });
 }
 
 #[test]
-fn statx_tells_all_flags_that_it_has_names_for() {
+fn statx_reports_all_flags_that_it_defines() {
     const GETFLAGS: u32 = 0x8008_6601;
     const SETFLAGS: u32 = 0x4008_6602;
     // Compressed, immutable, append only, not dumped: STATX_ATTR_* have the numbers of the flags.
@@ -612,17 +628,17 @@ fn statx_tells_all_flags_that_it_has_names_for() {
         for flag in FLAGS {
             ioctl(kernel, file, SETFLAGS, (others | flag).as_bytes()).expect("root may");
             let parts = [StatxIn::default()];
-            let told = kernel.told::<StatxOut>(opcode::STATX, file, &[parts.as_bytes()]);
-            let told = told.expect("known");
-            assert_eq!(told.attributes, u64::from(flag));
-            assert_ne!(told.attributes_mask & u64::from(flag), 0);
+            let found = kernel.request::<StatxOut>(opcode::STATX, file, &[parts.as_bytes()]);
+            let found = found.expect("known");
+            assert_eq!(found.attributes, u64::from(flag));
+            assert_ne!(found.attributes_mask & u64::from(flag), 0);
         }
     });
 }
 
 #[test]
 fn opening_to_read_is_an_access() {
-    // open(2) of a program of 64 bits always adds one.
+    // open(2) of a 64-bit program always sets this one.
     const O_LARGEFILE: u32 = 0o100_000;
     const O_NOATIME: u32 = 0o1_000_000;
     const O_RDWR: u32 = 2;
@@ -642,14 +658,14 @@ fn opening_to_read_is_an_access() {
             };
             let parts = [wanted.as_bytes()];
             kernel
-                .told::<OpenOut>(opcode::OPEN, file, &parts)
+                .request::<OpenOut>(opcode::OPEN, file, &parts)
                 .expect("opened");
-            let told = kernel.told::<AttrOut>(opcode::GETATTR, file, &[&[0; 16]]);
-            told.expect("known").attr.atime != OLD
+            let found = kernel.request::<AttrOut>(opcode::GETATTR, file, &[&[0; 16]]);
+            found.expect("known").attr.atime != OLD
         };
         assert!(is_noted(O_LARGEFILE));
-        // For writing as well it may be for writing alone, and the kernel opens for its own ioctls
-        // with no flag at all.
+        // An open for reading and writing may be for writing only, and the kernel opens files for
+        // its own ioctls with no flag at all.
         for flags in [0, O_LARGEFILE | O_RDWR, O_LARGEFILE | O_NOATIME] {
             assert!(!is_noted(flags), "{flags:o}");
         }
@@ -657,7 +673,7 @@ fn opening_to_read_is_an_access() {
 }
 
 #[test]
-fn attributes_are_told_to_those_with_room() {
+fn xattrs_are_returned_if_the_buffer_is_long_enough() {
     with_kernel(|kernel| {
         let file = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
         for name in [&b"user.one\0"[..], b"trusted.two\0"] {
@@ -666,11 +682,13 @@ fn attributes_are_told_to_those_with_room() {
                 ..SetxattrIn::default()
             };
             let parts = [wanted.as_bytes(), name, b"value"];
-            kernel.ask(opcode::SETXATTR, file, &parts).expect("room");
+            kernel
+                .request_raw(opcode::SETXATTR, file, &parts)
+                .expect("space");
         }
         let ask = |kernel: &mut Kernel<'_>, opcode, size, name: &[u8]| {
             let wanted = GetxattrIn { size, padding: 0 };
-            kernel.ask(opcode, file, &[wanted.as_bytes(), name])
+            kernel.request_raw(opcode, file, &[wanted.as_bytes(), name])
         };
         let get = opcode::GETXATTR;
         assert_eq!(
@@ -681,31 +699,38 @@ fn attributes_are_told_to_those_with_room() {
         assert_eq!(ask(kernel, get, 4, b"user.one\0"), Err(34));
         assert_eq!(ask(kernel, get, 9, b"user.no\0"), Err(ENODATA));
         let list = opcode::LISTXATTR;
-        let all = ask(kernel, list, 100, b"").expect("room");
+        let all = ask(kernel, list, 100, b"").expect("space");
         assert_eq!(all.split(|&byte| byte == 0).count(), 3);
         kernel.uid = 1000;
         assert_eq!(ask(kernel, list, 100, b""), Ok(b"user.one\0".to_vec()));
         let parts = [&b"user.one\0"[..]];
         kernel
-            .ask(opcode::REMOVEXATTR, file, &parts)
+            .request_raw(opcode::REMOVEXATTR, file, &parts)
             .expect("there");
         assert_eq!(ask(kernel, get, 9, b"user.one\0"), Err(ENODATA));
     });
 }
 
 #[test]
-fn what_is_not_done_is_said() {
+fn unsupported_operations_and_bad_nodes_are_errors() {
     with_kernel(|kernel| {
-        // LSEEK, FLUSH, ACCESS, INTERRUPT, BMAP, POLL, and what nobody knows.
+        // LSEEK, FLUSH, ACCESS, INTERRUPT, BMAP, POLL, and unknown opcodes.
         for opcode in [46, 25, 34, 36, 37, 40, 4095] {
             let parts = [&[0; 64][..]];
-            assert_eq!(kernel.ask(opcode, ROOT_ID, &parts), Err(ENOSYS), "{opcode}");
+            assert_eq!(
+                kernel.request_raw(opcode, ROOT_ID, &parts),
+                Err(ENOSYS),
+                "{opcode}"
+            );
         }
-        assert_eq!(kernel.ask(opcode::INTERRUPT, 0, &[&[0; 8]]), Err(ENOSYS));
+        assert_eq!(
+            kernel.request_raw(opcode::INTERRUPT, 0, &[&[0; 8]]),
+            Err(ENOSYS)
+        );
         // Nodes that no inode can have, reserved ones among them.
         for node in [0, 2, 5, 8, u64::from(u32::MAX), u64::MAX] {
             assert_eq!(
-                kernel.ask(opcode::GETATTR, node, &[]),
+                kernel.request_raw(opcode::GETATTR, node, &[]),
                 Err(ESTALE),
                 "{node}"
             );
@@ -713,12 +738,12 @@ fn what_is_not_done_is_said() {
     });
 }
 
-/// The root, inodes that there may be, and what is none.
+/// The root, possible inodes, and impossible node ids.
 fn node() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![0, 1, 2, 11, 12, 13, 14, 1 << 40])
 }
 
-/// Bytes of which names, small numbers and large ones are made.
+/// Bytes that make names, small numbers and large ones.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop::sample::select(vec![0_u8, 1, 2, 12, b'a', b'/', 0xff]);
     prop::collection::vec(byte, 0..120)
@@ -727,8 +752,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever a request says, it is answered, in the form of an answer, and leaves a file system
-    /// that is sound.
+    /// Every request gets a well-formed reply, and leaves a consistent file system.
     #[test]
     fn any_bytes_are_answered(
         requests in prop::collection::vec((0_u32..56, node(), body()), 0..60)
@@ -744,7 +768,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_no_request_is_none(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn malformed_requests_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         let claimed = bytes.get(..4).map(|len| u32::read_from_bytes(len).unwrap() as usize);
         let is_whole = bytes.len() >= size_of::<InHeader>() && claimed == Some(bytes.len());
         prop_assert_eq!(Request::parse(&bytes).is_some(), is_whole);

@@ -1,5 +1,5 @@
-//! **Purpose.** Extended attributes. The kernel has asked for permissions; access control lists it
-//! reads from here and understands itself.
+//! **Purpose.** Extended attributes. The kernel has checked permissions; it reads access control
+//! lists from here and evaluates them itself.
 
 use fourscore::{Caller, SetXattr};
 
@@ -12,16 +12,16 @@ use crate::reply::{Errno, Reply};
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
-/// Gives `bytes` to somebody with room for `room_bytes`, or says how many they are to somebody with
-/// none.
-fn give(bytes: &[u8], room_bytes: u32, reply: &mut Reply) -> Result<(), Errno> {
+/// Replies with `bytes`, if the caller's buffer of `size_bytes` is long enough, or with their
+/// number if that is 0.
+fn push_value(bytes: &[u8], size_bytes: u32, reply: &mut Reply) -> Result<(), Errno> {
     let len = u32::try_from(bytes.len()).map_err(|_| Errno::RANGE)?;
-    match room_bytes {
+    match size_bytes {
         0 => reply.push(&GetxattrOut {
             size: len,
             padding: 0,
         }),
-        room_bytes if len > room_bytes => Err(Errno::RANGE),
+        size_bytes if len > size_bytes => Err(Errno::RANGE),
         _ => reply.push_bytes(bytes),
     }
 }
@@ -30,20 +30,20 @@ impl Server<'_> {
     pub(super) fn getxattr(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let wanted: GetxattrIn = call.arguments.take()?;
         let value = self.fs.xattr(call.inode, call.arguments.name()?)?;
-        give(&value, wanted.size, reply)
+        push_value(&value, wanted.size, reply)
     }
 
     pub(super) fn listxattr(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let wanted: GetxattrIn = call.arguments.take()?;
         let mut names = Vec::new();
         for attribute in self.fs.xattrs(call.inode)? {
-            // They exist for the super-user only.
+            // Trusted attributes are visible to the super-user only.
             if call.header.uid == 0 || !attribute.name.starts_with(b"trusted.") {
                 names.extend_from_slice(&attribute.name);
                 names.push(0);
             }
         }
-        give(&names, wanted.size, reply)
+        push_value(&names, wanted.size, reply)
     }
 
     pub(super) fn setxattr(&self, mut call: Call<'_>) -> Result<(), Errno> {

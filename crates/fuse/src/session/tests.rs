@@ -1,4 +1,4 @@
-//! Rings that the kernel refuses after it was told that there are some.
+//! Tests of rings that the kernel refuses after INIT has enabled them.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use fourscore_testkit::tools::Need;
 
 use super::*;
 
-/// Fewer bytes than an entry must have.
+/// Fewer payload bytes than an entry must have.
 const TOO_FEW_BYTES: usize = 4096;
 
 /// Mounts, changes the opened workers, and uses the mount.
@@ -27,13 +27,13 @@ fn used_with(change: impl FnOnce(&Session, &mut Opened)) {
     };
     let session = Session::mount(point.path(), &options).unwrap();
     let mut opened = session
-        .open(Ticks::Nanoseconds)
+        .open(Granularity::Nanoseconds)
         .unwrap()
         .expect("it is mounted");
     change(&session, &mut opened);
     thread::scope(|scope| {
         let served = scope.spawn(|| {
-            let server = Server::new((&fs, None), opened.agreed, &options, &session.latencies);
+            let server = Server::new(&fs, None, opened.agreed, &options, &session.latencies);
             session.run(opened, &server, &|ended| ended.unwrap())
         });
         let used = use_it(point.path());
@@ -41,7 +41,7 @@ fn used_with(change: impl FnOnce(&Session, &mut Opened)) {
         served.join().unwrap().unwrap();
         used.unwrap();
     });
-    // Unmounting has frozen it, if the kernel waited for that.
+    // DESTROY has frozen it, if the kernel sent that.
     let _ = fs.thaw();
     fs.unmount().unwrap();
     assert_clean(image.path());
@@ -65,7 +65,7 @@ fn refused_rings_serve_through_the_device() {
         Need::FuseRings,
         Need::Program("e2fsck")
     );
-    // All of them, then those of one queue: the kernel then has entries that it does not use.
+    // All entries are refused, then those of one queue: the others are registered but not used.
     used_with(|session, opened| {
         opened.rings = ring::workers(&session.device, TOO_FEW_BYTES).unwrap();
     });

@@ -1,16 +1,16 @@
-//! The protocol of the gate under loom, which knows what processors and compilers may reorder:
-//! shuttle takes every access for sequentially consistent and would not miss a fence.
+//! Tests of the gate's protocol under loom, which models the reordering of weak memory. shuttle
+//! treats every access as sequentially consistent, so it would not detect a missing fence.
 //!
-//! What a transaction holds is modelled by relaxed counters: a handle that is still inside when
-//! its transaction is sealed, or whose changes the sealer need not see, makes a sum wrong in some
-//! execution. loom also reports a sealer that sleeps for ever.
+//! Relaxed counters model the changes of a transaction: if a handle is still inside when its
+//! transaction is sealed, or the sealer may not see its changes, a sum is wrong in some execution.
+//! loom also reports a sealer that sleeps for ever.
 
 use loom::sync::Arc;
 use loom::sync::atomic as loomed;
 
 use super::*;
 
-/// loom's word, with the full fence or without it.
+/// A word of loom, with the full fence or without it.
 struct Loomed<const FENCED: bool>(loomed::AtomicU64);
 
 impl<const FENCED: bool> Word for Loomed<FENCED> {
@@ -59,11 +59,11 @@ impl<const FENCED: bool> Shared<FENCED> {
         })
     }
 
-    /// One handle on `core`, which changes something if it gets in; gives its transaction.
+    /// Runs one handle on `core`, which makes a change if it can join; returns its transaction.
     fn handle(&self, core: usize) -> Option<Tid> {
         let joined = join(&self.slots[core], &self.gate, 1);
         if joined.is_ok() {
-            // Not one step: what must not meet are the handles of a core and the sealer.
+            // Load and store are separate, so that an overlap with the sealer loses a change.
             let changes = self.changes[core].load(Ordering::Relaxed);
             self.changes[core].store(changes + 1, Ordering::Relaxed);
         }
@@ -73,7 +73,7 @@ impl<const FENCED: bool> Shared<FENCED> {
         joined.ok().map(GateState::tid)
     }
 
-    /// Seals the running transaction; gives how many changes it holds.
+    /// Seals the running transaction; returns its number of changes.
     fn seal(&self) -> u64 {
         close(&self.gate);
         while !is_drained(&self.slots) {
@@ -114,7 +114,7 @@ fn every_change_is_sealed_with_its_transaction<const FENCED: bool>() {
 }
 
 #[test]
-fn a_seal_takes_what_its_handles_did_and_nothing_else() {
+fn a_seal_takes_the_changes_of_its_handles_only() {
     every_change_is_sealed_with_its_transaction::<true>();
 }
 
@@ -125,7 +125,7 @@ fn without_the_fences_loom_finds_a_handle_in_a_sealed_transaction() {
 }
 
 #[test]
-fn credits_of_one_core_are_never_given_twice() {
+fn credits_of_one_core_are_never_taken_twice() {
     loom::model(|| {
         let shared = Shared::<true>::new();
         let taken = [0, 0].map(|core| {

@@ -1,4 +1,4 @@
-//! **Purpose.** The first pass: walks the log once, finds where it ends, and notes every copy
+//! **Purpose.** The first pass of recovery: walks the log once, finds its end, and notes every copy
 //! and every revoke block of committed transactions.
 
 use fourscore_ondisk::jbd2::{
@@ -10,7 +10,7 @@ use fourscore_ondisk::{BlockCount, PhysBlock, Tid};
 use crate::Error;
 use crate::log::{Log, LogReader, ReadAhead};
 
-/// A place in the log, counted in blocks from `s_start` around the ring.
+/// A position in the log, counted in blocks from `s_start` around the ring.
 pub(super) type Position = u32;
 
 /// Block numbers have 48 bits in ext4; the bits above carry flags here.
@@ -22,7 +22,7 @@ const MISMATCHED: u64 = 1 << 62;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Logged {
     block_and_flags: u64,
-    /// Where the copy is.
+    /// The position of the copy.
     pub(super) position: Position,
     /// On the first copy of each block: copies before this position are revoked.
     pub(super) revoked_to: Position,
@@ -77,7 +77,7 @@ impl Ring {
     }
 }
 
-/// What the scan found.
+/// The result of the scan.
 #[derive(Debug)]
 pub(super) struct Scanned {
     pub(super) ring: Ring,
@@ -122,19 +122,19 @@ pub(super) fn scan(log: &Log, start: JournalBlock, blocks: BlockCount) -> Result
     Ok(scan.into_committed())
 }
 
-/// Whether the log goes on.
+/// Whether the log continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Continue,
     End,
 }
 
-/// The transaction the scan is in: it counts only once its commit block is found.
+/// The transaction being scanned: valid only once its commit block is found.
 #[derive(Debug, Default)]
 struct Open {
-    /// A framing block that does not match its checksum.
+    /// A descriptor or revoke block that does not match its checksum.
     damage: Option<Damage>,
-    /// A copy that must not be: an error if the transaction is committed.
+    /// A copy that must not be replayed: an error if the transaction is committed.
     forbidden: Option<JournalError>,
     /// Version 1: over the descriptors and copies so far.
     checksum: TransactionChecksum,
@@ -152,13 +152,13 @@ struct Scan<'a> {
     tid: Tid,
     last_commit_sec: u64,
     open: Open,
-    /// The tags of the descriptor at hand; kept for its allocation.
+    /// The tags of the current descriptor block; kept to reuse the allocation.
     tags: Vec<Tag>,
     found: Scanned,
 }
 
 impl Scan<'_> {
-    /// Looks at the next framing block and what belongs to it.
+    /// Scans the next descriptor, revoke or commit block, with its copies.
     fn step(&mut self) -> Result<Step, Error> {
         let Some(journal_block) = self.advance() else {
             return Ok(Step::End);
@@ -219,7 +219,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The block at the scan's position, which moves on; `None` after one turn of the ring.
+    /// Advances the position and returns its block; `None` after one turn of the ring.
     fn advance(&mut self) -> Option<JournalBlock> {
         if self.position >= self.found.ring.blocks {
             return None;
@@ -229,7 +229,7 @@ impl Scan<'_> {
         Some(journal_block)
     }
 
-    /// Notes the copies that the tags at hand describe.
+    /// Notes the copies that the current tags describe.
     fn copies(&mut self) -> Result<Step, Error> {
         for index in 0..self.tags.len() {
             let Some(&tag) = self.tags.get(index) else {
@@ -265,7 +265,7 @@ impl Scan<'_> {
         Ok(Step::Continue)
     }
 
-    /// Why `block` must not be written by a replay, if it must not.
+    /// The reason why `block` must not be written by a replay, if there is one.
     fn forbid(&self, block: PhysBlock, journal_block: JournalBlock) -> Option<JournalError> {
         let (tid, blocks) = (self.tid, self.blocks.0);
         if block.0 >= blocks || block.0 > BLOCK_BITS {
@@ -284,8 +284,8 @@ impl Scan<'_> {
         })
     }
 
-    /// Ends the open transaction, with what its commit block says and what is wrong with that
-    /// block or (version 1) with the transaction.
+    /// Ends the open transaction at its commit block. `damage` is a checksum mismatch of that block
+    /// or (version 1) of the transaction.
     fn commit(&mut self, commit: &Commit, damage: Option<Damage>) -> Result<Step, Error> {
         let open = std::mem::take(&mut self.open);
         let damage = open.damage.or(damage);
@@ -310,7 +310,7 @@ impl Scan<'_> {
                 self.forget(&open);
                 self.found.damage = Some((self.tid, damage));
             }
-            // Two transactions in a row that do not match: still nothing valid after the first.
+            // A second transaction that does not match: still no valid commit after the first.
             (Some(_), Some(_)) => self.forget(&open),
             (None, Some((tid, damage))) => {
                 return Err(JournalError::Damaged {
@@ -325,7 +325,7 @@ impl Scan<'_> {
         Ok(Step::Continue)
     }
 
-    /// Drops what was noted for a transaction that does not count.
+    /// Drops the copies and revoke blocks of a transaction that is not replayed.
     fn forget(&mut self, open: &Open) {
         let found = &mut self.found;
         found
@@ -335,7 +335,7 @@ impl Scan<'_> {
         found.revoke_blocks.truncate(revoke_blocks);
     }
 
-    /// What was found, without the transaction that was still open when the log ended.
+    /// The result, without the transaction that was still open when the log ended.
     fn into_committed(mut self) -> Scanned {
         let open = std::mem::take(&mut self.open);
         self.forget(&open);

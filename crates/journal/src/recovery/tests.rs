@@ -1,4 +1,4 @@
-//! Logs forged block by block: each rule of where a log ends and what it means.
+//! Tests of recovery on logs forged block by block: the end of a log, revoke records, damage.
 
 use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_ondisk::jbd2::{
@@ -17,7 +17,7 @@ use super::*;
 use crate::log::{JournalMap, JournalRun};
 
 const BLOCK: usize = 1024;
-/// The journal's blocks are scattered over the device from here on, in two runs.
+/// The two runs of the journal: journal block, device block, length.
 const RUNS: [(u32, u64, u32); 2] = [(0, 600, 20), (20, 500, 44)];
 const JOURNAL_BLOCKS: u32 = 64;
 const FS_BLOCKS: u64 = 1000;
@@ -134,7 +134,7 @@ impl Forge {
         self.device.write_at(&[bytes[0] ^ 0x10], at).unwrap();
     }
 
-    /// Writes the next block of the ring; gives its number.
+    /// Writes the next block of the ring; returns its number.
     fn push(&mut self, bytes: &[u8]) -> u32 {
         let at = self.at;
         self.write(at, bytes);
@@ -150,7 +150,8 @@ impl Forge {
         block
     }
 
-    /// A descriptor and copies of `blocks`, each filled with `fill`; gives the journal blocks.
+    /// Writes a descriptor and copies of `blocks`, each filled with `fill`; returns the journal
+    /// blocks.
     fn copies(&mut self, blocks: &[u64], fill: u8) -> Vec<u32> {
         let mut descriptor = self.header(1);
         let mut at = 12;
@@ -209,7 +210,7 @@ impl Forge {
         self.push(&block)
     }
 
-    /// A whole transaction.
+    /// Writes a complete transaction; returns its journal blocks.
     fn transaction(&mut self, blocks: &[u64], fill: u8) -> Vec<u32> {
         let mut written = self.copies(blocks, fill);
         written.push(self.commit());
@@ -226,7 +227,7 @@ fn all_formats() -> Vec<(Version, BlockNumbers)> {
         .collect()
 }
 
-fn plan_of(recovered: &Recovered) -> Vec<(u64, u32)> {
+fn replayed(recovered: &Recovered) -> Vec<(u64, u32)> {
     recovered
         .copies()
         .iter()
@@ -235,7 +236,7 @@ fn plan_of(recovered: &Recovered) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn an_empty_journal_has_an_empty_plan() {
+fn an_empty_journal_has_nothing_to_replay() {
     let mut forge = Forge::new(Version::V3, BlockNumbers::Wide, 1);
     forge.transaction(&[7], 1);
     forge.raw.s_start = U32::new(0);
@@ -258,7 +259,7 @@ fn the_last_copy_of_each_block_wins_around_the_ring_and_past_tid_zero() {
         let three = forge.transaction(&[9], 0);
         let recovered = forge.recover().unwrap();
         let expected = [(7, one[1]), (8, two[1]), (9, three[1]), (300, two[2])];
-        assert_eq!(plan_of(&recovered), expected, "{version:?} {numbers:?}");
+        assert_eq!(replayed(&recovered), expected, "{version:?} {numbers:?}");
         assert!(three[1] < 55, "the log went around");
         assert!(recovered.copy_of(PhysBlock(9)).unwrap().escaped);
         assert!(!recovered.copy_of(PhysBlock(8)).unwrap().escaped);
@@ -277,14 +278,14 @@ fn the_last_copy_of_each_block_wins_around_the_ring_and_past_tid_zero() {
 }
 
 #[test]
-fn a_transaction_without_a_commit_block_does_not_count() {
+fn a_transaction_without_a_commit_block_is_not_replayed() {
     for (version, numbers) in all_formats() {
         let mut forge = Forge::new(version, numbers, 1);
         let one = forge.transaction(&[7], 1);
         forge.copies(&[7, FS_BLOCKS + 5], 2);
         forge.revoke(&[7]);
         let recovered = forge.recover().unwrap();
-        assert_eq!(plan_of(&recovered), [(7, one[1])]);
+        assert_eq!(replayed(&recovered), [(7, one[1])]);
         assert_eq!((recovered.transactions(), recovered.damage()), (1, None));
     }
 }
@@ -295,7 +296,7 @@ fn stale_blocks_with_another_sequence_number_end_the_log() {
     let one = forge.transaction(&[7], 1);
     forge.tid = 5;
     forge.transaction(&[8], 2);
-    assert_eq!(plan_of(&forge.recover().unwrap()), [(7, one[1])]);
+    assert_eq!(replayed(&forge.recover().unwrap()), [(7, one[1])]);
 }
 
 #[test]
@@ -309,8 +310,8 @@ fn revoke_records_void_older_copies_only() {
         let three = forge.transaction(&[7], 3);
         let recovered = forge.recover().unwrap();
         // 7 was used again afterwards; 9 was revoked in the transaction that logged it.
-        let plan: Vec<_> = recovered.copies().iter().map(|copy| copy.block.0).collect();
-        assert_eq!(plan, [7, 8, 10], "{version:?} {numbers:?}");
+        let blocks: Vec<_> = recovered.copies().iter().map(|copy| copy.block.0).collect();
+        assert_eq!(blocks, [7, 8, 10], "{version:?} {numbers:?}");
         assert_eq!(
             recovered.copy_of(PhysBlock(7)).unwrap().journal_block.0,
             three[1]
@@ -366,8 +367,8 @@ fn a_revoke_block_that_claims_too_much_is_refused() {
     assert_eq!(forge.error(), expected);
 }
 
-/// Writes three transactions, damages block `which` of the second, and lets the third be or not
-/// be. Gives the plan's outcome.
+/// Writes two transactions, and a third one if `third` says so, damages block `which` of the
+/// second, and recovers.
 fn damaged(version: Version, which: usize, third: bool) -> Result<Recovered, Error> {
     let mut forge = Forge::new(version, BlockNumbers::Wide, 50);
     forge.transaction(&[7, 8], 1);
@@ -380,9 +381,9 @@ fn damaged(version: Version, which: usize, third: bool) -> Result<Recovered, Err
     forge.recover()
 }
 
-/// The blocks of the second transaction: 0 revoke, 1 descriptor, 2 and 3 copies, 4 commit; and
-/// the versions that notice a flipped bit in them.
-const NOTICED: [(usize, &[Version]); 5] = [
+/// The blocks of the second transaction (0 revoke, 1 descriptor, 2 and 3 copies, 4 commit), and
+/// the versions whose checksums detect a flipped bit in them.
+const DETECTED: [(usize, &[Version]); 5] = [
     (0, &[Version::V2, Version::V3]),
     (1, &[Version::V1, Version::V2, Version::V3]),
     (2, &[Version::V1, Version::V2, Version::V3]),
@@ -392,7 +393,7 @@ const NOTICED: [(usize, &[Version]); 5] = [
 
 #[test]
 fn damage_in_the_last_transaction_ends_the_log_before_it() {
-    for (which, versions) in NOTICED {
+    for (which, versions) in DETECTED {
         for version in [Version::None, Version::V1, Version::V2, Version::V3] {
             let recovered = damaged(version, which, false).unwrap();
             let blocks: Vec<_> = recovered.copies().iter().map(|copy| copy.block.0).collect();
@@ -412,12 +413,12 @@ fn damage_in_the_last_transaction_ends_the_log_before_it() {
 
 #[test]
 fn damage_before_a_valid_commit_is_an_error() {
-    for (which, versions) in NOTICED {
+    for (which, versions) in DETECTED {
         for &version in versions {
             let Err(Error::Corrupt(JournalError::Damaged { tid, damage, later })) =
                 damaged(version, which, true)
             else {
-                panic!("{version:?} block {which}: not noticed");
+                panic!("{version:?} block {which}: not detected");
             };
             assert_eq!((tid, later), (Tid(u32::MAX), Tid(0)));
             let kind_fits = match damage {
@@ -432,7 +433,7 @@ fn damage_before_a_valid_commit_is_an_error() {
 }
 
 #[test]
-fn a_mismatched_copy_that_is_revoked_later_does_no_harm() {
+fn a_mismatched_copy_that_is_revoked_later_is_ignored() {
     let mut forge = Forge::new(Version::V3, BlockNumbers::Wide, 1);
     let one = forge.transaction(&[7, 8], 1);
     forge.revoke(&[7]);
@@ -440,7 +441,7 @@ fn a_mismatched_copy_that_is_revoked_later_does_no_harm() {
     forge.damage(one[1], 0);
     let recovered = forge.recover().unwrap();
     assert_eq!(
-        (plan_of(&recovered), recovered.damage()),
+        (replayed(&recovered), recovered.damage()),
         (vec![(8, one[2])], None)
     );
     forge.damage(one[2], 0);
@@ -456,7 +457,7 @@ fn a_mismatched_copy_that_is_revoked_later_does_no_harm() {
 }
 
 #[test]
-fn a_mismatched_older_commit_was_left_behind_by_an_earlier_use() {
+fn a_mismatched_older_commit_is_stale_and_not_damage() {
     for version in [Version::V1, Version::V2, Version::V3] {
         let mut forge = Forge::new(version, BlockNumbers::Wide, 1);
         let one = forge.transaction(&[7], 1);
@@ -464,7 +465,7 @@ fn a_mismatched_older_commit_was_left_behind_by_an_earlier_use() {
         let two = forge.transaction(&[8], 2);
         forge.damage(two[0], 14);
         let recovered = forge.recover().unwrap();
-        assert_eq!(plan_of(&recovered), [(7, one[1])], "{version:?}");
+        assert_eq!(replayed(&recovered), [(7, one[1])], "{version:?}");
         assert_eq!(recovered.damage(), None, "{version:?}: stale, not damaged");
     }
 }
@@ -512,9 +513,9 @@ fn maps_with_holes_overlaps_or_blocks_outside_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Whatever is changed in a log, recovery ends, and its plan stays where it may write.
+    /// Whatever is changed in a log, recovery ends, and the copies' home locations are valid.
     #[test]
-    fn mutated_logs_never_lead_outside(
+    fn mutated_logs_never_write_outside(
         format in 0_usize..8,
         start in 1_u32..JOURNAL_BLOCKS,
         mutations in prop::collection::vec((0_u32..JOURNAL_BLOCKS, 0_u64..140, any::<u8>()), 1..12),

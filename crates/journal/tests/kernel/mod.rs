@@ -1,4 +1,4 @@
-//! Images with a log that the kernel wrote.
+//! Fixtures: images with a log that the kernel wrote.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -17,7 +17,7 @@ use fourscore_sync::Arc;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// Whether this machine lets the test run; says what is missing otherwise. On CI a missing tool
+/// Whether the test can run on this machine; prints what is missing otherwise. On CI a missing tool
 /// is a failure.
 pub fn can_run(programs: &[&str]) -> bool {
     let mut missing: Vec<&str> = programs
@@ -50,7 +50,7 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Runs a program to its end and gives its output; panics unless it exits with one of `exits`.
+/// Runs a program and returns its output; panics unless it exits with one of `exits`.
 pub fn run(program: &str, args: &[&str], exits: &[i32]) -> String {
     let path = find(program).unwrap_or_else(|| PathBuf::from(program));
     let output = Command::new(path).args(args).output().unwrap();
@@ -73,7 +73,7 @@ pub fn run(program: &str, args: &[&str], exits: &[i32]) -> String {
 pub enum Crash {
     /// It stays as it is.
     KeepLog,
-    /// What is running is committed first.
+    /// The running transaction is committed first.
     FlushLog,
 }
 
@@ -140,7 +140,7 @@ impl Image {
             .unwrap()
     }
 
-    /// What the superblock says of an external journal.
+    /// `s_journal_uuid`, the UUID of an external journal.
     pub fn journal_uuid(&self) -> Uuid {
         let stats = self.debugfs("stats -h");
         let line = stats
@@ -150,7 +150,7 @@ impl Image {
         line.split_whitespace().last().unwrap().parse().unwrap()
     }
 
-    /// The map of the journal's inode, from what debugfs prints: `(0-1023):33-1056, (1024):..`.
+    /// The map of the journal's inode, from the output of debugfs: `(0-1023):33-1056, (1024):..`.
     pub fn journal_map(&self) -> JournalMap {
         let stat = self.debugfs("stat <8>");
         let runs = stat.split_whitespace().filter_map(|word| {
@@ -171,7 +171,7 @@ impl Image {
         JournalMap::from_runs(runs.collect::<Vec<_>>(), BlockCount(blocks)).unwrap()
     }
 
-    /// Has debugfs write a log with checksums of version 2, which no kernel of today writes.
+    /// Lets debugfs write a log with checksums of version 2, which current kernels do not write.
     pub fn log_with_version_2(&self) {
         let data = self.dir.path().join("data");
         // Two blocks of 1 KiB, the second of which must be escaped.
@@ -191,7 +191,7 @@ impl Image {
         run("debugfs", &["-w", "-f", commands, image], &[0]);
     }
 
-    /// Mounts the image, lets `load` work on it, and shuts the file system down as a crash would.
+    /// Mounts the image, runs `load` on it, and shuts the file system down as in a crash.
     pub fn crash(&self, options: &str, crash: Crash, load: impl FnOnce(&Path)) {
         let mount = Mount::new(self, options);
         load(&mount.dir);
@@ -252,8 +252,8 @@ impl Drop for Mount {
     }
 }
 
-/// Several transactions with every kind of change to metadata. Ends with changes that no sync
-/// followed.
+/// Makes several transactions with every kind of change to metadata, and at the end some changes
+/// without a sync.
 pub fn churn(root: &Path) {
     let dir = root.join("churn");
     fs::create_dir(&dir).unwrap();
@@ -300,7 +300,7 @@ pub fn open_log(image: &Image) -> Log {
     Log::open(device(&image.path), image.block_size(), map).unwrap()
 }
 
-/// The image's bytes as the overlay shows them.
+/// The image's bytes as read through the overlay.
 fn replayed(image: &Image, log: &Log, recovered: &Recovered) -> Vec<u8> {
     let overlay = recovered.overlay(log, device(&image.path)).unwrap();
     let mut bytes = vec![0; usize::try_from(overlay.len_bytes()).unwrap()];

@@ -1,5 +1,5 @@
-//! Tests of the whole: what each kind of request gets, what happens at the end of space, and many
-//! threads against a disk that refuses to hand a cluster out twice.
+//! Tests of the allocator: each kind of request, running out of space, and many threads on a disk
+//! that detects a cluster allocated twice.
 
 mod prefetching;
 mod requests;
@@ -16,6 +16,27 @@ use crate::error::GroupProblem;
 use crate::geometry::LogicalCluster;
 use crate::request::{Content, Neighbour, Writers};
 use crate::testdisk::{Disk, geometry, run};
+
+/// Which search the tunables select.
+#[derive(Clone, Copy, Debug)]
+struct Mode {
+    /// `mb_optimize_scan`.
+    optimize_scan: u32,
+    /// `mb_indexes`.
+    indexes: u32,
+}
+
+impl Mode {
+    /// Our indexes, ext4's order sets, ext4's walk over groups.
+    const ALL: [Self; 3] = [Self::new(1, 1), Self::new(1, 0), Self::new(0, 0)];
+
+    const fn new(optimize_scan: u32, indexes: u32) -> Self {
+        Self {
+            optimize_scan,
+            indexes,
+        }
+    }
+}
 
 struct Bench {
     disk: Arc<Disk>,
@@ -42,7 +63,16 @@ impl Bench {
         Self::on(Disk::new(geometry), geometry)
     }
 
-    fn ask(&self, request: &Request, file: Option<&Arc<FilePrealloc>>) -> Result<Claim, Error> {
+    fn set_mode(&self, mode: Mode) {
+        let tunables = self.allocator.tunables();
+        tunables
+            .set(Tunable::MbOptimizeScan, mode.optimize_scan)
+            .unwrap();
+        tunables.set(Tunable::MbIndexes, mode.indexes).unwrap();
+    }
+
+    /// Reserves and claims clusters.
+    fn claim(&self, request: &Request, file: Option<&Arc<FilePrealloc>>) -> Result<Claim, Error> {
         let mut reservation = self
             .allocator
             .reserve(u64::from(request.len.0), Privilege::User)?;
@@ -65,11 +95,11 @@ impl Bench {
     }
 
     fn use_up(&self, request: &Request, tid: Tid) -> Run {
-        let claim = self.ask(request, None).unwrap();
+        let claim = self.claim(request, None).unwrap();
         self.mark(claim, tid)
     }
 
-    /// Brings everything to rest and compares it with the disk.
+    /// Discards preallocations, releases all pending clusters, and compares with the disk.
     fn settle(&self, tid: Tid) {
         self.allocator.discard_preallocations();
         self.allocator.set_durable(tid);
@@ -83,7 +113,7 @@ impl Bench {
             assert_eq!(report.free, self.disk.free_in(group), "group {group}");
             with_space += u32::from(report.free > 0);
         }
-        // A group may be listed for a while after it has filled up, but not be left out.
+        // A group may stay listed for a while after it has filled up, but must not be missing.
         let summary = self.allocator.structs_summary();
         let listed: u32 = summary.max_free_order_lists.iter().sum();
         assert!(listed >= with_space, "{summary}");
@@ -112,7 +142,7 @@ fn exact(len: u32) -> Request {
 }
 
 #[test]
-fn a_file_written_bit_by_bit_is_one_extent() {
+fn a_file_written_cluster_by_cluster_is_one_extent() {
     let bench = Bench::new(16, 8192);
     let file = Arc::new(FilePrealloc::default());
     let mut runs: Vec<Run> = Vec::new();
@@ -122,7 +152,7 @@ fn a_file_written_bit_by_bit_is_one_extent() {
             logical: LogicalCluster(logical - 1),
             block: block(&bench, run),
         });
-        let claim = bench.ask(&request, Some(&file)).unwrap();
+        let claim = bench.claim(&request, Some(&file)).unwrap();
         runs.push(bench.mark(claim, Tid(1)));
         // Another file grows at the same time.
         let other = Request {
@@ -135,7 +165,7 @@ fn a_file_written_bit_by_bit_is_one_extent() {
     let breaks = runs[16..]
         .windows(2)
         .filter(|pair| pair[0].end() != pair[1].start.0 || pair[0].group != pair[1].group);
-    assert!(breaks.count() <= 8, "the file is in pieces");
+    assert!(breaks.count() <= 8, "the file is fragmented");
     bench.allocator.discard(&file);
     bench.settle(Tid(1));
 }
@@ -173,10 +203,10 @@ fn the_goal_is_taken_if_it_is_free() {
         goal,
         ..data(0, 10)
     };
-    let claim = bench.ask(&request, None).unwrap();
+    let claim = bench.claim(&request, None).unwrap();
     assert_eq!(claim.run(), run(5, 100, 10));
     assert!(matches!(
-        bench.ask(&request, None),
+        bench.claim(&request, None),
         Err(Error::NotContiguous { .. })
     ));
     bench.allocator.give_back(claim);
@@ -199,7 +229,7 @@ fn min_len_and_align_are_kept_or_refused() {
         ..exact(40)
     };
     assert!(matches!(
-        bench.ask(&too_long, None),
+        bench.claim(&too_long, None),
         Err(Error::NotContiguous {
             min_len: ClusterCount(25)
         })
@@ -222,7 +252,7 @@ fn min_len_and_align_are_kept_or_refused() {
         ..exact(24)
     };
     assert!(matches!(
-        bench.ask(&unaligned, None),
+        bench.claim(&unaligned, None),
         Err(Error::NotContiguous { .. })
     ));
     bench.settle(Tid(1));
@@ -254,7 +284,7 @@ fn block_mapped_files_stay_below_two_to_the_32() {
     assert!(block(&bench, &bench.use_up(&low, Tid(1))).0 < 1 << 32);
 }
 
-/// Takes everything there is, in lengths that vary, and gets every last cluster.
+/// Allocates all clusters, in varying lengths, and checks that none is left.
 fn take_all(bench: &Bench, file: &Arc<FilePrealloc>) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut logical = 0;
@@ -264,13 +294,13 @@ fn take_all(bench: &Bench, file: &Arc<FilePrealloc>) -> Vec<Run> {
         if len == 0 {
             break;
         }
-        let claim = bench.ask(&data(logical, len), Some(file)).unwrap();
+        let claim = bench.claim(&data(logical, len), Some(file)).unwrap();
         logical += claim.len().0;
         runs.push(bench.mark(claim, Tid(1)));
     }
     assert_eq!(bench.disk.free(), 0);
     assert!(matches!(
-        bench.ask(&data(logical, 1), None),
+        bench.claim(&data(logical, 1), None),
         Err(Error::NoSpace {
             wanted: 1,
             available: 0
@@ -281,25 +311,16 @@ fn take_all(bench: &Bench, file: &Arc<FilePrealloc>) -> Vec<Run> {
 
 #[test]
 fn the_last_cluster_is_found_in_every_mode() {
-    for (optimize, indexes) in [(1, 1), (1, 0), (0, 0)] {
+    for mode in Mode::ALL {
         let bench = Bench::new(9, 700);
-        bench
-            .allocator
-            .tunables()
-            .set(Tunable::MbOptimizeScan, optimize)
-            .unwrap();
-        bench
-            .allocator
-            .tunables()
-            .set(Tunable::MbIndexes, indexes)
-            .unwrap();
+        bench.set_mode(mode);
         let (file, other) = (
             Arc::new(FilePrealloc::default()),
             Arc::new(FilePrealloc::default()),
         );
-        // A preallocation of another inode holds space back until it is needed.
+        // A preallocation of another inode holds space until it is needed.
         let claim = bench
-            .ask(
+            .claim(
                 &Request {
                     inode: InodeNr(99),
                     ..data(50, 30)
@@ -313,7 +334,7 @@ fn the_last_cluster_is_found_in_every_mode() {
         for run in &runs {
             bench.free(*run, Tid(2));
         }
-        let short = bench.ask(&data(0, 1), None).unwrap_err();
+        let short = bench.claim(&data(0, 1), None).unwrap_err();
         assert!(
             matches!(short, Error::CommitFirst { waiting: 1.., .. }),
             "{short}"
@@ -325,7 +346,7 @@ fn the_last_cluster_is_found_in_every_mode() {
 }
 
 #[test]
-fn what_a_transaction_allocated_and_freed_is_reused_without_its_commit() {
+fn clusters_allocated_and_freed_in_one_transaction_are_reused_without_its_commit() {
     let bench = Bench::new(4, 1024);
     for _ in 0..100 {
         let runs: Vec<_> = (0..3).map(|_| bench.use_up(&exact(1000), Tid(7))).collect();
@@ -338,9 +359,9 @@ fn what_a_transaction_allocated_and_freed_is_reused_without_its_commit() {
     bench.settle(Tid(7));
 }
 
-/// A file that is written, emptied and written again lies where it was.
+/// A file that is written, truncated and written again gets the same clusters.
 #[test]
-fn a_stream_goes_back_to_what_it_left_free() {
+fn a_stream_goes_back_to_its_freed_clusters() {
     let bench = Bench::new(8, 4096);
     let first = bench.use_up(&exact(1000), Tid(7));
     let second = bench.use_up(&exact(500), Tid(7));
@@ -355,7 +376,7 @@ fn a_stream_goes_back_to_what_it_left_free() {
 }
 
 #[test]
-fn what_is_not_in_use_cannot_be_freed() {
+fn clusters_that_are_not_in_use_cannot_be_freed() {
     let bench = Bench::new(4, 1024);
     let used = bench.use_up(&exact(10), Tid(1));
     let freeing = bench.allocator.begin_free(used).unwrap();
@@ -385,10 +406,10 @@ fn what_is_not_in_use_cannot_be_freed() {
 }
 
 #[test]
-fn a_group_whose_bitmap_contradicts_its_descriptor_is_left_alone() {
+fn a_group_whose_bitmap_contradicts_its_descriptor_is_not_used() {
     let geometry = geometry(4, 1024);
     let mut disk = Disk::new(geometry);
-    disk.lie = Some(GroupNr(2));
+    disk.wrong_descriptor = Some(GroupNr(2));
     disk.preset(&run(2, 0, 1));
     let bench = Bench::on(disk, geometry);
     let problem = GroupProblem::FreeCount {
@@ -407,20 +428,20 @@ fn a_group_whose_bitmap_contradicts_its_descriptor_is_left_alone() {
         left -= run.len.0;
     }
     assert!(matches!(
-        bench.ask(&exact(1), None),
+        bench.claim(&exact(1), None),
         Err(Error::NoSpace { .. })
     ));
 }
 
 #[test]
-fn a_read_error_is_reported_and_does_not_stay() {
+fn a_read_error_is_reported_and_a_later_read_may_succeed() {
     let geometry = geometry(4, 1024);
     let disk = Disk::new(geometry);
     (0..4).for_each(|group| disk.preset(&run(group, 0, 1)));
     let bench = Bench::on(disk, geometry);
     bench.disk.broken.store(true, Ordering::Relaxed);
     assert!(matches!(
-        bench.ask(&exact(5), None),
+        bench.claim(&exact(5), None),
         Err(Error::Source { .. })
     ));
     bench.disk.broken.store(false, Ordering::Relaxed);
@@ -429,10 +450,10 @@ fn a_read_error_is_reported_and_does_not_stay() {
 }
 
 #[test]
-fn idle_groups_are_evicted_and_come_back_the_same() {
+fn idle_groups_are_evicted_and_loaded_again_unchanged() {
     let bench = Bench::new(8, 1024);
     let kept = bench.use_up(&exact(100), Tid(1));
-    let claim = bench.ask(&exact(100), None).unwrap();
+    let claim = bench.claim(&exact(100), None).unwrap();
     (0..8).for_each(|group| bench.allocator.load(GroupNr(group)).unwrap());
     assert_eq!(bench.allocator.absent_groups(), 0);
     let evicted = bench.allocator.evict_idle(100);
@@ -447,7 +468,7 @@ fn idle_groups_are_evicted_and_come_back_the_same() {
     assert_eq!(bench.allocator.absent_groups(), 0);
 }
 
-/// The changes that a thread has made and not undone, by an own count of them.
+/// A thread of the stress test, with the runs that it holds.
 struct Worker<'a> {
     bench: &'a Bench,
     tid: &'a AtomicU32,
@@ -503,7 +524,7 @@ impl Worker<'_> {
     fn allocate(&mut self) {
         let request = self.request();
         let file = Arc::clone(&self.file);
-        match self.bench.ask(&request, Some(&file)) {
+        match self.bench.claim(&request, Some(&file)) {
             Ok(claim) if self.random(5) == 0 => self.bench.allocator.give_back(claim),
             Ok(claim) => {
                 self.logical += claim.len().0;
@@ -537,18 +558,9 @@ impl Worker<'_> {
     }
 }
 
-fn stress(threads: u32, steps: u32, modes: (u32, u32), seed: u64) {
+fn stress(threads: u32, steps: u32, mode: Mode, seed: u64) {
     let bench = Bench::new(12, 800);
-    bench
-        .allocator
-        .tunables()
-        .set(Tunable::MbOptimizeScan, modes.0)
-        .unwrap();
-    bench
-        .allocator
-        .tunables()
-        .set(Tunable::MbIndexes, modes.1)
-        .unwrap();
+    bench.set_mode(mode);
     let (tid, done) = (AtomicU32::new(1), AtomicBool::new(false));
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -577,9 +589,9 @@ fn stress(threads: u32, steps: u32, modes: (u32, u32), seed: u64) {
         let (bench, tid, done) = (&bench, &tid, &done);
         scope.spawn(move || {
             while !done.load(Ordering::Acquire) {
-                // No handle spans this moment in the test only because a free or a mark may name
-                // the transaction before: it then waits for an older commit, which the disk's own
-                // checks do not depend on.
+                // In the file system handles keep this from happening in the middle of an
+                // operation. Here a free or a mark may pass the tid before this one: it then waits
+                // for an older commit, which the checks of the disk do not depend on.
                 let sealed = tid.fetch_add(1, Ordering::AcqRel);
                 bench.allocator.set_durable(Tid(sealed.saturating_sub(1)));
                 bench.allocator.sweep();
@@ -588,7 +600,7 @@ fn stress(threads: u32, steps: u32, modes: (u32, u32), seed: u64) {
             }
         });
         let held: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        // Also when a worker has failed: the commits must end.
+        // The commits must end also when a worker has failed.
         done.store(true, Ordering::Release);
         let held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
         let used: u64 = held
@@ -602,18 +614,18 @@ fn stress(threads: u32, steps: u32, modes: (u32, u32), seed: u64) {
 }
 
 #[test]
-fn many_threads_lose_and_double_nothing() {
+fn many_threads_neither_lose_nor_duplicate_clusters() {
     for (threads, steps) in [(1, 20_000), (2, 10_000), (8, 4000), (64, 600)] {
-        for modes in [(1, 1), (1, 0), (0, 0)] {
-            stress(threads, steps, modes, u64::from(threads));
+        for mode in Mode::ALL {
+            stress(threads, steps, mode, u64::from(threads));
         }
     }
 }
 
 #[test]
-fn a_change_names_what_it_changes() {
+fn the_change_of_a_claim_sets_its_clusters() {
     let bench = Bench::new(2, 64);
-    let claim = bench.ask(&exact(3), None).unwrap();
+    let claim = bench.claim(&exact(3), None).unwrap();
     let run = claim.run();
     assert_eq!(
         claim.change(),

@@ -35,7 +35,7 @@ proptest! {
 }
 
 #[test]
-fn eight_million_groups_are_crossed_in_one_step() {
+fn the_next_of_eight_million_groups_is_found() {
     let set = BitSet::new(8_000_000);
     set.insert(7_999_999);
     assert_eq!(set.next_at_or_after(0), Some(7_999_999));
@@ -46,7 +46,7 @@ fn eight_million_groups_are_crossed_in_one_step() {
 }
 
 #[test]
-fn a_summary_over_an_empty_word_is_passed_by() {
+fn a_summary_bit_over_an_empty_word_is_skipped() {
     let set = BitSet::new(10_000);
     set.insert(5);
     set.insert(9_000);
@@ -54,9 +54,8 @@ fn a_summary_over_an_empty_word_is_passed_by() {
     assert_eq!(set.next_at_or_after(0), Some(9_000));
 }
 
-/// Each thread owns members of its own that share leaf words with the others', and sees its own
-/// again whenever it has just inserted one, unless it is in a restoration window: so only the
-/// end state is compared.
+/// Each thread changes members of its own, which share leaf words with those of other threads. Only
+/// the end state is compared, because a summary bit may be missing for a moment.
 fn churn(threads: u32, rounds: u32, len: u32) {
     let set = BitSet::new(len);
     thread::scope(|scope| {

@@ -1,11 +1,11 @@
-//! Tests of the buddy: random allocations and frees against a row of booleans.
+//! Tests of the buddy: random allocations and frees against a vector of booleans.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The free chunks that the model of the row implies, by the definition: aligned, all free, and
-/// with no larger such chunk around.
+/// The number of free chunks of each order, by the definition: aligned, all free, and not part of a
+/// larger chunk.
 fn chunk_counts(row: &[bool], orders: u32) -> Vec<u32> {
     let mut counts = vec![0; orders as usize];
     let mut covered = vec![false; row.len()];
@@ -28,8 +28,8 @@ fn fragments(row: &[bool]) -> u32 {
     u32::try_from(starts).unwrap()
 }
 
-/// Where a step begins: anywhere, or where the step before did or ended, so that runs grow, shrink
-/// and are undone.
+/// Where a step begins: anywhere, or at the start or end of the step before, so that deferred
+/// changes grow, shrink and are undone.
 #[derive(Clone, Copy, Debug)]
 enum From {
     Anywhere(u32),
@@ -45,24 +45,24 @@ fn from() -> impl Strategy<Value = From> {
     ]
 }
 
-/// What is done after a step.
+/// The action after a step.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Nothing,
-    Ask,
+    Query,
     List,
 }
 
 fn then() -> impl Strategy<Value = Then> {
     prop_oneof![
         6 => Just(Then::Nothing),
-        1 => Just(Then::Ask),
+        1 => Just(Then::Query),
         1 => Just(Then::List),
     ]
 }
 
-/// Asks everything there is to ask and holds it against the row.
-fn ask(buddy: &mut Buddy, row: &[bool], orders: u32) -> Result<(), TestCaseError> {
+/// Calls all queries and compares the results with the row.
+fn query(buddy: &mut Buddy, row: &[bool], orders: u32) -> Result<(), TestCaseError> {
     buddy.check().map_err(TestCaseError::fail)?;
     let counts = chunk_counts(row, orders);
     prop_assert_eq!(&buddy.counters().collect::<Vec<_>>(), &counts);
@@ -114,7 +114,7 @@ proptest! {
             }
             match then {
                 Then::Nothing => {}
-                Then::Ask => ask(&mut buddy, &row, orders)?,
+                Then::Query => query(&mut buddy, &row, orders)?,
                 Then::List => {
                     buddy.set_listed();
                     listed.clone_from(&row);
@@ -122,12 +122,12 @@ proptest! {
                 }
             }
         }
-        ask(&mut buddy, &row, orders)?;
+        query(&mut buddy, &row, orders)?;
     }
 }
 
 #[test]
-fn what_is_claimed_and_freed_again_leaves_nothing_behind() {
+fn clusters_claimed_and_freed_again_do_not_change_the_levels() {
     let mut buddy = Buddy::new(20_000, 14, &[0; 4096]);
     buddy.mark_used(5000, 2);
     let fitness = buddy.fitness();
@@ -141,12 +141,12 @@ fn what_is_claimed_and_freed_again_leaves_nothing_behind() {
     assert_eq!(buddy.drift(), Drift::Claimed);
     buddy.mark_free(5002, 498);
     assert_eq!(buddy.drift(), Drift::Nothing);
-    assert_eq!(nodes, buddy.nodes, "nobody has gone through the levels");
+    assert_eq!(nodes, buddy.nodes, "no change of the levels was applied");
     assert_eq!(fitness, buddy.fitness());
     buddy.mark_free(5000, 2);
     assert_eq!(buddy.drift(), Drift::Gained);
     buddy.set_listed();
-    // Too long a run to keep nobody waiting.
+    // Together longer than a deferred change may be.
     buddy.mark_used(0, 1500);
     buddy.mark_used(1500, 1500);
     buddy.mark_free(0, 3000);
@@ -155,7 +155,7 @@ fn what_is_claimed_and_freed_again_leaves_nothing_behind() {
 }
 
 #[test]
-fn bits_past_the_end_are_used_whatever_the_block_says() {
+fn bits_past_the_end_are_used_whatever_the_bitmap_block_has() {
     let mut buddy = Buddy::new(100, 14, &[0; 4096]);
     assert_eq!(buddy.free_clusters(), 100);
     assert_eq!(buddy.fitness().largest, 100);

@@ -1,25 +1,25 @@
-//! **Purpose.** Being refused space, and waiting for space that is coming, in many orders of the
-//! threads' steps. In the model no sleep ends by itself, so a lost wake-up is a deadlock.
+//! **Purpose.** Model-checked tests of running out of space, and of waiting for space that is
+//! coming. In the model no wait times out, so a lost wake-up is a deadlock.
 
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// What is done wrong on purpose.
+/// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The bell is rung before what it tells of.
-    EarlyRing,
-    /// The sleeper looks before it listens.
+    /// The waiter is woken before the state changes.
+    EarlyWake,
+    /// The waiter reads the state before it registers.
     LateListening,
     /// Tokens are counted before the clusters that become tokens.
     TokensFirst,
 }
 
 impl Fault {
-    /// In how many orders the steps are run. With a fault that ends as soon as it is found, which
-    /// twice 400 orders did not always do.
+    /// The number of interleavings to run. A run with a fault ends as soon as the fault is found,
+    /// for which twice 400 interleavings were not always enough.
     fn schedules(self) -> usize {
         match self {
             Self::None => SCHEDULES,
@@ -28,7 +28,7 @@ impl Fault {
     }
 }
 
-/// All clusters are freed, and wait for readers; one thread needs them, the other is the last
+/// All clusters are freed and wait for a grace period; one thread needs them, the other is the last
 /// reader.
 fn sleep_and_wake(fault: Fault) {
     const STAMP: Stamp = Stamp(3);
@@ -44,11 +44,11 @@ fn sleep_and_wake(fault: Fault) {
         let reader = thread::spawn(move || {
             let shared = &reader.allocator.table().shared;
             match fault {
-                Fault::EarlyRing => {
-                    shared.bell.ring();
-                    shared.clocks.set_quiet(STAMP);
+                Fault::EarlyWake => {
+                    shared.waiter.wake();
+                    shared.clocks.end_grace_period(STAMP);
                 }
-                _ => reader.allocator.set_quiet(STAMP),
+                _ => reader.allocator.end_grace_period(STAMP),
             }
         });
         let allocator = &small.allocator;
@@ -59,18 +59,18 @@ fn sleep_and_wake(fault: Fault) {
                 matches!(refused, Error::CommitFirst { tid: None, .. }),
                 "{refused}"
             );
-            let awaited = (STAMP, allocator.told());
+            let told = allocator.told();
             let far = Instant::now() + Duration::from_secs(3600);
             match fault {
                 Fault::LateListening => {
-                    if !allocator.table().shared.clocks.is_quiet(STAMP) {
+                    if !allocator.table().shared.clocks.has_ended(STAMP) {
                         allocator.listen();
                         thread::park();
                     }
                 }
                 _ => {
                     allocator.listen();
-                    allocator.wait_for_quiet(awaited, far, || true);
+                    allocator.wait_for_grace_period(STAMP, told, far, || true);
                 }
             }
         }
@@ -81,24 +81,24 @@ fn sleep_and_wake(fault: Fault) {
 }
 
 #[test]
-fn whoever_sleeps_for_readers_is_woken() {
+fn a_thread_that_waits_for_a_grace_period_is_woken() {
     sleep_and_wake(Fault::None);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_bell_that_is_rung_early_is_found() {
-    sleep_and_wake(Fault::EarlyRing);
+fn an_early_wake_up_is_found() {
+    sleep_and_wake(Fault::EarlyWake);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_sleeper_that_listens_late_is_found() {
+fn a_waiter_that_registers_late_is_found() {
     sleep_and_wake(Fault::LateListening);
 }
 
 impl Small {
-    /// Reserves what this thread has just freed: there is always room for that.
+    /// Reserves as much as this thread has just freed: there is always space for that.
     fn reserve_again(&self, fault: Fault) {
         let (allocator, wanted) = (&self.allocator, 20);
         loop {
@@ -107,7 +107,7 @@ impl Small {
                 Fault::TokensFirst => {
                     let shared = &allocator.table().shared;
                     let taken = shared.tokens.take(core, wanted, Privilege::User);
-                    let is_none_coming = || allocator.table().on_the_way().clusters == 0;
+                    let is_none_coming = || allocator.table().becoming_free().clusters == 0;
                     taken.map_err(|_| is_none_coming())
                 }
                 _ => allocator
@@ -116,7 +116,7 @@ impl Small {
             };
             match refused {
                 Ok(reserved) => return allocator.unreserve(reserved),
-                Err(is_final) => assert!(!is_final, "told that there is no space"),
+                Err(is_final) => assert!(!is_final, "refused although there is space"),
             }
             // As a commit does.
             allocator.set_durable(Tid(2));
@@ -125,7 +125,7 @@ impl Small {
     }
 }
 
-/// Two threads that have all clusters between them free theirs, and need as many again.
+/// Two threads that hold all clusters between them free theirs, and reserve as many again.
 fn free_and_reserve(fault: Fault) {
     check(fault.schedules(), move || {
         let small = Small::new();
@@ -145,18 +145,18 @@ fn free_and_reserve(fault: Fault) {
 }
 
 #[test]
-fn nobody_is_refused_what_is_coming() {
+fn no_request_fails_while_enough_clusters_become_free() {
     free_and_reserve(Fault::None);
 }
 
 #[test]
-#[should_panic(expected = "told that there is no space")]
-fn counting_tokens_before_what_becomes_one_is_found() {
+#[should_panic(expected = "refused although there is space")]
+fn counting_tokens_before_the_clusters_becoming_free_is_found() {
     free_and_reserve(Fault::TokensFirst);
 }
 
 #[test]
-fn what_is_kept_for_one_thread_is_neither_lost_nor_refused_to_another() {
+fn tokens_kept_for_one_thread_are_neither_lost_nor_fail_another() {
     check(SCHEDULES, || {
         let small = Small::new();
         on_threads(&small, 2, |small, t| {
@@ -165,7 +165,7 @@ fn what_is_kept_for_one_thread_is_neither_lost_nor_refused_to_another() {
             if favoured.is_some() {
                 allocator.favour(favoured);
             }
-            // Both fit beside each other.
+            // There is space for both.
             match allocator.reserve([40, 8][t as usize], Privilege::User) {
                 Ok(reserved) => allocator.unreserve(reserved),
                 Err(error) => assert!(matches!(error, Error::CommitFirst { .. }), "{error}"),

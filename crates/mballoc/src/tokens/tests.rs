@@ -9,7 +9,7 @@ fn core() -> CoreNr {
 }
 
 #[test]
-fn the_last_cluster_can_be_taken_and_not_one_more() {
+fn all_tokens_can_be_taken_and_not_one_more() {
     let tokens = Tokens::new(1000, 0, 0);
     let mut all = tokens.take(core(), 1000, Privilege::User).unwrap();
     let short = tokens.take(core(), 1, Privilege::User).unwrap_err();
@@ -18,7 +18,7 @@ fn the_last_cluster_can_be_taken_and_not_one_more() {
         Short {
             wanted: 1,
             available: 0,
-            in_sight: 0
+            expected: 0
         }
     );
     tokens.give_back(core(), all.split_off(1));
@@ -31,7 +31,7 @@ fn the_last_cluster_can_be_taken_and_not_one_more() {
 }
 
 #[test]
-fn the_pools_are_for_the_privileged_and_are_filled_first() {
+fn the_pools_serve_privileged_requests_and_are_filled_first() {
     let tokens = Tokens::new(100, 10, 5);
     let user = tokens.take(core(), 85, Privilege::User).unwrap();
     assert_eq!(
@@ -87,7 +87,7 @@ fn retired_clusters_are_owed() {
 }
 
 #[test]
-fn nothing_is_lost_or_made_by_many_threads() {
+fn many_threads_neither_lose_nor_make_tokens() {
     let tokens = Tokens::new(500, 20, 7);
     let cores = CoreNr::count();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is shown, and to whom it belongs meanwhile.
+//! Tests of visiting free runs, and of concurrent allocations.
 
 use fourscore_ondisk::{InodeNr, PhysBlock, Tid};
 use fourscore_sync::Arc;
@@ -27,7 +27,7 @@ fn disk() -> (Arc<Disk>, Allocator) {
     (disk, Allocator::new(geometry, source, options))
 }
 
-fn shown(allocator: &Allocator, within: Range<u32>, least: u32) -> Vec<(u32, u32)> {
+fn visit_group(allocator: &Allocator, within: Range<u32>, least: u32) -> Vec<(u32, u32)> {
     let mut seen: Vec<(u32, u32)> = Vec::new();
     let visited = allocator.visit_free(GROUP, within, ClusterCount(least), |run| {
         match seen.last_mut() {
@@ -49,28 +49,31 @@ fn free(disk: &Disk, allocator: &Allocator, freed: Run, tid: Tid) {
 }
 
 #[test]
-fn free_runs_are_shown_once_until_something_is_freed() {
+fn free_runs_are_visited_once_until_a_cluster_is_freed() {
     let (disk, allocator) = disk();
     let before = allocator.free_clusters();
-    assert_eq!(shown(&allocator, 40..180, 1), [(40, 100), (150, 160)]);
-    assert_eq!(shown(&allocator, 0..2048, 20), [(0, 100), (200, 2048)]);
-    // It is known of long runs only.
-    assert!(shown(&allocator, 0..2048, 20).is_empty());
-    assert!(shown(&allocator, 0..2048, 30).is_empty());
+    assert_eq!(visit_group(&allocator, 40..180, 1), [(40, 100), (150, 160)]);
+    assert_eq!(
+        visit_group(&allocator, 0..2048, 20),
+        [(0, 100), (200, 2048)]
+    );
+    // Only the long runs are noted as trimmed.
+    assert!(visit_group(&allocator, 0..2048, 20).is_empty());
+    assert!(visit_group(&allocator, 0..2048, 30).is_empty());
     let all = [(0, 100), (150, 160), (200, 2048)];
-    assert_eq!(shown(&allocator, 0..2048, 1), all);
-    assert!(shown(&allocator, 0..2048, 1).is_empty());
-    // What waits for its commit is not free.
+    assert_eq!(visit_group(&allocator, 0..2048, 1), all);
+    assert!(visit_group(&allocator, 0..2048, 1).is_empty());
+    // Pending clusters are not visited.
     free(&disk, &allocator, run(0, 100, 50), Tid(1));
-    assert!(shown(&allocator, 0..2048, 1).is_empty());
+    assert!(visit_group(&allocator, 0..2048, 1).is_empty());
     allocator.set_durable(Tid(1));
-    assert_eq!(shown(&allocator, 0..2048, 1), [(0, 160), (200, 2048)]);
+    assert_eq!(visit_group(&allocator, 0..2048, 1), [(0, 160), (200, 2048)]);
     assert_eq!(allocator.free_clusters(), before + 50);
     disk.assert_same(&allocator);
 }
 
 #[test]
-fn what_is_shown_is_nobody_elses_meanwhile_and_an_error_ends_it() {
+fn a_visited_run_is_not_allocated_meanwhile_and_an_error_ends_the_visit() {
     let (disk, allocator) = disk();
     let request = Request::data(
         InodeNr(12),
@@ -99,27 +102,27 @@ fn what_is_shown_is_nobody_elses_meanwhile_and_an_error_ends_it() {
         })
     });
     assert!(failed.is_err());
-    // It was not shown, so it is shown again.
-    assert!(!shown(&allocator, 0..2048, 1).is_empty());
+    // The visit was incomplete, so the group is visited again.
+    assert!(!visit_group(&allocator, 0..2048, 1).is_empty());
     disk.assert_same(&allocator);
 }
 
 #[test]
-fn what_is_freed_is_held_until_it_was_shown_but_not_from_who_needs_it() {
+fn freed_clusters_are_held_until_visited_unless_space_runs_short() {
     let (disk, allocator) = disk();
     allocator.hold_due();
     let before = allocator.free_clusters();
     free(&disk, &allocator, run(0, 100, 50), Tid(1));
     let mut seen = Vec::new();
-    let mut show = |run: &Run| {
+    let mut visit = |run: &Run| {
         seen.push(*run);
         Ok::<(), Error>(())
     };
-    allocator.release_visited(&mut show).unwrap();
+    allocator.release_visited(&mut visit).unwrap();
     allocator.set_durable(Tid(1));
     allocator.load(GROUP).unwrap();
     assert_eq!(allocator.free_clusters(), before);
-    allocator.release_visited(&mut show).unwrap();
+    allocator.release_visited(&mut visit).unwrap();
     assert_eq!(seen, [run(0, 100, 50)]);
     assert_eq!(allocator.free_clusters(), before + 50);
     free(&disk, &allocator, run(0, 160, 40), Tid(2));

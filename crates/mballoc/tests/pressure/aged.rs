@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// Different groups; beyond that they repeat.
+/// The number of different groups; later groups repeat them.
 const PATTERNS: u32 = 251;
 
 /// The groups: each pattern with its free clusters.
@@ -36,7 +36,7 @@ pub(crate) struct Aged {
 }
 
 impl Aged {
-    /// `used` percent are in use, in groups of every degree around that; free extents have
+    /// Makes groups of which `used` percent are in use on average, and whose free extents have
     /// `mean_free` clusters on average.
     pub(crate) fn new(used: u32, mean_free: u32, seed: u64) -> Self {
         let mut random = Random::new(seed);

@@ -1,5 +1,5 @@
-//! How hard the allocator has to look, and what it leaves behind, on file systems of a thousand to
-//! eight million groups that are half full to nearly full.
+//! Tests how many groups the allocator tries, and how much it fragments, on file systems of a
+//! thousand to eight million groups that are half full to nearly full.
 
 mod aged;
 mod trace;
@@ -14,15 +14,15 @@ use trace::Trace;
 /// Clusters of a free extent, on average.
 const MEAN_FREE: u32 = 48;
 
-/// Whether the file system has been in use for a while.
+/// Whether the bitmaps are in memory when the trace begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bitmaps {
     Loaded,
     Absent,
 }
 
-/// Runs a trace and asserts how many groups its searches looked at: two on average at the most,
-/// and four in 99 of 100. Requests that need no search look at none and are not counted.
+/// Runs a trace and asserts how many groups its searches tried: at most two on average, and at most
+/// four in 99 of 100. Requests that need no search are not counted.
 fn looks(groups: u32, used: u32, bitmaps: Bitmaps) {
     let mut trace = Trace::new(groups, Aged::new(used, MEAN_FREE, 1), 7);
     if bitmaps == Bitmaps::Loaded {
@@ -34,7 +34,7 @@ fn looks(groups: u32, used: u32, bitmaps: Bitmaps) {
     let searches: u64 = histogram.iter().sum();
     let what = format!("{groups} groups, {used} % used, {bitmaps:?}: {histogram:?}");
     println!("{what}");
-    assert!(searches > 2000, "the trace tests the searches: {what}");
+    assert!(searches > 2000, "the trace has too few searches: {what}");
     assert!(tally.groups_considered() <= 2 * searches, "{what}");
     let more_than_four: u64 = histogram[5..].iter().sum();
     assert!(more_than_four * 100 <= searches, "{what}");
@@ -42,7 +42,7 @@ fn looks(groups: u32, used: u32, bitmaps: Bitmaps) {
 }
 
 #[test]
-fn a_request_looks_at_two_groups_of_a_thousand() {
+fn a_search_tries_two_groups_of_a_thousand() {
     for used in [50, 75, 95] {
         for bitmaps in [Bitmaps::Loaded, Bitmaps::Absent] {
             looks(1000, used, bitmaps);
@@ -51,7 +51,7 @@ fn a_request_looks_at_two_groups_of_a_thousand() {
 }
 
 #[test]
-fn a_request_looks_at_two_groups_of_a_hundred_thousand() {
+fn a_search_tries_two_groups_of_a_hundred_thousand() {
     for used in [50, 75, 95] {
         looks(100_000, used, Bitmaps::Absent);
     }
@@ -60,20 +60,20 @@ fn a_request_looks_at_two_groups_of_a_hundred_thousand() {
 
 #[test]
 #[ignore = "takes more than a gigabyte of memory"]
-fn a_request_looks_at_two_groups_of_eight_million() {
+fn a_search_tries_two_groups_of_eight_million() {
     for used in [50, 75, 95] {
         looks(8_000_000, used, Bitmaps::Absent);
     }
 }
 
-/// What traces leave behind, added up.
+/// The fragmentation after several traces, added up.
 #[derive(Debug, Default)]
 struct Outcome {
     files: u64,
     extents: u64,
     free_extents: u64,
     free_clusters: u64,
-    /// Searches that found less than they wanted.
+    /// Searches that found less than the goal length.
     trimmed: u64,
 }
 
@@ -81,7 +81,7 @@ impl Outcome {
     /// Runs a trace with these values of tunables.
     fn add(&mut self, used: u32, seed: u64, tunables: &[(Tunable, u32)]) {
         const GROUPS: u32 = 200;
-        /// Requests are shorter than most free extents, and what they become is not.
+        /// Requests are shorter than most free extents, and normalized requests are longer.
         const MEAN_FREE: u32 = 200;
         let mut trace = Trace::new(GROUPS, Aged::new(used, MEAN_FREE, seed), seed);
         for &(tunable, value) in tunables {
@@ -103,30 +103,30 @@ impl Outcome {
         self.extents += trace.extents;
     }
 
-    /// Extents of a thousand files.
+    /// Extents per thousand files.
     fn extents_of_files(&self) -> u64 {
         self.extents * 1000 / self.files
     }
 
-    /// Clusters of a thousand free extents.
+    /// Clusters per thousand free extents.
     fn mean_free(&self) -> u64 {
         self.free_clusters * 1000 / self.free_extents
     }
 }
 
 #[test]
-fn the_indexes_trim_less_and_fragment_less_than_the_ladder_of_sets() {
-    let as_in_s5 = [(Tunable::MbIndexes, 0), (Tunable::MbOptimizeScan, 1)];
+fn the_indexes_trim_less_and_fragment_less_than_order_sets() {
+    let order_sets = [(Tunable::MbIndexes, 0), (Tunable::MbOptimizeScan, 1)];
     for used in [50, 75, 95] {
-        let (mut ladder, mut indexes) = (Outcome::default(), Outcome::default());
+        let (mut sets, mut indexes) = (Outcome::default(), Outcome::default());
         for seed in 1..=5 {
-            ladder.add(used, seed, &as_in_s5);
+            sets.add(used, seed, &order_sets);
             indexes.add(used, seed, &[]);
         }
-        println!("{used} % used: {ladder:?} against {indexes:?}");
-        assert!(indexes.trimmed * 3 < ladder.trimmed * 2);
-        assert!(indexes.extents_of_files() < ladder.extents_of_files());
-        // Which core's goals are used is for the scheduler to say, which is worth a percent.
-        assert!(indexes.mean_free() * 100 >= ladder.mean_free() * 99);
+        println!("{used} % used: {sets:?} against {indexes:?}");
+        assert!(indexes.trimmed * 3 < sets.trimmed * 2);
+        assert!(indexes.extents_of_files() < sets.extents_of_files());
+        // One percent of tolerance: the scheduler decides which core's goals are used.
+        assert!(indexes.mean_free() * 100 >= sets.mean_free() * 99);
     }
 }

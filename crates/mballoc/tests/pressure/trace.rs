@@ -1,5 +1,5 @@
-//! **Purpose.** A seeded trace of what file systems are asked for: appends, small files,
-//! fallocate, metadata, and frees that keep the fill where it is.
+//! **Purpose.** A seeded trace of requests as of a file system in use: appends, small files,
+//! fallocate, metadata, and frees that keep the number of used clusters constant.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::aged::{Aged, Random, geometry};
 
 /// Files that grow at the same time.
 const FILES: u32 = 32;
-/// A file that has grown to so many clusters is closed, and another one takes its place.
+/// A file that has grown to this many clusters is closed and replaced by another one.
 const FILE_CLUSTERS: u32 = 400;
 /// Steps between commits.
 const COMMIT_STEPS: u32 = 50;
@@ -27,14 +27,14 @@ struct File {
     last: Option<Run>,
 }
 
-/// The trace under way.
+/// A trace in progress.
 pub(crate) struct Trace {
     pub(crate) allocator: Allocator,
     random: Random,
     files: Vec<File>,
     inodes: u32,
     tid: Tid,
-    /// What was allocated, oldest first, and how many clusters that is.
+    /// The runs allocated and not freed, oldest first, and their number of clusters.
     held: VecDeque<Run>,
     held_clusters: u64,
     most_held: u64,
@@ -181,7 +181,7 @@ impl Trace {
         run
     }
 
-    /// Frees what is held too much, old and new alike.
+    /// Frees random runs until at most `most_held` clusters are held.
     fn free_surplus(&mut self) {
         while self.held_clusters > self.most_held {
             let at = self.random.below(u32::try_from(self.held.len()).unwrap());

@@ -1,9 +1,10 @@
-//! **Purpose.** What reading ahead costs, by its counters: nothing once everything is loaded, one
-//! plain load for a group that is.
+//! **Purpose.** Tests of the cost of prefetching, by its counters: nothing once everything is
+//! loaded, one plain load for a loaded group.
 
 use super::*;
 
-/// What one request with a search costs that begins at a group.
+/// The cost of one request with a search whose goal is in a group: plain tests, locked tests and
+/// descriptors fetched.
 fn cost(bench: &Bench, group: u32) -> [u64; 3] {
     let before = bench.allocator.mb_stats();
     let goal = bench
@@ -51,17 +52,16 @@ fn a_flex_group_that_is_loaded_costs_nothing() {
 #[test]
 fn a_loaded_group_costs_a_plain_load_and_an_absent_one_is_read_once() {
     let bench = bench(16, (0..16).filter(|group| group % 4 != 3));
-    // From each goal on there are this flex group's groups to be tested, three of them loaded
-    // without having been read ahead.
+    // The groups of the goal's flex group from the goal on are tested; three of them are loaded.
     assert_eq!(cost(&bench, 0), [4, 1, 1]);
-    // The request has made the buddy of what has arrived.
+    // The request has made the buddy of the bitmap that has arrived.
     assert_eq!(cost(&bench, 0), [0, 0, 0]);
     assert_eq!(cost(&bench, 6), [2, 1, 1]);
     assert_eq!(bench.allocator.mb_stats()[Count::PrefetchedBitmaps], 2);
 }
 
 #[test]
-fn a_bitmap_on_its_way_is_not_asked_for_again() {
+fn a_bitmap_being_read_is_not_read_ahead_again() {
     let bench = bench(4, 0..3);
     bench.disk.broken.store(true, Ordering::Relaxed);
     assert_eq!(cost(&bench, 0), [4, 1, 1]);
@@ -70,7 +70,7 @@ fn a_bitmap_on_its_way_is_not_asked_for_again() {
 }
 
 #[test]
-fn the_locked_way_pays_for_every_group_every_time() {
+fn locked_prefetching_tests_every_group_every_time() {
     let bench = bench(16, 0..16);
     let tunables = bench.allocator.tunables();
     tunables.set(Tunable::MbPrefetchLocked, 1).unwrap();

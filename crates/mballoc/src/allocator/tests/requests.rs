@@ -1,20 +1,11 @@
-//! **Purpose.** Each kind of request that has a wish of its own: stripes, powers of two, clusters
-//! of many blocks, the reserves, metadata beside metadata, groups in which nothing fits.
+//! **Purpose.** Tests of special requests: stripes, powers of two, bigalloc clusters, the reserved
+//! pools, metadata groups, pending clusters.
 
 use super::*;
 use crate::geometry::Layout;
 
-/// Switches between the indexes, the order sets and the walk over groups.
-const MODES: [(u32, u32); 3] = [(1, 1), (1, 0), (0, 0)];
-
 /// A value of `MbStreamGoals`.
 const BY_INODE: u32 = 1;
-
-fn set_mode(bench: &Bench, (optimize, indexes): (u32, u32)) {
-    let tunables = bench.allocator.tunables();
-    tunables.set(Tunable::MbOptimizeScan, optimize).unwrap();
-    tunables.set(Tunable::MbIndexes, indexes).unwrap();
-}
 
 fn striped(groups: u32, stripe: u32) -> Geometry {
     Geometry::new(Layout {
@@ -26,27 +17,28 @@ fn striped(groups: u32, stripe: u32) -> Geometry {
 
 #[test]
 fn whole_stripes_begin_with_a_stripe_in_every_mode() {
-    for mode in MODES {
+    for mode in Mode::ALL {
         // Group starts, at 1 and 1025, are no multiples of 6.
         let geometry = striped(4, 6);
         let bench = Bench::on(Disk::new(geometry), geometry);
-        set_mode(&bench, mode);
-        // ext4 looks for stripes at the fast criteria only, and these wait for no bitmap.
+        bench.set_mode(mode);
+        // ext4 looks for stripes at the fast criteria only, and these read no bitmaps.
         (0..4).for_each(|group| bench.allocator.load(GroupNr(group)).unwrap());
         for _ in 0..100 {
             let run = bench.use_up(&exact(18), Tid(1));
             assert_eq!(block(&bench, &run).0 % 6, 0, "{mode:?}");
-            // What is no whole number of stripes goes anywhere, and shifts the others.
+            // A length that is no multiple of the stripe is not aligned, and shifts the others.
             bench.use_up(&exact(7), Tid(1));
         }
         bench.settle(Tid(1));
     }
 }
 
-/// From either of two goals: the group of the other one was not looked at yet.
+/// From either of two stream goals, because the group of the other goal is tried last.
 #[test]
 fn a_request_for_stripes_is_served_where_no_stripe_begins() {
-    for (mode, inode) in MODES.into_iter().flat_map(|mode| [(mode, 12), (mode, 13)]) {
+    let modes = Mode::ALL.into_iter();
+    for (mode, inode) in modes.flat_map(|mode| [(mode, 12), (mode, 13)]) {
         let geometry = striped(2, 16);
         let disk = Disk::new(geometry);
         // Free are 20 of every 32 clusters, and stripes would begin at 15, 31, and so on.
@@ -54,7 +46,7 @@ fn a_request_for_stripes_is_served_where_no_stripe_begins() {
             (0..32).for_each(|chunk| disk.preset(&run(group, chunk * 32 + 4, 12)));
         }
         let bench = Bench::on(disk, geometry);
-        set_mode(&bench, mode);
+        bench.set_mode(mode);
         let tunables = bench.allocator.tunables();
         tunables.set(Tunable::MbStreamGoals, BY_INODE).unwrap();
         let request = Request {
@@ -87,7 +79,7 @@ fn a_power_of_two_is_cut_from_the_smallest_buddy_that_has_it() {
 }
 
 #[test]
-fn clusters_of_many_blocks_are_handed_out_whole() {
+fn bigalloc_clusters_are_allocated_whole() {
     let geometry = Geometry::new(Layout {
         s_blocks_count: 1 + 4 * 512 * 16,
         s_clusters_per_group: 512,
@@ -99,7 +91,7 @@ fn clusters_of_many_blocks_are_handed_out_whole() {
     assert_eq!(bench.allocator.free_clusters(), 4 * 512);
     let mut before: Option<Run> = None;
     for logical in 0..40 {
-        // The neighbour is named by the first block of its cluster.
+        // The neighbour is given by the first block of its cluster.
         let left = before.map(|run| Neighbour {
             logical: LogicalCluster(logical - 1),
             block: block(&bench, &run),
@@ -124,7 +116,7 @@ fn clusters_of_many_blocks_are_handed_out_whole() {
 }
 
 #[test]
-fn the_reserves_are_for_those_who_may() {
+fn the_pools_serve_privileged_requests_only() {
     let geometry = geometry(2, 512);
     let disk = Arc::new(Disk::new(geometry));
     let options = Options {
@@ -146,7 +138,7 @@ fn the_reserves_are_for_those_who_may() {
         );
         held.absorb(allocator.reserve(has, privilege).unwrap());
     }
-    // Whoever has the tokens gets the clusters, down to the last.
+    // The holder of the tokens gets the clusters, down to the last.
     while held.clusters() > 0 {
         let len = u32::try_from(held.clusters()).unwrap().min(100);
         let claim = allocator.allocate(&exact(len), None, &mut held).unwrap();
@@ -158,7 +150,7 @@ fn the_reserves_are_for_those_who_may() {
 }
 
 #[test]
-fn data_in_powers_of_two_stays_out_of_the_group_kept_for_metadata() {
+fn data_in_powers_of_two_avoids_the_group_kept_for_metadata() {
     let bench = Bench::new(8, 1024);
     (0..8).for_each(|group| bench.allocator.load(GroupNr(group)).unwrap());
     let goal = |group| {
@@ -180,9 +172,9 @@ fn data_in_powers_of_two_stays_out_of_the_group_kept_for_metadata() {
 }
 
 #[test]
-fn a_search_does_not_pass_by_all_groups_kept_for_metadata() {
+fn a_search_does_not_skip_all_groups_kept_for_metadata() {
     const GROUPS: u32 = 200;
-    // Chunks of 256 in the groups kept for metadata and in the last one; elsewhere only crumbs.
+    // Chunks of 256 in the groups kept for metadata and in the last one; elsewhere 4 clusters.
     let bench = |larger: Option<u32>| {
         let geometry = geometry(GROUPS, 1024);
         let disk = Disk::new(geometry);
@@ -197,23 +189,23 @@ fn a_search_does_not_pass_by_all_groups_kept_for_metadata() {
         (0..GROUPS).for_each(|group| bench.allocator.load(GroupNr(group)).unwrap());
         bench
     };
-    let ask = |bench: &Bench| {
+    let allocate = |bench: &Bench| {
         let goal = bench
             .allocator
             .geometry()
             .block_of(GroupNr(1), GroupOffset(0));
         bench.use_up(&Request { goal, ..exact(128) }, Tid(1)).group
     };
-    // Data comes into a group kept for metadata before 49 of them are passed by for the one group
-    // behind them.
-    let got = ask(&bench(None));
+    // Data goes to a group kept for metadata before 49 of them are skipped for the one group after
+    // them.
+    let got = allocate(&bench(None));
     assert!(got.0.is_multiple_of(4), "{got:?}");
-    // Where larger chunks are to be had, it does not.
-    assert_eq!(ask(&bench(Some(150))), GroupNr(150));
+    // It does not where another group has larger chunks.
+    assert_eq!(allocate(&bench(Some(150))), GroupNr(150));
 }
 
 #[test]
-fn many_who_need_a_commit_are_told_of_the_same_one() {
+fn requests_that_need_a_commit_get_the_same_tid() {
     let bench = Bench::new(2, 512);
     let runs: Vec<_> = (0..2).map(|_| bench.use_up(&exact(512), Tid(3))).collect();
     bench.free(runs[0], Tid(4));

@@ -1,9 +1,9 @@
-//! **Purpose.** The second and third pass: voids revoked copies and keeps the last copy of each
-//! block.
+//! **Purpose.** The second and third pass of recovery: voids revoked copies, and keeps the last
+//! copy of each block.
 //!
 //! # Model
-//! Copies are sorted by block, then by position, so that the copies of a block form a group
-//! whose last one wins. A revoke record of block b in a transaction that ends at position e
+//! Copies are sorted by block, then by position, so that the copies of a block form a group of
+//! which the last is replayed. A revoke record of block b in a transaction that ends at position e
 //! voids the copies of b before e; the largest such e is kept on the first copy of the group.
 
 use fourscore_ondisk::Tid;
@@ -14,8 +14,8 @@ use super::{LoggedCopy, Recovered};
 use crate::Error;
 use crate::log::{Log, LogReader, ReadAhead};
 
-/// The plan for what the scan found.
-pub(super) fn plan(log: &Log, mut found: Scanned) -> Result<Recovered, Error> {
+/// Finds the copies to replay among those of the scan.
+pub(super) fn resolve(log: &Log, mut found: Scanned) -> Result<Recovered, Error> {
     found
         .copies
         .sort_unstable_by_key(|copy| (copy.block(), copy.position));
@@ -65,7 +65,7 @@ impl Scanned {
         }
     }
 
-    /// Leaves the last transaction out, and forgets what was revoked.
+    /// Drops the last transaction, and resets the marks of revoke records.
     fn drop_last(&mut self) {
         self.ends.pop();
         let end = self.ends.last().copied().unwrap_or(0);
@@ -78,7 +78,7 @@ impl Scanned {
     }
 }
 
-/// Reads the revoke blocks and marks the groups of the blocks they name.
+/// Reads the revoke blocks and marks the groups of the revoked blocks.
 fn revoke(log: &Log, found: &mut Scanned) -> Result<(), Error> {
     let format = log.superblock().log_format();
     let mut reader = LogReader::new(log, ReadAhead::None);

@@ -1,16 +1,16 @@
 //! **Purpose.** The search as ext4 does it: over its order sets (`mb_optimize_scan=1`) or over the
-//! groups one by one (`mb_optimize_scan=0`), with its scan of the extents of a group. It is here
-//! to be compared with, and it is a complete allocator all the same.
+//! groups one by one (`mb_optimize_scan=0`), with its scan of the extents of a group. Tunables
+//! select it on any mount, for comparison.
 //!
-//! **Model.** ext4's order of criteria. Fast criteria pass by groups whose bitmap must be read;
+//! **Model.** ext4's order of criteria. Fast criteria skip groups whose bitmap must be read;
 //! BestAvailLen exists with sets only; GoalLenSlow and AnyFree walk over all groups from the goal.
 //! Each visited group is scanned extent by extent: a fast criterion skips extents shorter than the
 //! goal, others measure all, up to `mb_max_to_scan`, and take the best.
 //!
 //! **Locking.** The scan works on a copy of the bitmap, taken in slices of 4 KiB with the lock
-//! held for the copying of one slice, and claims under the lock after looking again. ext4 holds
-//! the lock for the whole scan, which is where its threads meet (83 % of the time of a run with
-//! 64 of them).
+//! held while one slice is copied, and tests an extent again under the lock before it claims it.
+//! ext4 holds the lock for the whole scan, for which its threads contend (83 % of the time of a run
+//! with 64 of them).
 //!
 //! **References.** `fs/ext4/mballoc.c` of Linux 6.17.
 
@@ -34,22 +34,22 @@ use crate::words;
 /// Words copied at a time.
 const SLICE_WORDS: usize = 512;
 
-/// What the scans of one request have seen so far.
+/// The state of one request over all its scans.
 struct Scan {
     /// Extents measured.
     found: u32,
     /// The best of them that was not claimed.
     best: Option<Run>,
-    /// Take the first extent of all.
+    /// Whether to take the first extent found.
     first_fit: bool,
 }
 
 /// The state of a walk over groups.
 struct Visit {
     criterion: Criterion,
-    /// The length that this round looks for.
+    /// The length wanted in this round.
     len: u32,
-    /// Whether a set named the group.
+    /// Whether the group comes from a set.
     by_sets: bool,
     /// The next group at which to read ahead.
     prefetch_at: GroupNr,
@@ -58,8 +58,8 @@ struct Visit {
 }
 
 impl<'a> Search<'a> {
-    /// Goes through the criteria; `sets` says whether the order sets are asked.
-    pub(crate) fn by_reference(&mut self, sets: bool) -> Result<Option<Run>, Error> {
+    /// Tries ext4's criteria in turn; `sets` says whether the order sets are used.
+    pub(crate) fn ext4_criteria(&mut self, sets: bool) -> Result<Option<Run>, Error> {
         let mut scan = Scan {
             found: 0,
             best: None,
@@ -133,7 +133,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All groups from the goal on, at most `most`.
+    /// Visits all groups from the goal on, at most `most`.
     fn over_groups(
         &mut self,
         visit: &mut Visit,
@@ -155,7 +155,8 @@ impl<'a> Search<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Groups of the order sets, or of the average-fragment sets, from the request's order up.
+    /// Visits groups of the order sets, or of the average-fragment sets, from the request's order
+    /// up.
     fn over_sets(
         &mut self,
         visit: &Visit,
@@ -262,7 +263,7 @@ impl<'a> Search<'a> {
             return Ok(ControlFlow::Continue(()));
         }
         if !self.is_good(visit, group, &self.table.hints(group)) {
-            // A set that named it wrongly does so once.
+            // The group is in a wrong set: correct that.
             if visit.by_sets
                 && let Some(mut locked) = self.table.lock(group, Patience::Skip)
             {
@@ -277,7 +278,7 @@ impl<'a> Search<'a> {
             Criterion::Power2Aligned => Ok(self.simple_scan(group, visit)),
             Criterion::GoalLenFast | Criterion::BestAvailLen if in_stripes => {
                 let end = self.stripe_scan(group, visit, stripe);
-                // Without the fallback a request for stripes could go round for ever.
+                // Without the fallback a request for stripes could repeat for ever.
                 if end.is_break() {
                     Ok(end)
                 } else {
@@ -288,8 +289,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Loads a group for a criterion; whether it is loaded now. A fast criterion waits for no
-    /// device, except for the first group of a flex group.
+    /// Loads a group for a criterion; returns whether it is loaded now. A fast criterion does no
+    /// I/O, except for the first group of a flex group.
     fn load_for(&mut self, group: GroupNr, criterion: Criterion) -> Result<bool, Error> {
         let descriptor = self.table.source.descriptor(group);
         let first = group.0.is_multiple_of(self.table.geometry.flex_groups())
@@ -370,7 +371,7 @@ impl<'a> Search<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Goes over the extents of a group from the first on.
+    /// Measures the free extents of a group in order.
     fn complex_scan(
         &mut self,
         group: GroupNr,
@@ -379,7 +380,7 @@ impl<'a> Search<'a> {
     ) -> ControlFlow<Option<Run>> {
         let mut slice = [0; SLICE_WORDS];
         let clusters = self.table.geometry.clusters_in(group);
-        // Where the extent began that reached the end of the last slice.
+        // The start of the extent that reached the end of the last slice.
         let mut open = None;
         let mut base = 0;
         while base < clusters {
@@ -414,7 +415,7 @@ impl<'a> Search<'a> {
         self.check_limits(group, true, visit, scan)
     }
 
-    /// Weighs an extent; claims it if it is the one.
+    /// Compares an extent with the best so far; claims it if it fits exactly.
     fn measure(&mut self, extent: Run, visit: &Visit, scan: &mut Scan) -> ControlFlow<Option<Run>> {
         let fast = visit.criterion < Criterion::GoalLenSlow;
         if fast && extent.len.0 < visit.len {
@@ -444,7 +445,7 @@ impl<'a> Search<'a> {
         self.check_limits(extent.group, false, visit, scan)
     }
 
-    /// Ends the scan when enough has been looked at.
+    /// Ends the scan when enough extents have been examined.
     fn check_limits(
         &mut self,
         group: GroupNr,
@@ -473,16 +474,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Claims an extent seen before, as far as it is still free and up to `most` clusters, if that
-    /// is of use.
+    /// Claims an extent found without the lock, as far as it is still free and up to `most`
+    /// clusters, if it still has the minimum length.
     fn claim_again(&mut self, extent: &Run, most: u32) -> Option<Run> {
         let mut locked = self.table.lock(extent.group, Patience::Wait)?;
         let skip = self.misalignment(extent.group, extent.start.0, self.want.align);
-        let room = extent.len.0.checked_sub(skip)?;
+        let rest = extent.len.0.checked_sub(skip)?;
         let start = extent.start.0 + skip;
-        let wanted = room.min(most);
+        let wanted = rest.min(most);
         let got = locked.buddy().free_run_at(start, wanted);
-        // A fast criterion promised the whole; others take what is left.
         (got > 0 && got >= self.want.min_len).then(|| locked.claim(start, got))
     }
 }
