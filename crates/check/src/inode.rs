@@ -76,6 +76,16 @@ impl<'a> InodeView<'a> {
         self.has(InodeFlags::HUGE_FILE_FL) && sb.features().ro_compat.contains(RoCompat::HUGE_FILE)
     }
 
+    /// `i_blocks` in units of 512 bytes.
+    pub(crate) fn sectors(&self, sb: &Superblock) -> u64 {
+        let counted = self.counted_blocks(sb);
+        if self.counts_large_blocks(sb) {
+            counted << (sb.geometry().block_size().bits() - 9)
+        } else {
+            counted
+        }
+    }
+
     /// The block of attributes; 0 for none.
     pub(crate) fn file_acl(&self, sb: &Superblock) -> PhysBlock {
         let wide = sb.features().incompat.contains(Incompat::BIT64);

@@ -58,6 +58,7 @@ mod pass4;
 mod pass5;
 mod policies;
 mod quota;
+mod replay;
 mod report;
 mod state;
 mod text;
@@ -124,8 +125,14 @@ pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Rep
     let opened = open::open(device, journal, &mut findings)?;
     let mut volume = pass0::load(opened.device, opened.sb, &mut findings);
     journal::check(&mut volume, journal, opened.recovery, &mut findings);
+    let orphans = match opened.fast_commits {
+        Some(replayed) => {
+            volume.changes = replayed.changes;
+            replayed.orphans
+        }
+        None => pass1::orphans::collect(&volume, &mut findings),
+    };
     let volume = volume;
-    let orphans = pass1::orphans::collect(&volume, &mut findings);
     let state = State::new(&volume, orphans);
     pass0::check(&volume, &state, &mut findings);
     let scanned = pass1::run(&volume, &state, threads, &mut findings, &mut tally);

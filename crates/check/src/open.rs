@@ -10,8 +10,7 @@
 //!
 //! **Crash safety.** Nothing is written to the device.
 
-use fourscore::{FoundBy, Fs, MountOptions, OpenOptions};
-use fourscore_block::{BlockDevice, RamDevice};
+use fourscore_block::BlockDevice;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::superblock::{
     JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, SuperblockError,
@@ -22,6 +21,7 @@ use fourscore_sync::Arc;
 
 use crate::CheckError;
 use crate::finding::Finding;
+use crate::replay::{self, FastCommitted, FoundBy};
 use crate::report::Findings;
 use crate::text;
 
@@ -32,6 +32,8 @@ pub(crate) struct Opened {
     /// Whether a mount would have recovered something first, so that hints of the superblock are
     /// those of another moment.
     pub(crate) recovery: Recovery,
+    /// What fast commits change beside the device, if there are any.
+    pub(crate) fast_commits: Option<FastCommitted>,
 }
 
 /// What a mount would do first.
@@ -65,12 +67,13 @@ pub(crate) fn open(
             device,
             sb,
             recovery: Recovery::None,
+            fast_commits: None,
         });
     }
     Ok(recovered(device, sb, journal, findings))
 }
 
-/// The file system as its journal leaves it.
+/// The file system as recovery of its journal leaves it; in place where there is none.
 fn recovered(
     device: Arc<dyn BlockDevice>,
     sb: Superblock,
@@ -81,71 +84,51 @@ fn recovered(
         device,
         sb,
         recovery: Recovery::Journal,
+        fast_commits: None,
     };
-    let (inode, journal) = match (sb.journal(), journal) {
+    let inode = match (sb.journal(), journal) {
         (Some(JournalPlace::Device { uuid, .. }), None) => {
             let uuid = uuid.to_string();
             findings.push(Finding::JournalNotGiven { uuid });
             return in_place(device, sb);
         }
-        (Some(JournalPlace::Device { .. }), journal) => (InodeNr::JOURNAL, journal),
-        (Some(JournalPlace::Inode(inode)), _) => (inode, None),
-        (None, _) => (InodeNr::JOURNAL, None),
+        (Some(JournalPlace::Inode(inode)), _) => inode,
+        _ => InodeNr::JOURNAL,
     };
-    let options = match journal {
-        Some(journal) => OpenOptions::new().journal_device(Arc::clone(journal)),
-        None => OpenOptions::new(),
-    };
-    let fs = match Fs::open(Arc::clone(&device), &options) {
-        Ok(fs) => fs,
-        Err(error) => {
-            let why = error.to_string();
+    let replayed = replay::replay(&device, &sb, journal, findings).and_then(|replayed| {
+        let sb = primary(&*replayed.device).map_err(|error| error.to_string())?;
+        Ok((replayed, sb))
+    });
+    let (replayed, sb) = match replayed {
+        Ok(replayed) => replayed,
+        Err(why) => {
             findings.push(Finding::JournalUnreadable { why });
             return in_place(device, sb);
         }
     };
-    if let Some(damage) = fs.journal_damage() {
-        let why = damage.to_string();
+    if let Some(why) = replayed.damage {
         findings.push(Finding::JournalTail { why });
     }
-    if !fs.has_fast_commits() {
-        findings.push(Finding::JournalReplayed { inode });
-        return Opened {
-            device: Arc::clone(fs.device()),
-            sb: fs.superblock().clone(),
-            recovery: match fs.journal_found_by() {
-                FoundBy::Inode => Recovery::Journal,
-                FoundBy::Copy => Recovery::JournalByCopy,
-            },
-        };
-    }
-    drop(fs);
-    let in_memory = |device: &Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
-        Arc::new(RamDevice::over(Arc::clone(device)))
-    };
-    let copy = in_memory(&device);
-    let options = match journal {
-        Some(journal) => OpenOptions::new().journal_device(in_memory(journal)),
-        None => OpenOptions::new(),
-    };
-    let options = MountOptions::new().open(options);
-    let mounted = Fs::mount(Arc::clone(&copy), &options).and_then(Fs::unmount);
-    let replayed = mounted
-        .map_err(|error| error.to_string())
-        .and_then(|()| primary(&*copy).map_err(|error| error.to_string()));
-    match replayed {
-        Ok(sb) => {
-            findings.push(Finding::FastCommitsReplayed { inode });
-            in_place(copy, sb)
-        }
-        Err(why) => {
-            findings.push(Finding::JournalUnreadable { why });
-            in_place(device, sb)
-        }
+    findings.push(match replayed.fast_commits {
+        Some(_) => Finding::FastCommitsReplayed { inode },
+        None => Finding::JournalReplayed { inode },
+    });
+    Opened {
+        device: replayed.device,
+        sb,
+        recovery: match replayed.found_by {
+            FoundBy::Inode => Recovery::Journal,
+            FoundBy::Copy => Recovery::JournalByCopy,
+        },
+        fast_commits: replayed.fast_commits,
     }
 }
 
-fn primary(device: &dyn BlockDevice) -> Result<Superblock, CheckError> {
+/// The primary superblock of `device`.
+///
+/// # Errors
+/// `Refused` or `Io`.
+pub(crate) fn primary(device: &dyn BlockDevice) -> Result<Superblock, CheckError> {
     read_superblock(device, SUPERBLOCK_OFFSET_BYTES)?.map_err(CheckError::Refused)
 }
 

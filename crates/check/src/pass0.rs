@@ -15,6 +15,7 @@ use fourscore_sync::Arc;
 
 use crate::finding::Finding;
 use crate::open::read_superblock;
+use crate::replay::Changes;
 use crate::report::Findings;
 use crate::state::State;
 use crate::text;
@@ -32,6 +33,7 @@ pub(crate) fn load(
         sb,
         groups: Vec::new(),
         journal_copy: None,
+        changes: Changes::default(),
     };
     let mut block = vec![0; volume.block_bytes()];
     let mut loaded = None;

@@ -120,7 +120,7 @@ impl Checker<'_> {
         let uninit =
             volume.has_group_checksums() && group.desc.flags().contains(GroupFlags::BLOCK_UNINIT);
         if uninit {
-            self.uninit_bitmap(nr, group);
+            uninit_block_bitmap(volume, nr, group, &mut self.bitmap);
         } else if !self.read(nr, group.block_bitmap, Which::Blocks, group) {
             return;
         }
@@ -161,39 +161,6 @@ impl Checker<'_> {
         let used = wrong.not_used.iter().map(|run| (Marked::Used, run));
         for (marked, run) in free.chain(used) {
             self.findings.push(finding(marked, run));
-        }
-    }
-
-    /// The bitmap that the kernel would make: the group's own fixed metadata.
-    fn uninit_bitmap(&mut self, nr: GroupNr, group: &Group) {
-        let (volume, geometry) = (self.volume, self.volume.geometry());
-        self.bitmap.fill(0);
-        let first = volume.cluster(geometry.group_first_block(nr));
-        let blocks = geometry.group_blocks(nr);
-        let base = blocks.start.0..blocks.start.0 + u64::from(geometry.base_meta_blocks(nr));
-        let table_blocks = u64::from(geometry.inode_table_blocks());
-        let place = |start: Option<PhysBlock>, count: u64| {
-            let start = start.map_or(0, |start| start.0);
-            start..start + count
-        };
-        let own = [
-            base,
-            place(group.block_bitmap, 1),
-            place(group.inode_bitmap, 1),
-            place(group.inode_table, table_blocks),
-        ];
-        for run in own {
-            let (start, end) = (run.start.max(blocks.start.0), run.end.min(blocks.end.0));
-            if start >= end {
-                continue;
-            }
-            let bits = volume.cluster(PhysBlock(start))..=volume.cluster(PhysBlock(end - 1));
-            for bit in bits {
-                let bit = usize::try_from(bit - first).unwrap_or(usize::MAX);
-                if let Some(byte) = self.bitmap.get_mut(bit / 8) {
-                    *byte |= 1 << (bit % 8);
-                }
-            }
         }
     }
 
@@ -291,6 +258,40 @@ impl Checker<'_> {
         let complete = (bits..whole * 8).all(set) && rest.iter().all(|&byte| byte == u8::MAX);
         if !complete {
             self.findings.push(Finding::BitmapPadding { group, bitmap });
+        }
+    }
+}
+
+/// Makes the block bitmap of a group with `BLOCK_UNINIT`: its own fixed metadata is in use. Bits
+/// past the end of the group are not set.
+pub(crate) fn uninit_block_bitmap(volume: &Volume, nr: GroupNr, group: &Group, bitmap: &mut [u8]) {
+    let geometry = volume.geometry();
+    bitmap.fill(0);
+    let first = volume.cluster(geometry.group_first_block(nr));
+    let blocks = geometry.group_blocks(nr);
+    let base = blocks.start.0..blocks.start.0 + u64::from(geometry.base_meta_blocks(nr));
+    let table_blocks = u64::from(geometry.inode_table_blocks());
+    let place = |start: Option<PhysBlock>, count: u64| {
+        let start = start.map_or(0, |start| start.0);
+        start..start + count
+    };
+    let own = [
+        base,
+        place(group.block_bitmap, 1),
+        place(group.inode_bitmap, 1),
+        place(group.inode_table, table_blocks),
+    ];
+    for run in own {
+        let (start, end) = (run.start.max(blocks.start.0), run.end.min(blocks.end.0));
+        if start >= end {
+            continue;
+        }
+        let bits = volume.cluster(PhysBlock(start))..=volume.cluster(PhysBlock(end - 1));
+        for bit in bits {
+            let bit = usize::try_from(bit - first).unwrap_or(usize::MAX);
+            if let Some(byte) = bitmap.get_mut(bit / 8) {
+                *byte |= 1 << (bit % 8);
+            }
         }
     }
 }

@@ -5,15 +5,17 @@ use std::io;
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
+use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::xattr::EaInodes;
 use fourscore_ondisk::{
-    BlockCount, ChecksumSeed, Geometry, GroupDesc, GroupNr, GroupOffset, InodeNr, PhysBlock,
-    Superblock,
+    BlockCount, ChecksumSeed, Geometry, GroupDesc, GroupNr, GroupOffset, InodeNr, InodeSeed,
+    PhysBlock, Superblock,
 };
 use fourscore_sync::Arc;
 
 use crate::inode::InodeView;
+use crate::replay::Changes;
 
 /// The file system.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub(crate) struct Volume {
     /// The copy of the journal's inode in the superblock, where it stands in for the inode, which
     /// cannot be used.
     pub(crate) journal_copy: Option<(InodeNr, Vec<u8>)>,
+    /// What fast commits change beside the device.
+    pub(crate) changes: Changes,
 }
 
 /// A group as its descriptor tells it. A place that cannot be is `None`: nothing is read there.
@@ -95,6 +99,21 @@ impl Volume {
         EaInodes::Between {
             first: self.sb.first_inode(),
             last: InodeNr(self.geometry().inodes()),
+        }
+    }
+
+    /// The format of the blocks of a directory whose inode has this seed.
+    pub(crate) fn dir_format(&self, names: NameForm, seed: InodeSeed) -> DirFormat {
+        let has_types = self.incompat(Incompat::FILETYPE);
+        DirFormat {
+            names,
+            type_byte: if has_types {
+                TypeByte::Present
+            } else {
+                TypeByte::Absent
+            },
+            inodes_count: InodeNr(self.geometry().inodes()),
+            seed: self.sb.has_metadata_csum().then_some(seed),
         }
     }
 

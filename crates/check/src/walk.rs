@@ -83,6 +83,8 @@ struct Journey<'w, S> {
     seed: Option<InodeSeed>,
     mapped: Mapped,
     pointer_faults: u32,
+    /// The extents of the tree, while they are gathered to be edited.
+    gathered: Option<Vec<Extent>>,
     sink: &'w mut S,
 }
 
@@ -108,6 +110,7 @@ impl<'a> Walker<'a> {
             seed: has_checksums.then(|| inode.seed(&volume.sb)),
             mapped: Mapped::default(),
             pointer_faults: 0,
+            gathered: None,
             sink,
         };
         if inode.has(InodeFlags::EXTENTS_FL) && volume.incompat(Incompat::EXTENTS) {
@@ -126,7 +129,15 @@ impl<'a> Walker<'a> {
         }
         check_max(root, 0, journey);
         let whole = LogicalBlock(0)..LOGICAL_END;
+        let edits = self.volume.changes.maps.get(&journey.inode);
+        journey.gathered = edits.map(|_| Vec::new());
         self.node(root, &whole, 0, journey);
+        let gathered = journey.gathered.take();
+        if let Some((edits, stored)) = edits.zip(gathered) {
+            for extent in edits.applied_to(&stored) {
+                self.extent(&extent, journey);
+            }
+        }
     }
 
     /// Follows the entries of a node that make sense. `level` counts from the root down.
@@ -140,7 +151,10 @@ impl<'a> Walker<'a> {
         match Node::parse(bytes) {
             Ok(Node::Leaf(leaf)) => {
                 for extent in leaf.iter() {
-                    self.extent(&extent, journey);
+                    match &mut journey.gathered {
+                        Some(gathered) => gathered.push(extent),
+                        None => self.extent(&extent, journey),
+                    }
                 }
             }
             Ok(Node::Inner(inner)) if level <= extent::MAX_DEPTH.into() => {

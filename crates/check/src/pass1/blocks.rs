@@ -13,6 +13,7 @@ use super::Scanner;
 use crate::finding::Finding;
 use crate::inode::InodeView;
 use crate::quota::Owner;
+use crate::replay::Charged;
 use crate::report::Findings;
 use crate::state::{Charge, Directory, DirectoryForm, Run, State};
 use crate::volume::Volume;
@@ -189,7 +190,8 @@ impl Scanner<'_> {
     ) {
         let volume = self.volume;
         let inline = inode.has(InodeFlags::INLINE_DATA_FL);
-        if clusters == 0 && !inline {
+        let has_no_block_yet = volume.changes.made_in(inode.number).is_some();
+        if clusters == 0 && !inline && !has_no_block_yet {
             let inode = inode.number;
             self.findings.push(Finding::DirEmpty { inode });
         }
@@ -226,6 +228,12 @@ impl Scanner<'_> {
             || !named
             || inode.has(InodeFlags::EA_INODE_FL)
         {
+            return;
+        }
+        if let Some(charged) = volume.changes.charged.get(&nr) {
+            if let Some(Charged { owner, bytes }) = *charged {
+                self.usage.add(owner, bytes, value_inodes + 1);
+            }
             return;
         }
         let bytes = clusters.saturating_mul(volume.geometry().cluster_size_bytes() as u64);

@@ -100,7 +100,7 @@ impl Reader<'_> {
                 (0, 1) => self.second(dir, block, &entry, found),
                 _ if entry.inode.0 == 0 => {}
                 _ => {
-                    self.entry(dir, logical, &entry, found);
+                    self.stored_entry(dir, logical, &entry, found);
                     if let Some(hash) = self.name(dir, logical, &entry) {
                         hashes = (hash.min(hashes.0), hash.max(hashes.1));
                     }
@@ -348,7 +348,7 @@ impl Reader<'_> {
         });
     }
 
-    fn type_of(&mut self, inode: InodeNr) -> u8 {
+    pub(super) fn type_of(&mut self, inode: InodeNr) -> u8 {
         let nr = u64::from(inode.0);
         let state = self.state;
         let known = [

@@ -7,21 +7,23 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `block` | one block of entries |
+//! | `changed` | names that fast commits changed |
 //! | `names` | names that are there twice |
 //! | `index` | the hash index of one directory |
 //! | `tree` | which directory is whose parent |
 
 mod block;
+mod changed;
 mod index;
 mod names;
 mod tree;
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 
 use fourscore_ondisk::casefold::{Encoding, FoldedName};
-use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
+use fourscore_ondisk::dirent::{DirFormat, NameForm};
 use fourscore_ondisk::dirhash::NameHasher;
-use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inline::InlineData;
 use fourscore_ondisk::xattr::Xattrs;
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
@@ -70,6 +72,8 @@ struct Dir {
     /// The hash of its names, where it has an index that can be followed.
     hasher: Option<NameHasher>,
     index: Option<Index>,
+    /// Names of its blocks that fast commits changed, by the form in which names are compared.
+    overruled: HashSet<Box<[u8]>>,
 }
 
 /// Reads all directories.
@@ -152,20 +156,10 @@ impl Reader<'_> {
             (true, false) => NameForm::Encrypted,
             (false, _) => NameForm::Plain,
         };
-        let has_types = volume.incompat(Incompat::FILETYPE);
         let mut dir = Dir {
             nr,
             turn,
-            format: DirFormat {
-                names,
-                type_byte: if has_types {
-                    TypeByte::Present
-                } else {
-                    TypeByte::Absent
-                },
-                inodes_count: InodeNr(volume.geometry().inodes()),
-                seed: volume.sb.has_metadata_csum().then_some(directory.seed),
-            },
+            format: volume.dir_format(names, directory.seed),
             casefold: volume
                 .sb
                 .encoding()
@@ -178,13 +172,17 @@ impl Reader<'_> {
             end: LogicalBlock(directory.end),
             hasher: None,
             index: form.indexed.then(Index::default),
+            overruled: HashSet::new(),
         };
         if form.inline {
-            self.inline(&dir);
+            self.inline(&mut dir);
+            self.added_names(&dir);
             return;
         }
         let runs = list.runs_of(directory);
-        if runs.first().is_none_or(|run| run.logical != 0) {
+        if let Some(parent) = volume.changes.made_in(nr) {
+            self.made_dots(&dir, parent);
+        } else if runs.first().is_none_or(|run| run.logical != 0) {
             let why = "is missing: block 0 is a hole";
             self.findings.push(Finding::Dot { dir: nr, why });
         }
@@ -201,6 +199,7 @@ impl Reader<'_> {
                 done += count;
             }
         }
+        self.added_names(&dir);
         if let Some(index) = dir.index {
             index.check(nr, &mut self.findings);
         }
@@ -230,7 +229,7 @@ impl Reader<'_> {
     }
 
     /// A directory inside its inode.
-    fn inline(&mut self, dir: &Dir) {
+    fn inline(&mut self, dir: &mut Dir) {
         let mut bytes = Vec::new();
         let read = self.volume.read_inode(dir.nr, &mut bytes);
         let Some(inode) = read.and_then(|()| InodeView::new(&bytes, dir.nr)) else {
@@ -258,7 +257,7 @@ impl Reader<'_> {
         self.names.start();
         for entry in content.entries().map_while(Result::ok) {
             let found = entry.kind.to_byte();
-            self.entry(dir, LogicalBlock(0), &entry, found);
+            self.stored_entry(dir, LogicalBlock(0), &entry, found);
             if !self.names.insert(entry.name) {
                 self.twice(dir, LogicalBlock(0), entry.name);
             }
