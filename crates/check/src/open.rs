@@ -1,12 +1,10 @@
-//! **Purpose.** From a device to the file system that is checked: a superblock that can be
-//! believed, and the journal replayed in memory.
+//! **Purpose.** Opens the file system that is checked: finds a valid superblock, and has the
+//! journal replayed in memory.
 //!
-//! **Model.** A dirty journal is recovered into an overlay, as every reader does it; what is
-//! checked is what recovery would give. Fast commits are carried out by a mount of a copy in
-//! memory, which keeps only the blocks that change. If the journal cannot be recovered, or is on a
-//! device that was not given, that is a finding and what is in place is checked. If the primary
-//! superblock cannot be believed, backups are tried where mke2fs puts the first one for each block
-//! size; so they are if it says wrongly where descriptors are.
+//! **Model.** If the journal is dirty, the state after recovery is checked ([`replay`]). If it
+//! cannot be recovered, or is on a device that was not given, that is a finding, and the blocks in
+//! place are checked. If the primary superblock is invalid or gives a wrong place of the
+//! descriptors, backups are tried where mke2fs puts the first one for each block size.
 //!
 //! **Crash safety.** Nothing is written to the device.
 
@@ -25,32 +23,31 @@ use crate::replay::{self, FastCommitted, FoundBy};
 use crate::report::Findings;
 use crate::text;
 
-/// What is checked.
+/// The file system to check.
 pub(crate) struct Opened {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) sb: Superblock,
-    /// Whether a mount would have recovered something first, so that hints of the superblock are
-    /// those of another moment.
+    /// Whether a mount would recover first, so that hints of the superblock are out of date.
     pub(crate) recovery: Recovery,
     /// What fast commits change beside the device, if there are any.
     pub(crate) fast_commits: Option<FastCommitted>,
 }
 
-/// What a mount would do first.
+/// What a mount would recover first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovery {
     /// Nothing.
     None,
     /// Replay the journal.
     Journal,
-    /// The same, but only the copy of its inode leads to the log.
+    /// The same, but the log was found by the copy of its inode.
     JournalByCopy,
 }
 
 /// Opens the file system on `device`.
 ///
 /// # Errors
-/// `NotExt` where there is no superblock, `Refused` for features that are not known, `Io`.
+/// `Refused` where there is no superblock or it has unknown features; `Io`.
 pub(crate) fn open(
     device: Arc<dyn BlockDevice>,
     journal: Option<&Arc<dyn BlockDevice>>,
@@ -132,7 +129,7 @@ pub(crate) fn primary(device: &dyn BlockDevice) -> Result<Superblock, CheckError
     read_superblock(device, SUPERBLOCK_OFFSET_BYTES)?.map_err(CheckError::Refused)
 }
 
-/// The primary superblock, or the first backup that can be believed.
+/// The primary superblock, or the first valid backup.
 fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Superblock, CheckError> {
     let (primary, why) = match read_superblock(device, SUPERBLOCK_OFFSET_BYTES)? {
         Ok(sb) => match descriptors_fault(&sb) {
@@ -141,7 +138,7 @@ fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Super
         },
         Err(why) => (None, why),
     };
-    // What is sound but unknown is no fault: a backup would say the same.
+    // A valid superblock with unknown features is no fault: a backup would have them too.
     if matches!(
         why,
         SuperblockRejected::JournalDevice | SuperblockRejected::Unsupported(_)
@@ -163,21 +160,21 @@ fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Super
     primary.ok_or(CheckError::Refused(why))
 }
 
-/// What is wrong with a field that says where descriptors are. Where it can be read nonetheless,
-/// a backup is more likely to be right.
+/// The fault of a field that gives the place of the descriptors. A backup is then more likely to be
+/// right, even if the field can be used.
 fn descriptors_fault(sb: &Superblock) -> Option<SuperblockError> {
     let is_one = |fault: &&SuperblockError| matches!(fault, SuperblockError::FirstMetaBg { .. });
     sb.faults().iter().find(is_one).cloned()
 }
 
-/// Where the first backup is in a file system with groups of full size.
+/// The place of the first backup in a file system with groups of full size.
 fn first_backup(log: u32) -> Option<(PhysBlock, BlockSize)> {
     let size = BlockSize::from_log(log)?;
     let first_data_block = u64::from(log == 0);
     Some((PhysBlock(first_data_block + size.bytes() as u64 * 8), size))
 }
 
-/// The superblock at a byte of the device. What lies beyond its end is not one.
+/// Reads the superblock at `offset` in bytes. Past the end of the device there is none.
 pub(crate) fn read_superblock(
     device: &dyn BlockDevice,
     offset: u64,

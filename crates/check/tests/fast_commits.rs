@@ -1,20 +1,21 @@
-//! **Purpose.** The checker's own replay of fast commits against a mount: of a crashed image it
-//! finds the same as of a copy that the library has mounted, and so recovered, and unmounted.
+//! **Purpose.** Compares the checker's own replay of fast commits with a mount: on a crashed image
+//! it finds the same as on a copy that the library has mounted, which recovers it, and unmounted.
 //!
-//! **Model.** The kernel makes the changes and stops with its log. Two differences are in the
-//! nature of things: the checker leaves orphans, with their blocks, for the next mount, where the
-//! library frees them; and it allocates nothing, so a new directory or a larger tree takes no block
-//! yet.
+//! **Model.** The kernel makes the changes and is shut down. Two differences are intended: the
+//! checker keeps orphans, with their blocks, as the next mount would find them, but the library
+//! frees them; and the checker allocates nothing, so a new directory or a larger tree takes no
+//! block yet.
+
+mod common;
 
 use std::fs::{self, File};
-use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
 use fourscore::{Fs, MountOptions};
-use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
-use fourscore_check::{CheckOptions, Finding, Report, check};
+use fourscore_block::{BlockDevice, RamDevice};
+use fourscore_check::{Finding, Report};
 use fourscore_sync::Arc;
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Death, JOURNALS};
@@ -23,6 +24,8 @@ use fourscore_testkit::oracle::debugfs_write;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, linkat};
+
+use common::{count, opened, report, report_on};
 
 macro_rules! needs_kernel {
     () => {
@@ -35,20 +38,8 @@ macro_rules! needs_kernel {
     };
 }
 
-fn opened(image: &Path) -> Arc<dyn BlockDevice> {
-    Arc::new(open_path(image, DeviceOptions::default()).expect("an image"))
-}
-
-fn report(device: Arc<dyn BlockDevice>) -> Report {
-    let options = CheckOptions {
-        threads: NonZeroUsize::new(2).unwrap_or(NonZeroUsize::MIN),
-        ..CheckOptions::default()
-    };
-    check(device, &options).expect("a superblock")
-}
-
-/// What is left of the findings without what differs between the two ways.
-fn texts(report: &Report) -> Vec<String> {
+/// The texts of the findings, without those that differ on purpose.
+fn faults(report: &Report) -> Vec<String> {
     let findings = report.findings().iter().filter(|finding| {
         !matches!(
             finding,
@@ -58,25 +49,21 @@ fn texts(report: &Report) -> Vec<String> {
     findings.map(ToString::to_string).collect()
 }
 
-fn count(report: &Report, code: &str) -> u64 {
-    report.counts().get(code).copied().unwrap_or(0)
-}
-
 /// Checks a crashed image in both ways, and returns the report of the checker's own replay.
 fn assert_as_a_mount(image: &Path) -> Report {
-    let ours = report(opened(image));
-    let mounted: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(opened(image)));
+    let ours = report(image, 2).expect("a report");
+    let mounted: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(opened(image).expect("an image")));
     Fs::mount(Arc::clone(&mounted), &MountOptions::new())
         .and_then(Fs::unmount)
         .expect("the library recovers the image");
-    let theirs = report(mounted);
+    let theirs = report_on(mounted, 2).expect("a report");
     assert_eq!(
         count(&ours, "fast-commits-replayed"),
         1,
         "{:?}",
         ours.findings()
     );
-    assert_eq!(texts(&ours), texts(&theirs));
+    assert_eq!(faults(&ours), faults(&theirs));
     let (found, expected) = (ours.tally(), theirs.tally());
     assert_eq!(found.entries, expected.entries);
     let orphans = count(&ours, "orphan");
@@ -135,7 +122,7 @@ fn put(path: &Path, len: usize) {
 /// Checks that nothing is wrong with the image, in both ways.
 fn assert_sound(image: &Image) {
     let report = assert_as_a_mount(image.path());
-    assert!(report.is_clean(), "{:#?}", texts(&report));
+    assert!(report.is_clean(), "{:#?}", faults(&report));
 }
 
 #[test]
@@ -146,7 +133,7 @@ fn images_that_crashed_under_load() {
     for (journal, seed) in journals.zip([31, 41, 51]) {
         for (death, nth) in Death::ALL.into_iter().zip(0..) {
             let crashed = journal.crashed(death, Seed(seed + nth)).expect("a crash");
-            let ours = report(opened(crashed.image.path()));
+            let ours = report(crashed.image.path(), 2).expect("a report");
             // A full commit may have been the last one.
             if count(&ours, "fast-commits-replayed") > 0 {
                 assert_as_a_mount(crashed.image.path());
@@ -275,7 +262,7 @@ fn orphans_and_files_without_a_name() {
         },
     );
     assert_sound(&image);
-    // One is named that was an orphan in the last full commit.
+    // A file that was an orphan in the last full commit gets a name.
     let image = crashed(
         &[],
         "",
@@ -288,7 +275,7 @@ fn orphans_and_files_without_a_name() {
     assert_sound(&image);
 }
 
-/// Fills a file system but for what the file "spare" had, with "old" in pieces.
+/// Fills a file system except for the blocks of the removed file "spare", with "old" in pieces.
 fn fill(root: &Path) {
     const PIECE: u64 = 1 << 20;
     let write = |name: &str, nth: u64, pieces: u64| -> std::io::Result<()> {
@@ -353,11 +340,11 @@ fn blocks_that_go_from_one_file_to_another() {
     assert_sound(&image);
 }
 
-/// What is wrong before the replay is found after it, in both ways.
+/// A fault that precedes the replay is found after it, in both ways.
 #[test]
 fn faults_beside_fast_commits_are_found() {
     needs_kernel!();
-    let faults = [
+    let damages = [
         ("set_inode_field /old blocks 77", "inode-blocks"),
         ("set_inode_field /grow blocks 77", "inode-blocks"),
         ("set_inode_field /dir links_count 7", "links-count"),
@@ -368,7 +355,7 @@ fn faults_beside_fast_commits_are_found() {
     for name in ["old", "grow", "other"] {
         put(&source.path().join(name), 9000);
     }
-    for (fault, code) in faults {
+    for (fault, code) in damages {
         let image = Image::builder(MiB(64))
             .kind("ext4")
             .features(&["fast_commit"]);
@@ -394,7 +381,7 @@ fn faults_beside_fast_commits_are_found() {
         let codes: Vec<_> = report.counts().keys().copied().collect();
         let expected = ["fast-commits-replayed", "orphan", code];
         let others = codes.iter().filter(|found| !expected.contains(found));
-        assert_eq!(others.count(), 0, "{fault}: {:#?}", texts(&report));
+        assert_eq!(others.count(), 0, "{fault}: {:#?}", faults(&report));
         assert!(codes.contains(&code), "{fault}: {codes:?}");
     }
 }

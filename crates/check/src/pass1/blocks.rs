@@ -1,4 +1,5 @@
-//! **Purpose.** What an inode maps, claimed for it and held against its size and its counts.
+//! **Purpose.** Claims the blocks that an inode maps, and compares its map with its size and its
+//! counts.
 
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ use crate::state::{Charge, Directory, DirectoryForm, Run, State};
 use crate::volume::Volume;
 use crate::walk::{Mapped, RESIZE_INODE, Role, Sink};
 
-/// Claims what it is told.
+/// Claims the blocks that a walk passes to it.
 struct Claimer<'s> {
     volume: &'s Volume,
     state: &'s State,
@@ -87,7 +88,7 @@ pub(crate) fn has_map(inode: &InodeView<'_>) -> bool {
 }
 
 impl Scanner<'_> {
-    /// Claims what an inode's map tells, whatever the inode is.
+    /// Follows the map of an inode and claims its blocks.
     pub(super) fn follow(&mut self, inode: &InodeView<'_>) -> Mapped {
         let mut claimer = Claimer {
             volume: self.volume,
@@ -111,8 +112,8 @@ impl Scanner<'_> {
         claimer.claim(block..PhysBlock(block.0 + 1), Role::Attributes);
     }
 
-    /// Follows the map of an inode in use and holds it against size and counts. `charge` is what
-    /// values of attributes cost beside it.
+    /// Follows the map of an inode in use and compares it with size and counts. `charge` is for
+    /// attribute values in other inodes.
     pub(super) fn blocks(&mut self, inode: &InodeView<'_>, charge: Charge) {
         let first_run = self.directories.runs.len();
         let in_block = self.xattr_block(inode);
@@ -149,8 +150,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether it waits for the next mount to be deleted. A directory then still has `.` and `..`,
-    /// which count no more, and its size is 0.
+    /// Whether the next mount deletes it. A directory then still has `.` and `..`, which are no
+    /// longer counted, and its size is 0.
     fn is_removed(&self, inode: &InodeView<'_>) -> bool {
         inode.links() == 0 && self.state.orphans.contains(&inode.number)
     }
@@ -180,7 +181,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Notes a directory for pass 2.
+    /// Collects a directory for pass 2.
     fn directory(
         &mut self,
         inode: &InodeView<'_>,
@@ -241,7 +242,7 @@ impl Scanner<'_> {
         self.usage.add(owner, bytes, value_inodes + 1);
     }
 
-    /// Holds the size against the last block.
+    /// Compares the size with the last block.
     fn size(&mut self, inode: &InodeView<'_>, mapped: &Mapped) {
         let volume = self.volume;
         let found = inode.size_bytes();

@@ -2,7 +2,7 @@
 //! counts and checksums of its descriptor.
 //!
 //! **Invariants.** What was wrong stays wrong, so that pass 5 reports it: counts change by the
-//! number of bits that change, and a checksum that did not match is not stored anew.
+//! number of bits that change, and a checksum that did not match is not renewed.
 
 use std::io;
 use std::ops::Range;
@@ -63,11 +63,10 @@ pub(super) fn edit_bitmap(
     let is_sound = load(volume, nr, &group, which, &mut bitmap)?;
     let mut taken = None;
     let mut change_of_free = 0_i64;
-    let bits = |ranges: &[Range<u64>]| ranges.to_vec().into_iter().flatten();
-    for bit in bits(&edit.free) {
+    for bit in edit.free.iter().cloned().flatten() {
         change_of_free += i64::from(set(&mut bitmap, bit, false));
     }
-    for bit in bits(&edit.used) {
+    for bit in edit.used.iter().cloned().flatten() {
         let is_changed = set(&mut bitmap, bit, true);
         change_of_free -= i64::from(is_changed);
         if !is_changed {
