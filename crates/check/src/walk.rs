@@ -72,8 +72,25 @@ pub(crate) struct Walker<'a> {
     volume: &'a Volume,
     /// A buffer for each level.
     buffers: Vec<Vec<u8>>,
-    nodes_left: u64,
-    blocks_left: u64,
+    left: Limits,
+}
+
+/// How much walkers may still follow. Walkers that follow maps of the same volume one after the
+/// other share it, so that maps that share nodes cannot make a check endless.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    nodes: u64,
+    blocks: u64,
+}
+
+impl Limits {
+    pub(crate) fn of(volume: &Volume) -> Self {
+        let blocks = volume.geometry().blocks().0;
+        Self {
+            nodes: blocks + SPARE_NODES,
+            blocks: blocks.saturating_mul(MOST_CLAIMS),
+        }
+    }
 }
 
 /// The walk of one inode.
@@ -91,13 +108,21 @@ struct Walk<'w, S> {
 
 impl<'a> Walker<'a> {
     pub(crate) fn new(volume: &'a Volume) -> Self {
-        let blocks = volume.geometry().blocks().0;
+        Self::within(volume, Limits::of(volume))
+    }
+
+    /// A walker with the limits that another one has left.
+    pub(crate) fn within(volume: &'a Volume, left: Limits) -> Self {
         Self {
             volume,
             buffers: Vec::new(),
-            nodes_left: blocks + SPARE_NODES,
-            blocks_left: blocks.saturating_mul(MOST_CLAIMS),
+            left,
         }
+    }
+
+    /// What the walker may still follow.
+    pub(crate) fn left(&self) -> Limits {
+        self.left
     }
 
     /// Follows the map of an inode that has one.
@@ -153,7 +178,13 @@ impl<'a> Walker<'a> {
             Ok(Node::Leaf(leaf)) => {
                 for extent in leaf.iter() {
                     match &mut walk.gathered {
-                        Some(gathered) => gathered.push(extent),
+                        // What overlaps was reported when the node was checked.
+                        Some(gathered) => {
+                            let last = gathered.last();
+                            if last.is_none_or(|last| last.logical_end() <= extent.logical) {
+                                gathered.push(extent);
+                            }
+                        }
                         None => self.extent(&extent, walk),
                     }
                 }
@@ -174,11 +205,11 @@ impl<'a> Walker<'a> {
 
     fn child<S: Sink>(&mut self, child: &Child, level: usize, walk: &mut Walk<'_, S>) {
         let inode = walk.inode;
-        if self.nodes_left == 0 {
+        if self.left.nodes == 0 {
             walk.sink.fault(Finding::SharedBeyond { inode });
             return;
         }
-        self.nodes_left -= 1;
+        self.left.nodes -= 1;
         self.claim_map(child.block, walk);
         let Some(buffer) = self.read_node(child.block, level, walk) else {
             return;
@@ -270,15 +301,15 @@ impl<'a> Walker<'a> {
         if first < run.end {
             let clusters = (run.end.0 - first.0).div_ceil(1 << log);
             walk.mapped.clusters += clusters;
-            if self.blocks_left < blocks {
+            if self.left.blocks < blocks {
                 let inode = walk.inode;
                 walk.sink.fault(Finding::SharedBeyond { inode });
             } else {
-                self.blocks_left -= blocks;
+                self.left.blocks -= blocks;
                 walk.sink.claim(first..run.end, Role::Data);
             }
         }
-        if walk.wants_content && self.blocks_left >= blocks {
+        if walk.wants_content && self.left.blocks >= blocks {
             walk.sink.content(logical, run.clone());
         }
         walk.mapped.end = logical + blocks;
@@ -343,11 +374,11 @@ impl Walker<'_> {
             return;
         }
         let inode = walk.inode;
-        if self.nodes_left == 0 {
+        if self.left.nodes == 0 {
             walk.sink.fault(Finding::SharedBeyond { inode });
             return;
         }
-        self.nodes_left -= 1;
+        self.left.nodes -= 1;
         if inode != RESIZE_INODE || depth == 2 {
             self.claim_map(block, walk);
         } else {

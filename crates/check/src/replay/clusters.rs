@@ -8,7 +8,7 @@ use crate::finding::Finding;
 use crate::inode::InodeView;
 use crate::pass1::has_map;
 use crate::volume::Volume;
-use crate::walk::{Role, Sink, Walker};
+use crate::walk::{Limits, Role, Sink, Walker};
 
 /// A set of clusters: disjoint ranges in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +57,9 @@ impl Clusters {
     }
 }
 
+/// How many ranges are gathered before they are merged.
+const FIRST_MERGE: usize = 1 << 16;
+
 /// What the map of an inode holds.
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -66,16 +69,19 @@ pub(super) struct Held {
     pub(super) counted: u64,
 }
 
-/// Follows the map of the inode `bytes`. Faults are left to pass 1.
-pub(super) fn held(volume: &Volume, nr: InodeNr, bytes: &[u8]) -> Held {
+/// Follows the map of the inode `bytes` within `limits`. Faults are left to pass 1.
+pub(super) fn held(volume: &Volume, nr: InodeNr, bytes: &[u8], limits: &mut Limits) -> Held {
     let Some(inode) = InodeView::new(bytes, nr).filter(has_map) else {
         return Held::default();
     };
     let mut gather = Gather {
         volume,
         ranges: Vec::new(),
+        merge_at: FIRST_MERGE,
     };
-    let counted = Walker::new(volume).follow(&inode, &mut gather).clusters;
+    let mut walker = Walker::within(volume, *limits);
+    let counted = walker.follow(&inode, &mut gather).clusters;
+    *limits = walker.left();
     Held {
         clusters: Clusters::from_ranges(gather.ranges),
         counted,
@@ -86,6 +92,8 @@ pub(super) fn held(volume: &Volume, nr: InodeNr, bytes: &[u8]) -> Held {
 struct Gather<'a> {
     volume: &'a Volume,
     ranges: Vec<Range<u64>>,
+    /// The number of ranges at which they are merged, so that memory follows the distinct ones.
+    merge_at: usize,
 }
 
 impl Sink for Gather<'_> {
@@ -93,6 +101,11 @@ impl Sink for Gather<'_> {
         if run.start < run.end {
             let last = self.volume.cluster(PhysBlock(run.end.0 - 1));
             self.ranges.push(self.volume.cluster(run.start)..last + 1);
+            if self.ranges.len() >= self.merge_at {
+                let merged = Clusters::from_ranges(std::mem::take(&mut self.ranges));
+                self.ranges = merged.0;
+                self.merge_at = FIRST_MERGE.max(2 * self.ranges.len());
+            }
         }
     }
 

@@ -15,8 +15,9 @@ use fourscore_ondisk::xattr::Xattrs;
 use fourscore_ondisk::{InodeNr, PhysBlock};
 
 use crate::inode::InodeView;
-use crate::pass1::orphans::places_in;
+use crate::pass1::orphans::Places;
 use crate::volume::Volume;
+use crate::walk::{Limits, Walker};
 
 /// How the names of a directory differ from those on the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub(super) struct StoredNames<'a> {
     volume: &'a Volume,
     mentioned: HashMap<InodeNr, HashSet<Vec<u8>>>,
     read: HashMap<InodeNr, HashMap<Vec<u8>, InodeNr>>,
+    /// What the walks of all maps may still follow.
+    limits: Limits,
 }
 
 impl<'a> StoredNames<'a> {
@@ -96,6 +99,7 @@ impl<'a> StoredNames<'a> {
             volume,
             mentioned,
             read: HashMap::new(),
+            limits: Limits::of(volume),
         }
     }
 
@@ -133,7 +137,11 @@ impl<'a> StoredNames<'a> {
             let entries = data.directory(&format).ok()?.entries();
             entries.map_while(Result::ok).for_each(&mut keep);
         } else {
-            in_blocks(volume, &inode, &format, &mut keep);
+            let mut places = Places::default();
+            let mut walker = Walker::within(volume, self.limits);
+            walker.follow(&inode, &mut places);
+            self.limits = walker.left();
+            in_blocks(volume, &places, &format, &mut keep);
         }
         Some(found)
     }
@@ -142,12 +150,12 @@ impl<'a> StoredNames<'a> {
 /// Calls `keep` with each record of a directory's blocks. Blocks of its index hold no names.
 fn in_blocks(
     volume: &Volume,
-    inode: &InodeView<'_>,
+    places: &Places,
     format: &DirFormat,
     keep: &mut impl FnMut(Entry<'_>),
 ) {
     let mut block = vec![0; volume.block_bytes()];
-    for (_, run) in places_in(volume, inode).runs {
+    for (_, run) in &places.runs {
         for at in (run.start.0..run.end.0).map(PhysBlock) {
             if volume.read(at, &mut block).is_ok() {
                 let records = format.records(&block).map_while(Result::ok);

@@ -38,6 +38,7 @@ use super::{Changes, Charged};
 use crate::inode::InodeView;
 use crate::quota::Owner;
 use crate::volume::Volume;
+use crate::walk::Limits;
 
 /// Bytes of the unit that `i_blocks` counts in.
 const SECTOR_BYTES: u64 = 512;
@@ -81,6 +82,7 @@ pub(super) fn write(
         gained: Vec::new(),
         new_inodes: Vec::new(),
         new_dirs: HashMap::new(),
+        limits: Limits::of(before),
     };
     let mut unchanged_orphans = writer.orphans.clone();
     for (nr, change) in outcome.inodes {
@@ -116,6 +118,8 @@ struct Writer<'a> {
     new_inodes: Vec<InodeNr>,
     /// By how many directories a group has more.
     new_dirs: HashMap<GroupNr, i32>,
+    /// What the walks of all maps may still follow.
+    limits: Limits,
 }
 
 impl Writer<'_> {
@@ -209,14 +213,14 @@ impl Writer<'_> {
     ) -> Result<(), WriteError> {
         let old = match (stored, self.after.changes.maps.contains_key(&nr)) {
             (None, _) => Held::default(),
-            (Some(stored), true) => held(&self.after, nr, stored),
-            (Some(stored), false) => held(self.before, nr, stored),
+            (Some(stored), true) => held(&self.after, nr, stored, &mut self.limits),
+            (Some(stored), false) => held(self.before, nr, stored, &mut self.limits),
         };
         self.after.changes.maps.remove(&nr);
         if !edits.is_empty() {
             self.after.changes.maps.insert(nr, edits);
         }
-        let new = held(&self.after, nr, &bytes);
+        let new = held(&self.after, nr, &bytes, &mut self.limits);
         let sb = self.before.sb.clone();
         let sectors = |bytes: &[u8]| {
             let inode = InodeView::new(bytes, nr);
@@ -331,9 +335,11 @@ impl Writer<'_> {
         }
         let mut bytes = Vec::new();
         for nr in orphans {
-            if self.after.read_inode(nr, &mut bytes).is_none()
-                || !held(&self.after, nr, &bytes).clusters.meets(&wanted)
-            {
+            if self.after.read_inode(nr, &mut bytes).is_none() {
+                continue;
+            }
+            let held = held(&self.after, nr, &bytes, &mut self.limits);
+            if !held.clusters.meets(&wanted) {
                 continue;
             }
             let Some(inode) = InodeView::new(&bytes, nr) else {

@@ -35,7 +35,7 @@ struct Content {
     replaced: Vec<u8>,
     /// The sectors that were ever written.
     touched: HashMap<usize, Touched>,
-    /// The fingerprint at the last [`keep`](Self::keep).
+    /// The fingerprint at the last [`CrashDisk::keep`].
     kept: u64,
 }
 

@@ -9,7 +9,7 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`table`] | the list |
+//! | `table` | the list |
 //!
 //! `FOURSCORE_CONFIGS=ext4-1k,quota` restricts a run to these names.
 

@@ -1,16 +1,16 @@
 //! **Purpose.** A tree with one of everything that ext4 can store.
 //!
 //! **Model.** The tree is written with ordinary system calls, so the kernel chooses the usual
-//! layout. [`Limits`] holds what depends on the configuration; the rest is the same in all of them.
+//! layout. `Limits` holds what depends on the configuration; the rest is the same in all of them.
 //! A call that the configuration allows must succeed. Content is a function of the file's name and
 //! the offset, so that a block in the wrong place shows in the hash.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`content`] | files: extents, holes, preallocation, truncation, small and sparse ones |
-//! | [`names`] | directories, long and strange names, links, special files |
-//! | [`attributes`] | owners, modes, times, xattrs, ACLs, inode flags |
-//! | [`sealed`] | encrypted directories and files with a verity descriptor |
+//! | `content` | files: extents, holes, preallocation, truncation, small and sparse ones |
+//! | `names` | directories, long and strange names, links, special files |
+//! | `attributes` | owners, modes, times, xattrs, ACLs, inode flags |
+//! | `sealed` | encrypted directories and files with a verity descriptor |
 
 mod attributes;
 mod content;
