@@ -1,5 +1,5 @@
-//! **Purpose.** How long a check of a small image in memory takes, as the crash harness asks for
-//! hundreds of them a second: `cargo run --release -p fourscore-check --example small -- IMAGE`.
+//! **Purpose.** Measures a check of a small image in memory; the crash harness runs hundreds of
+//! them a second: `cargo run --release -p fourscore-check --example small -- IMAGE`.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use fourscore_block::RamDevice;
 use fourscore_check::{CheckOptions, check};
 use fourscore_sync::Arc;
 
-/// How often it is checked, unless the second argument says.
+/// The default of the second argument: the number of checks.
 const ROUNDS: u32 = 2000;
 
 fn main() -> Result<()> {

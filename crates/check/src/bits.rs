@@ -1,11 +1,11 @@
-//! **Purpose.** A set of numbers below a bound, one bit each, that many threads fill at once.
+//! **Purpose.** A concurrent bitmap: a set of numbers below a bound that many threads add to.
 //!
-//! **Model.** Bits lie in chunks that are made when the first of them is set, so memory follows
-//! what is in use and not what the file system could hold.
+//! **Model.** Bits lie in chunks, each allocated when its first bit is set, so memory follows the
+//! numbers in the set and not the bound.
 //!
-//! **Locking.** None but for making a chunk: bits are only ever set, each by one atomic step, and a
-//! thread learns in that step which of them were set before. Phases end by joining their threads,
-//! which orders everything else.
+//! **Locking.** Only the allocation of a chunk locks. Bits are only ever set, by an atomic
+//! read-modify-write that also returns which of them were set before, so `Relaxed` is enough: a
+//! pass ends by joining its threads, which orders everything else.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use fourscore_sync::OnceLock;
 use fourscore_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const WORD_BITS: u64 = 64;
-/// Words of a chunk: a page.
+/// Words of a chunk: 4 KiB.
 const CHUNK_WORDS: usize = 512;
 
 /// The set.
@@ -36,14 +36,14 @@ impl Bits {
         }
     }
 
-    /// A word, if a bit was ever set near it.
+    /// A word, if its chunk exists.
     fn word(&self, index: u64) -> Option<&AtomicU64> {
         let index = usize::try_from(index).ok()?;
         let chunk = self.chunks.get(index / CHUNK_WORDS)?.get()?;
         chunk.get(index % CHUNK_WORDS)
     }
 
-    /// A word in which a bit will be set.
+    /// A word to set a bit in; allocates its chunk.
     fn word_to_set(&self, index: u64) -> Option<&AtomicU64> {
         let index = usize::try_from(index).ok()?;
         let chunk = self.chunks.get(index / CHUNK_WORDS)?;
@@ -57,7 +57,8 @@ impl Bits {
         word.is_some_and(|word| word.load(Relaxed) >> (number % WORD_BITS) & 1 == 1)
     }
 
-    /// Puts `number` into the set; whether it was there before. Beyond the bound: nothing, `true`.
+    /// Adds `number`, and returns whether it was in the set before. Past the bound it does nothing
+    /// and returns `true`.
     pub(crate) fn insert(&self, number: u64) -> bool {
         if number >= self.len {
             return true;
@@ -67,8 +68,8 @@ impl Bits {
             .is_none_or(|word| word.fetch_or(bit, Relaxed) & bit != 0)
     }
 
-    /// Puts a run into the set, and calls `again` with each run of numbers that were there before.
-    pub(crate) fn insert_run(&self, run: Range<u64>, mut again: impl FnMut(Range<u64>)) {
+    /// Adds a run, and calls `present` with each run of numbers that were in the set before.
+    pub(crate) fn insert_run(&self, run: Range<u64>, mut present: impl FnMut(Range<u64>)) {
         let mut at = run.start;
         let end = run.end.min(self.len);
         while at < end {
@@ -80,7 +81,7 @@ impl Bits {
                     let first = before.trailing_zeros();
                     let count = (before >> first).trailing_ones();
                     let start = base + u64::from(first);
-                    again(start..start + u64::from(count));
+                    present(start..start + u64::from(count));
                     before &= !(run_of(count) << first);
                 }
             }
@@ -88,7 +89,7 @@ impl Bits {
         }
     }
 
-    /// Calls `each` with every run of numbers of `run` that are in the set, cut at words.
+    /// Calls `each` with every run of numbers of `run` that are in the set, split at words.
     pub(crate) fn runs_in(&self, run: Range<u64>, mut each: impl FnMut(Range<u64>)) {
         for (base, mut bits) in self.words_in(run) {
             while bits != 0 {
@@ -101,13 +102,13 @@ impl Bits {
         }
     }
 
-    /// How many numbers of `run` are in the set.
+    /// The number of members in `run`.
     pub(crate) fn count_in(&self, run: Range<u64>) -> u64 {
         let counts = self.words_in(run).map(|(_, bits)| bits.count_ones());
         counts.map(u64::from).sum()
     }
 
-    /// The words that `run` touches, without what is not of it, each with its first number.
+    /// The words that `run` touches, masked to it, each with its first number.
     fn words_in(&self, run: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
         let Range { start, end } = run;
         let end = end.min(self.len).max(start);
@@ -119,7 +120,7 @@ impl Bits {
         })
     }
 
-    /// The 64 bits from number `first` on; zeros beyond the bound.
+    /// The 64 bits from number `first` on; zeros past the bound.
     pub(crate) fn bits_at(&self, first: u64) -> u64 {
         let load = |index| self.word(index).map_or(0, |word| word.load(Relaxed));
         let (index, shift) = (first / WORD_BITS, first % WORD_BITS);
@@ -131,7 +132,7 @@ impl Bits {
         }
     }
 
-    /// One more than the largest number it can hold.
+    /// The bound: one more than the largest possible number.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_over_words_tell_what_was_there() {
+    fn runs_across_words_report_present_numbers() {
         let bits = Bits::new(300);
         let again = |run: Range<u64>| {
             let mut found = Vec::new();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_set_takes_memory() {
+    fn memory_follows_the_members() {
         let bits = Bits::new(1 << 31);
         assert!(!bits.insert(1 << 30) && bits.contains(1 << 30));
         let far = (1 << 30) - 70..(1 << 30) + 70;
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_read_from_anywhere() {
+    fn bits_are_read_at_any_offset() {
         let bits = Bits::new(200);
         assert!(!bits.insert(65) && bits.insert(65) && bits.insert(200));
         assert_eq!(bits.bits_at(65), 1);

@@ -1,10 +1,10 @@
-//! **Purpose.** Who shares which blocks: the passes 1B to 1D of e2fsck.
+//! **Purpose.** Finds the owners of shared blocks: the passes 1B to 1D of e2fsck.
 //!
-//! **Model.** Only if pass 1 met a cluster twice, all inodes are followed once more, this time to
-//! see who maps what is shared. Runs with the same owners become one finding.
+//! **Model.** Only if pass 1 met a cluster twice, the maps of all inodes are followed once more, to
+//! find which of them map shared clusters. Runs with the same owners become one finding.
 //!
-//! **Invariants.** Memory: so many claims are kept, the rest is left out; what is shared more than
-//! that is told by pass 1 inode by inode.
+//! **Invariants.** Memory is bounded: each thread keeps at most [`MOST_CLAIMS`] claims. Of images
+//! that share more, pass 1 reports each inode.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -21,15 +21,15 @@ use crate::state::State;
 use crate::volume::Volume;
 use crate::walk::{Role, Sink, Walker};
 
-/// Claims kept by each thread.
+/// The most claims that a thread keeps.
 const MOST_CLAIMS: usize = 1 << 18;
-/// Owners named of each run.
+/// The most owners named for a run.
 const MOST_NAMED: usize = 64;
 
-/// An inode and clusters that it shares.
+/// Shared clusters, and an inode that maps them.
 type Claim = (Range<u64>, InodeNr);
 
-/// Looks for claims on shared clusters.
+/// Collects claims on shared clusters.
 struct Searcher<'s> {
     volume: &'s Volume,
     shared: &'s Bits,
@@ -61,7 +61,7 @@ impl Sink for Searcher<'_> {
     fn fault(&mut self, _finding: Finding) {}
 }
 
-/// Tells who shares what.
+/// Reports the owners of shared clusters.
 pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, findings: &mut Findings) {
     let Some(shared) = state.shared.get() else {
         return;
@@ -85,7 +85,7 @@ pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, finding
     });
     let mut claims: Vec<Claim> = found.into_iter().flatten().collect();
     claims.sort_unstable_by_key(|(run, inode)| (run.start, run.end, inode.0));
-    tell(volume, state, &claims, findings);
+    report(volume, state, &claims, findings);
 }
 
 fn search_group(
@@ -120,8 +120,8 @@ fn search_group(
     }
 }
 
-/// One finding for each run of clusters with the same owners.
-fn tell(volume: &Volume, state: &State, claims: &[Claim], findings: &mut Findings) {
+/// Reports each run of clusters with the same owners.
+fn report(volume: &Volume, state: &State, claims: &[Claim], findings: &mut Findings) {
     let mut edges: Vec<u64> = claims
         .iter()
         .flat_map(|(run, _)| [run.start, run.end])
@@ -146,17 +146,17 @@ fn tell(volume: &Volume, state: &State, claims: &[Claim], findings: &mut Finding
             }
             _ => {
                 if let Some((run, owners)) = last.replace((run, owners)) {
-                    tell_run(volume, state, &run, owners, findings);
+                    report_run(volume, state, &run, owners, findings);
                 }
             }
         }
     }
     if let Some((run, owners)) = last {
-        tell_run(volume, state, &run, owners, findings);
+        report_run(volume, state, &run, owners, findings);
     }
 }
 
-fn tell_run(
+fn report_run(
     volume: &Volume,
     state: &State,
     run: &Range<u64>,

@@ -1,7 +1,7 @@
-//! **Purpose.** What can be found: one variant for each invariant, with the object it is about,
-//! what was found and what a repair would do.
+//! **Purpose.** The findings of a check: one variant for each invariant, with the object that
+//! breaks it, the values found and what a repair would do.
 //!
-//! **Model.** One table gives, for each invariant, its pass, its weight, its name in the library
+//! **Model.** One table gives, for each invariant, its pass, its severity, its name in the library
 //! (the variant), its stable name in output (the code), its fields, its sentence and its repair.
 //! Everything else (text, JSON, the list in docs/CHECK.md) follows from it.
 //!
@@ -35,11 +35,11 @@ pub enum Pass {
     One,
     /// Directories.
     Two,
-    /// That every directory is reached from the root.
+    /// Whether every directory is reachable from the root.
     Three,
-    /// Counts of links.
+    /// Link counts.
     Four,
-    /// Bitmaps and counts of what is free.
+    /// Bitmaps and free counts.
     Five,
     /// Quota files.
     Six,
@@ -61,12 +61,12 @@ impl Pass {
     }
 }
 
-/// How much a finding weighs.
+/// How severe a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Something to know: the file system is sound.
+    /// Information: the file system is sound.
     Note,
-    /// A copy or a sum that nobody needs while the original is sound, or a hint that is wrong.
+    /// A wrong hint, or a wrong copy or sum that is not needed while the original is sound.
     Warning,
     /// A broken invariant.
     Error,
@@ -89,8 +89,8 @@ macro_rules! findings {
         $(#[$doc:meta])* $severity:ident $name:ident $code:literal
         { $($field:ident: $kind:ty),* } => $text:literal, $repair:literal;
     )* })*) => {
-        /// A broken invariant, or something to know. The documentation of each variant is the
-        /// invariant that holds in a sound file system.
+        /// A broken invariant, or a note. The documentation of each variant is the invariant that
+        /// holds in a sound file system.
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[expect(missing_docs, reason = "fields bear the names of what they are")]
         pub enum Finding {
@@ -98,7 +98,7 @@ macro_rules! findings {
         }
 
         impl Finding {
-            /// All codes, in the order of passes, each with pass, weight and repair.
+            /// All codes, in the order of passes, each with pass, severity and repair.
             pub const CODES: &[Invariant] = &[
                 $($( Invariant::new($code, Pass::$pass, Severity::$severity, $repair), )*)*
             ];
@@ -112,7 +112,7 @@ macro_rules! findings {
                 }
             }
 
-            /// The number of the first field that has one, which is what the finding is about.
+            /// The number of the first field that has one: the object of the finding.
             pub(crate) fn subject(&self) -> u64 {
                 match self {
                     $($( Self::$name { $($field),* } => {
@@ -148,14 +148,14 @@ macro_rules! findings {
     };
 }
 
-/// What is known of an invariant, whoever breaks it.
+/// The parts of an invariant that do not depend on the object that breaks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invariant {
     /// Its stable name, `[a-z0-9-]`.
     pub code: &'static str,
     /// Its pass.
     pub pass: Pass,
-    /// What it weighs when it is broken.
+    /// How severe a violation is.
     pub severity: Severity,
     /// What a repair would do.
     pub repair: &'static str,
@@ -174,27 +174,27 @@ impl Invariant {
 
 findings! {
     Zero {
-        /// The primary superblock can be believed.
+        /// The primary superblock is valid.
         Error SuperblockRejected "superblock" { why: String }
             => "superblock: {why}", "write a sound backup over it";
         /// The primary superblock is the one in use.
         Error BackupInUse "superblock-backup-used" { block: PhysBlock, block_bytes: u32 }
             => "superblock: the backup at block {block} of {block_bytes} bytes is used instead",
             "write it over the primary one";
-        /// Fields of the superblock that reading does not depend on name what there is.
+        /// Fields of the superblock that readers do not depend on name existing objects.
         Error SuperblockField "superblock-field" { why: String }
             => "superblock: {why}", "clear the field, and the feature that needs it";
         /// Counts of the superblock lie within their limits.
         Error SuperblockCount "superblock-count" { field: &'static str, found: u64, most: u64 }
-            => "superblock: {field} is {found}, at most {most} can be", "lower it";
-        /// Features fit each other.
+            => "superblock: {field} is {found}, at most {most} is valid", "lower it";
+        /// Features are consistent with each other.
         Warning Features "superblock-features" { why: &'static str }
             => "superblock: features: {why}", "set the feature that is missing, or clear the other";
         /// Every feature is one that is known.
         Error UnknownFeatures "superblock-unknown-features" { features: String }
-            => "superblock: nobody here knows {features}; what such features mean is not checked",
+            => "superblock: unknown features {features}; what they mean is not checked",
             "none; a later version may know them";
-        /// The superblock asks for extra fields that fit into inodes.
+        /// The superblock requests extra fields that fit into inodes.
         Warning SuperblockExtraIsize "superblock-extra-isize"
         { field: &'static str, found: u16, most: u16 }
             => "superblock: {field} {found} is no multiple of 4 from 4 to {most}",
@@ -208,11 +208,11 @@ findings! {
             => "superblock: s_reserved_gdt_blocks is {found} without resize_inode", "set it to 0";
         /// Inode 7 holds the blocks reserved for descriptors, each with its backups.
         Error ResizeInode "resize-inode" { inode: InodeNr, why: &'static str }
-            => "inode {inode} (resize): {why}", "make the inode anew";
+            => "inode {inode} (resize): {why}", "recreate the inode";
         /// Descriptors match their checksums.
         Error GroupChecksum "group-checksum" { group: GroupNr, why: GroupDescError }
             => "group {group}: {why}", "recompute the checksum and distrust the uninit flags";
-        /// Bitmaps and inode tables lie where they may.
+        /// Bitmaps and inode tables lie where the layout permits.
         Error GroupPlace "group-place" { group: GroupNr, why: GroupDescError }
             => "group {group}: {why}", "move the table to free blocks";
         /// Without descriptor checksums nothing is uninitialised.
@@ -224,9 +224,9 @@ findings! {
             => "group {group}: the last group is marked BLOCK_UNINIT", "write its bitmap";
         /// No more inodes are unused than are free.
         Warning ItableUnused "itable-unused" { group: GroupNr, found: u32, most: u32 }
-            => "group {group}: bg_itable_unused is {found}, at most {most} can be",
+            => "group {group}: bg_itable_unused is {found}, at most {most} is valid",
             "set it to 0";
-        /// Fixed metadata lies apart.
+        /// Fixed metadata does not overlap.
         Error MetadataOverlap "metadata-overlap"
         { group: GroupNr, field: &'static str, block: PhysBlock }
             => "group {group}: {field} at block {block} lies on other metadata",
@@ -240,14 +240,14 @@ findings! {
             "write the primary one over it";
         /// The journal's inode is a regular file without holes, large enough for a log.
         Error JournalInode "journal-inode" { inode: InodeNr, why: &'static str }
-            => "inode {inode} (journal): {why}", "clear it and make the journal anew";
+            => "inode {inode} (journal): {why}", "clear it and recreate the journal";
         /// The journal is found by its inode.
         Note JournalCopyUsed "journal-copy-used" { inode: InodeNr }
             => "inode {inode} (journal): its copy in the superblock (s_jnl_blocks) is used instead",
             "write the copy over it";
         /// The journal can be read and recovered.
         Error JournalUnreadable "journal-unreadable" { why: String }
-            => "journal: {why}", "make the journal anew";
+            => "journal: {why}", "recreate the journal";
         /// A journal that needs recovery is marked so.
         Error JournalUnmarked "journal-unmarked" { start: u32 }
             => "journal: the log begins at {start}, but needs_recovery is not set",
@@ -256,15 +256,15 @@ findings! {
         Note JournalReplayed "journal-replayed" { inode: InodeNr }
             => "inode {inode} (journal): replayed in memory; what follows is its outcome",
             "replay it on disk";
-        /// Fast commits that were carried out in memory, with the rest of a mount's recovery.
+        /// Fast commits that were replayed in memory, after the transactions of the log.
         Note FastCommitsReplayed "fast-commits-replayed" { inode: InodeNr }
             => "inode {inode} (journal): replayed in memory with its fast commits; \
                 what follows is the outcome",
             "replay them on disk";
-        /// The last transaction of the log is whole.
+        /// The last transaction of the log is complete.
         Note JournalTail "journal-tail" { why: String }
             => "journal: {why}", "nothing; a crash may end a log like this";
-        /// Without a journal that is read nothing is left to replay.
+        /// An external journal is given, so that nothing is left to replay unseen.
         Note JournalElsewhere "journal-elsewhere" { why: &'static str }
             => "journal: {why}", "check together with the device of the journal";
         /// A journal that must be replayed is given.
@@ -272,13 +272,13 @@ findings! {
             => "journal: must be replayed, and is on a device that was not given (UUID {uuid}); \
                 what is in place is checked",
             "none; name the device of the journal (-j) and check again";
-        /// The file system was left in order.
+        /// The file system was unmounted, and no error was recorded.
         Note NotClean "not-clean" { state: u16 }
-            => "superblock: s_state is {state:#x}: not unmounted, or errors were met",
+            => "superblock: s_state is {state:#x}: not unmounted, or errors were recorded",
             "mark it clean";
-        /// The block of multi-mount protection can be believed.
+        /// The block of multi-mount protection is valid.
         Error Mmp "mmp" { block: PhysBlock, why: MmpError }
-            => "block {block}: {why}", "write it anew";
+            => "block {block}: {why}", "rewrite it";
         /// Every block of metadata can be read.
         Error Unreadable "unreadable" { block: PhysBlock, why: String }
             => "block {block}: {why}", "none; the device must be repaired";
@@ -287,10 +287,9 @@ findings! {
         /// Inodes match their checksums.
         Error InodeChecksum "inode-checksum" { inode: InodeNr, why: ChecksumMismatch }
             => "inode {inode}: {why}", "recompute it if all else is sound, else clear the inode";
-        /// The time of deletion is none, or a time; a small number is a link of a lost chain of
-        /// orphans.
+        /// The time of deletion is 0 or a time; a small number is a link of a lost orphan list.
         Error LowDtime "inode-low-dtime" { inode: InodeNr, found: u32 }
-            => "inode {inode}: i_dtime is {found}, a link of a lost chain of orphans",
+            => "inode {inode}: i_dtime is {found}, a link of a lost orphan list",
             "set it to now, or to 0 if the inode has names";
         /// A deleted inode has a time of deletion.
         Error ZeroDtime "inode-zero-dtime" { inode: InodeNr, mode: u16 }
@@ -303,11 +302,11 @@ findings! {
             => "inode {inode}: the root has mode {found:#o}", "clear it and make a root";
         /// Reserved inodes have the type of their role.
         Error ReservedMode "reserved-mode" { inode: InodeNr, found: u16 }
-            => "inode {inode} (reserved): mode is {found:#o}", "set it to what the role asks for";
+            => "inode {inode} (reserved): mode is {found:#o}", "set it to the type of the role";
         /// Reserved inodes without a role are empty.
         Error ReservedInUse "reserved-in-use" { inode: InodeNr }
-            => "inode {inode} (reserved): not empty, and nothing names it", "clear it";
-        /// The inode of bad blocks has nothing but blocks.
+            => "inode {inode} (reserved): not empty, and nothing refers to it", "clear it";
+        /// The inode of bad blocks has no field set but its blocks.
         Error BadBlocksInode "bad-blocks-inode" { inode: InodeNr }
             => "inode {inode} (bad blocks): has more than blocks", "clear the other fields";
         /// A mode has a known type.
@@ -315,12 +314,12 @@ findings! {
             => "inode {inode}: mode {found:#o} has no known type", "clear the inode";
         /// Devices, pipes and sockets map nothing.
         Error SpecialMapped "special-mapped" { inode: InodeNr, flags: u32 }
-            => "inode {inode}: a special file with flags {flags:#x} that mean content",
+            => "inode {inode}: a special file with flags {flags:#x}, which imply data",
             "clear the flags, or the inode";
         /// Special files and links are neither immutable nor append-only.
         Error SpecialImmutable "special-immutable" { inode: InodeNr, flags: u32 }
-            => "inode {inode}: immutable or append-only (flags {flags:#x}), which its \
-                type cannot be",
+            => "inode {inode}: immutable or append-only (flags {flags:#x}), \
+                which is not valid for its type",
             "clear the flags";
         /// Special files have size 0.
         Error SpecialSize "special-size" { inode: InodeNr, found: u64 }
@@ -328,11 +327,11 @@ findings! {
         /// A symbolic link has a target as long as its size says.
         Error Symlink "symlink" { inode: InodeNr, why: &'static str }
             => "inode {inode}: symbolic link: {why}", "clear the inode";
-        /// Fields that must be zero are.
+        /// Reserved fields are zero.
         Error ReservedField "inode-reserved-field"
         { inode: InodeNr, field: &'static str, found: u32 }
             => "inode {inode}: {field} is {found:#x}, must be 0", "set it to 0";
-        /// Flags fit the features and each other.
+        /// Flags are consistent with the features and with each other.
         Error InodeFlags "inode-flags" { inode: InodeNr, flag: &'static str, why: &'static str }
             => "inode {inode}: flag {flag}: {why}", "clear the flag, or the inode";
         /// Extra fields fit into the inode.
@@ -343,12 +342,12 @@ findings! {
         Error TimeRange "inode-time-range" { inode: InodeNr, field: &'static str }
             => "inode {inode}: {field} lies beyond 2310: a time before 1970, stored wrongly",
             "clear its upper bits";
-        /// Attributes inside an inode can be believed.
+        /// Attributes inside an inode are valid.
         Error XattrInInode "xattr-inode" { inode: InodeNr, why: XattrError }
             => "inode {inode}: {why}", "remove all attributes inside the inode";
-        /// Attributes lie apart from each other.
+        /// Attributes do not overlap.
         Error XattrCollision "xattr-collision" { inode: InodeNr, at: u32 }
-            => "inode {inode}: the attribute at byte {at} shares bytes with another",
+            => "inode {inode}: the attribute at byte {at} overlaps another",
             "remove all attributes of the area";
         /// Attributes match their hashes.
         Error XattrHash "xattr-hash" { inode: InodeNr, at: u32, found: u32, expected: u32 }
@@ -359,46 +358,46 @@ findings! {
         Error XattrName "xattr-name" { inode: InodeNr, at: u32 }
             => "inode {inode}: the attribute at byte {at} has no name index",
             "remove all attributes of the area";
-        /// A value in an inode of its own is in one that is made for it.
+        /// A value outside the inode is in an inode with `EA_INODE_FL` and the right hash.
         Error XattrValueInode "xattr-value-inode" { inode: InodeNr, value: InodeNr }
-            => "inode {inode}: the value of an attribute is said to be in inode \
-                {value}, which holds none",
+            => "inode {inode}: the value of an attribute refers to inode \
+                {value}, which holds no such value",
             "remove all attributes of the area";
-        /// Attribute blocks lie inside the file system, and only where attributes are a feature.
+        /// Attribute blocks lie inside the file system, and need the feature `ext_attr`.
         Error XattrBlockPlace "xattr-block-place" { inode: InodeNr, block: PhysBlock }
-            => "inode {inode}: attribute block {block} cannot be", "set i_file_acl to 0";
-        /// Attribute blocks can be believed.
+            => "inode {inode}: attribute block {block} lies outside the file system, or ext_attr is not set", "set i_file_acl to 0";
+        /// Attribute blocks are valid.
         Error XattrBlock "xattr-block" { inode: InodeNr, block: PhysBlock, why: XattrError }
             => "inode {inode}: attribute block {block}: {why}", "set i_file_acl to 0";
-        /// Attribute blocks count their inodes.
+        /// The reference counts of attribute blocks are right.
         Error XattrRefcount "xattr-refcount" { block: PhysBlock, found: u32, expected: u64 }
             => "attribute block {block}: h_refcount is {found}, expected {expected}",
             "set it to the number of inodes";
-        /// The root of an extent tree can be believed.
+        /// The root of an extent tree is valid.
         Error ExtentRoot "extent-root" { inode: InodeNr, why: ExtentError }
-            => "inode {inode}: {why}", "clear what the root maps wrongly, or the inode";
-        /// A node of an extent tree can be believed.
+            => "inode {inode}: {why}", "clear the wrong entries of the root, or the inode";
+        /// A node of an extent tree is valid.
         Error ExtentNode "extent-node" { inode: InodeNr, block: PhysBlock, why: ExtentError }
-            => "inode {inode}: block {block}: {why}", "remove what the node maps wrongly";
-        /// A node has room for as many entries as fit.
+            => "inode {inode}: block {block}: {why}", "remove the wrong entries of the node";
+        /// `eh_max` is the capacity of the node.
         Error ExtentMax "extent-max" { inode: InodeNr, found: u16, expected: u16 }
-            => "inode {inode}: eh_max is {found}, expected {expected}", "make the tree anew";
-        /// Extents begin at the same place of a cluster in the file and on disk.
+            => "inode {inode}: eh_max is {found}, expected {expected}", "rebuild the tree";
+        /// Extents have the same offset within a cluster in the file and on the device.
         Error ClusterAlign "cluster-align"
         { inode: InodeNr, logical: LogicalBlock, block: PhysBlock }
-            => "inode {inode}: block {logical} lies at {block}, at another place of its cluster",
+            => "inode {inode}: block {logical} lies at {block}, at another offset within its cluster",
             "copy the cluster";
-        /// Pointers lead inside the file system.
+        /// Pointers refer to blocks inside the file system.
         Error BlockOutside "block-outside" { inode: InodeNr, logical: u64, block: PhysBlock }
             => "inode {inode}: block {logical}: pointer to {block}, outside the file system",
             "clear the pointer";
-        /// Maps and trees do not lie on fixed metadata.
+        /// Blocks of maps and trees do not overlap fixed metadata.
         Error MapOnMetadata "map-on-metadata" { inode: InodeNr, block: PhysBlock }
             => "inode {inode}: its map's block {block} lies on the file system's own metadata",
             "copy the block";
-        /// No file maps more than the file system has.
+        /// Files together map at most a bounded multiple of the blocks of the file system.
         Error SharedBeyond "shared-beyond-measure" { inode: InodeNr }
-            => "inode {inode}: blocks are shared beyond measure; the rest of its map \
+            => "inode {inode}: too many blocks are shared; the rest of its map \
                 is not followed",
             "clear the inode";
         /// A directory has written blocks from its first to its last.
@@ -413,7 +412,7 @@ findings! {
             => "inode {inode}: the directory has no blocks", "clear the inode";
         /// A directory ends before 2 GiB without `large_dir`.
         Error DirTooBig "dir-too-big" { inode: InodeNr, logical: u64 }
-            => "inode {inode}: the directory goes on to block {logical}", "cut it off";
+            => "inode {inode}: the directory reaches block {logical}, past 2 GiB without large_dir", "cut it off";
         /// The size agrees with the map.
         Error InodeSize "inode-size" { inode: InodeNr, found: u64, mapped: u64 }
             => "inode {inode}: i_size is {found}, blocks are mapped up to byte {mapped}",
@@ -427,26 +426,26 @@ findings! {
         /// With `bigalloc`, files have extents.
         Error BigallocBlockMap "bigalloc-block-map" { inode: InodeNr }
             => "inode {inode}: has a block map, which bigalloc forbids", "make extents of it";
-        /// Content inside an inode can be found.
+        /// Inline data can be found.
         Error Inline "inline-data" { inode: InodeNr, why: InlineError }
             => "inode {inode}: {why}", "cut the file to 0 bytes";
-        /// An encrypted inode says how.
+        /// An encrypted inode has a valid encryption context.
         Error EncryptionContext "encryption-context" { inode: InodeNr, why: &'static str }
             => "inode {inode}: encryption context: {why}", "clear the inode";
-        /// The orphan file can be believed.
+        /// The orphan file is valid.
         Error OrphanFile "orphan-file" { inode: InodeNr, block: LogicalBlock, why: OrphanError }
-            => "inode {inode} (orphan file): block {block}: {why}", "make the file anew";
-        /// The list of orphans holds orphans.
+            => "inode {inode} (orphan file): block {block}: {why}", "recreate the file";
+        /// The orphan list is valid.
         Error OrphanList "orphan-list" { inode: InodeNr, why: &'static str }
-            => "inode {inode} (list of orphans): {why}", "forget the rest of the list";
-        /// An inode that the next mount deletes or cuts off.
+            => "inode {inode} (orphan list): {why}", "drop the rest of the list";
+        /// An inode that the next mount deletes or truncates.
         Note Orphan "orphan" { inode: InodeNr }
-            => "inode {inode}: an orphan", "delete it, or cut it off at its size";
+            => "inode {inode}: an orphan", "delete it, or truncate it to its size";
         /// A block belongs to one owner.
         Error SharedBlocks "shared-blocks" { block: PhysBlock, count: u64, inodes: Inodes }
             => "blocks {block} to +{count}: claimed by inodes {inodes}",
             "give each inode a copy, or delete them";
-        /// A block of fixed metadata belongs to nobody else.
+        /// A block of fixed metadata belongs to no inode.
         Error SharedWithMetadata "shared-with-metadata"
         { block: PhysBlock, count: u64, inodes: Inodes }
             => "blocks {block} to +{count}: metadata of the file system, claimed by \
@@ -459,11 +458,11 @@ findings! {
             => "directory {dir}: block {block}: {why}", "recompute it, or salvage the block";
         /// Records fill a block from its start to its end.
         Error DirRecord "dir-record" { dir: InodeNr, block: LogicalBlock, why: DirentError }
-            => "directory {dir}: block {block}: {why}", "salvage what follows";
-        /// A directory inside its inode can be believed.
+            => "directory {dir}: block {block}: {why}", "salvage the records that follow";
+        /// A directory inside its inode is valid.
         Error DirInline "dir-inline" { dir: InodeNr, why: InlineError }
             => "directory {dir}: {why}", "clear the directory";
-        /// The first entry is `.` and leads to the directory.
+        /// The first entry is `.` and refers to the directory.
         Error Dot "dir-dot" { dir: InodeNr, why: &'static str }
             => "directory {dir}: its first entry {why}", "write '.' there";
         /// The second entry is `..`.
@@ -472,102 +471,102 @@ findings! {
         /// `.` and `..` stand at the front only.
         Error DotsAgain "dir-dots-again" { dir: InodeNr, block: LogicalBlock, name: Name }
             => "directory {dir}: block {block}: a second entry '{name}'", "remove it";
-        /// Entries lead to inodes that exist and may have names.
+        /// Entries refer to inodes that exist and may have names.
         Error EntryInode "entry-inode"
         { dir: InodeNr, block: LogicalBlock, name: Name, inode: InodeNr }
-            => "directory {dir}: block {block}: '{name}' leads to inode {inode}, \
-                which no name may lead to",
+            => "directory {dir}: block {block}: '{name}' refers to inode {inode}, \
+                which no name may refer to",
             "remove the entry";
-        /// Entries lead to inodes in use.
+        /// Entries refer to inodes in use.
         Error EntryUnused "entry-unused"
         { dir: InodeNr, block: LogicalBlock, name: Name, inode: InodeNr }
-            => "directory {dir}: block {block}: '{name}' leads to inode {inode}, \
+            => "directory {dir}: block {block}: '{name}' refers to inode {inode}, \
                 which is not in use",
             "remove the entry";
-        /// Entries lead to inodes in the part of their table that was used.
+        /// Entries refer to inodes in the used part of their table.
         Error EntryInUnused "entry-in-unused"
         { dir: InodeNr, block: LogicalBlock, name: Name, inode: InodeNr }
-            => "directory {dir}: block {block}: '{name}' leads to inode {inode}, in a \
+            => "directory {dir}: block {block}: '{name}' refers to inode {inode}, in a \
                 part of its table marked unused",
             "lower bg_itable_unused and check again";
-        /// Names do not lead to inodes that hold values of attributes.
+        /// Names do not refer to inodes that hold attribute values.
         Error EntryValue "entry-value"
         { dir: InodeNr, block: LogicalBlock, name: Name, inode: InodeNr }
-            => "directory {dir}: block {block}: '{name}' leads to inode {inode}, \
+            => "directory {dir}: block {block}: '{name}' refers to inode {inode}, \
                 which holds the value of an attribute (EA_INODE_FL)",
             "remove the entry";
-        /// Entries lead to the root only as `..`.
+        /// Entries refer to the root only as `..`.
         Error EntryRoot "entry-root" { dir: InodeNr, block: LogicalBlock, name: Name }
-            => "directory {dir}: block {block}: '{name}' leads to the root", "remove the entry";
+            => "directory {dir}: block {block}: '{name}' refers to the root", "remove the entry";
         /// Names are not empty.
         Error EntryNoName "entry-no-name" { dir: InodeNr, block: LogicalBlock, inode: InodeNr }
-            => "directory {dir}: block {block}: an entry without a name leads to inode {inode}",
+            => "directory {dir}: block {block}: an entry without a name refers to inode {inode}",
             "remove the entry";
         /// Names hold neither `/` nor NUL.
         Error EntryName "entry-name" { dir: InodeNr, block: LogicalBlock, name: Name }
-            => "directory {dir}: block {block}: '{name}' is no name", "replace the bytes by dots";
+            => "directory {dir}: block {block}: '{name}' holds '/' or NUL", "replace the bytes by dots";
         /// Names are UTF-8 in directories that ignore case, where the encoding is strict.
         Error EntryEncoding "entry-encoding" { dir: InodeNr, block: LogicalBlock, name: Name }
-            => "directory {dir}: block {block}: '{name}' is not UTF-8, which the directory asks for",
+            => "directory {dir}: block {block}: '{name}' is not UTF-8, which the encoding of the directory requires",
             "replace the bytes by dots";
         /// Encrypted names have the length of a cipher block at least.
         Error EntryEncrypted "entry-encrypted" { dir: InodeNr, block: LogicalBlock, name: Name }
             => "directory {dir}: block {block}: '{name}' is too short for an encrypted name",
             "remove the entry";
-        /// Entries tell the type of their inode.
+        /// The file type of an entry is that of its inode.
         Error EntryType "entry-type"
         { dir: InodeNr, block: LogicalBlock, name: Name, found: u32, expected: u32 }
             => "directory {dir}: block {block}: '{name}' has file type {found}, \
                 expected {expected}",
             "set it";
-        /// See [`Finding::EntryType`]; an entry may leave it open.
+        /// The file type of an entry is set.
         Warning EntryTypeOpen "entry-type-open"
         { dir: InodeNr, block: LogicalBlock, name: Name, expected: u32 }
-            => "directory {dir}: block {block}: '{name}' tells no file type, expected {expected}",
+            => "directory {dir}: block {block}: '{name}' has no file type, expected {expected}",
             "set it";
         /// Names of a directory differ.
         Error EntryTwice "entry-twice" { dir: InodeNr, block: LogicalBlock, name: Name }
-            => "directory {dir}: block {block}: '{name}' is there twice", "rename the second one";
+            => "directory {dir}: block {block}: '{name}' occurs twice", "rename the second one";
         /// A directory has one name.
         Error DirTwoNames "dir-two-names" { inode: InodeNr, dir: InodeNr, other: InodeNr }
             => "directory {inode}: has names in directories {dir} and {other}",
             "remove the second name";
-        /// What is in an encrypted directory is encrypted.
+        /// Inodes in an encrypted directory are encrypted.
         Error EntryNotEncrypted "entry-not-encrypted"
         { dir: InodeNr, block: LogicalBlock, name: Name, inode: InodeNr }
-            => "directory {dir}: block {block}: '{name}' leads to inode {inode}, \
+            => "directory {dir}: block {block}: '{name}' refers to inode {inode}, \
                 which is not encrypted",
             "remove the entry";
-        /// What is in an encrypted directory is encrypted as the directory is.
+        /// Inodes in an encrypted directory have its encryption policy.
         Error EntryPolicy "entry-policy"
         { dir: InodeNr, block: LogicalBlock, name: Name, inode: InodeNr }
-            => "directory {dir}: block {block}: '{name}' leads to inode {inode}, \
+            => "directory {dir}: block {block}: '{name}' refers to inode {inode}, \
                 which has another encryption policy",
             "remove the entry";
-        /// The root of an index can be believed.
+        /// The root of an index is valid.
         Error IndexRoot "index-root" { dir: InodeNr, why: HtreeError }
-            => "directory {dir}: {why}", "make the index anew";
-        /// A block of an index can be believed.
+            => "directory {dir}: {why}", "rebuild the index";
+        /// A block of an index is valid.
         Error IndexNode "index-node" { dir: InodeNr, block: LogicalBlock, why: HtreeError }
-            => "directory {dir}: block {block}: {why}", "make the index anew";
+            => "directory {dir}: block {block}: {why}", "rebuild the index";
         /// Each block is in the index once.
         Error IndexUnreferenced "index-unreferenced" { dir: InodeNr, block: LogicalBlock }
-            => "directory {dir}: block {block} is not in the index", "make the index anew";
+            => "directory {dir}: block {block} is not in the index", "rebuild the index";
         /// See [`Finding::IndexUnreferenced`].
         Error IndexTwice "index-twice" { dir: InodeNr, block: LogicalBlock }
-            => "directory {dir}: block {block} is in the index twice", "make the index anew";
+            => "directory {dir}: block {block} is in the index twice", "rebuild the index";
         /// All leaves have the same depth.
         Error IndexDepth "index-depth"
         { dir: InodeNr, block: LogicalBlock, found: u32, expected: u32 }
             => "directory {dir}: block {block} is at depth {found} of the index, \
                 expected {expected}",
-            "make the index anew";
+            "rebuild the index";
         /// Hashes of names lie in the range of their block.
         Error IndexHash "index-hash"
         { dir: InodeNr, block: LogicalBlock, found: u32, first: u32, last: u32 }
             => "directory {dir}: block {block} has a name of hash {found:#010x}, \
                 expected {first:#010x} to {last:#010x}",
-            "make the index anew";
+            "rebuild the index";
     }
     Three {
         /// There is a root.
@@ -575,35 +574,35 @@ findings! {
             => "inode {inode}: there is no root directory", "make one";
         /// Every directory has a name.
         Error DirLost "dir-lost" { inode: InodeNr, dotdot: InodeNr }
-            => "directory {inode}: no name leads to it ('..' is {dotdot})",
+            => "directory {inode}: no name refers to it ('..' is {dotdot})",
             "put it into lost+found";
         /// Every directory is below the root.
         Error DirLoop "dir-loop" { inode: InodeNr, parent: InodeNr }
             => "directory {inode}: lies below itself (its name is in {parent})",
             "put it into lost+found";
-        /// `..` leads to the directory that has the name.
+        /// `..` refers to the directory that has the name.
         Error DotDotInode "dotdot-inode" { inode: InodeNr, found: InodeNr, expected: InodeNr }
-            => "directory {inode}: '..' leads to {found}, expected {expected}", "set it";
+            => "directory {inode}: '..' refers to {found}, expected {expected}", "set it";
     }
     Four {
         /// Every inode in use has a name.
         Error Unattached "unattached" { inode: InodeNr, links: u32 }
             => "inode {inode}: in use without a name (i_links_count {links})",
             "put it into lost+found, or clear it";
-        /// Inodes count their names.
+        /// The link count of an inode is the number of its names.
         Error LinksCount "links-count" { inode: InodeNr, found: u32, expected: u32 }
             => "inode {inode}: i_links_count is {found}, expected {expected}", "set it";
         /// A directory with more than 65 000 links needs `dir_nlink`.
         Error DirNlink "dir-nlink" { inode: InodeNr, found: u32 }
-            => "directory {inode}: {found} links, which i_links_count cannot count without the \
+            => "directory {inode}: {found} links, more than i_links_count can hold without the \
                 feature dir_nlink",
             "set the feature";
-        /// An inode that names lead to is not marked as one for a value.
+        /// An inode with names does not have `EA_INODE_FL`.
         Error ValueFlag "value-flag" { inode: InodeNr }
-            => "inode {inode}: EA_INODE_FL is set, but names lead to it and no attribute has its \
+            => "inode {inode}: EA_INODE_FL is set, but names refer to it and no attribute has its \
                 value there",
             "clear the flag";
-        /// Inodes that hold values count their users.
+        /// Inodes that hold attribute values count the attributes that use them.
         Error ValueRefs "value-refs" { inode: InodeNr, found: u64, expected: u64 }
             => "inode {inode}: used by {expected} attributes, counts {found}", "set it";
     }
@@ -611,42 +610,42 @@ findings! {
         /// Bitmaps match their checksums.
         Error BitmapChecksum "bitmap-checksum" { group: GroupNr, why: GroupDescError }
             => "group {group}: {why}", "recompute it";
-        /// Blocks in use are marked.
+        /// Blocks in use are marked as used.
         Error BlockNotMarked "block-not-marked" { group: GroupNr, block: PhysBlock, count: u64 }
             => "group {group}: blocks {block} to +{count} are in use but marked free", "mark them";
-        /// Blocks marked are in use.
+        /// Blocks marked as used are in use.
         Error BlockNotUsed "block-not-used" { group: GroupNr, block: PhysBlock, count: u64 }
-            => "group {group}: blocks {block} to +{count} are marked but not in use", "free them";
-        /// Inodes in use are marked.
+            => "group {group}: blocks {block} to +{count} are marked used but not in use", "free them";
+        /// Inodes in use are marked as used.
         Error InodeNotMarked "inode-not-marked" { group: GroupNr, inode: InodeNr, count: u32 }
             => "group {group}: inodes {inode} to +{count} are in use but marked free", "mark them";
-        /// Inodes marked are in use.
+        /// Inodes marked as used are in use.
         Error InodeNotUsed "inode-not-used" { group: GroupNr, inode: InodeNr, count: u32 }
-            => "group {group}: inodes {inode} to +{count} are marked but not in use", "free them";
-        /// Bits behind the last block or inode are set.
+            => "group {group}: inodes {inode} to +{count} are marked used but not in use", "free them";
+        /// Bits past the last block or inode are set.
         Error BitmapPadding "bitmap-padding" { group: GroupNr, bitmap: &'static str }
-            => "group {group}: {bitmap} bitmap: bits behind its end are not set", "set them";
-        /// A group counts its free blocks.
+            => "group {group}: {bitmap} bitmap: bits past its end are not set", "set them";
+        /// The free block count of a group is right.
         Error GroupFreeBlocks "group-free-blocks" { group: GroupNr, found: u32, expected: u32 }
             => "group {group}: {found} free clusters counted, expected {expected}", "set it";
-        /// A group counts its free inodes.
+        /// The free inode count of a group is right.
         Error GroupFreeInodes "group-free-inodes" { group: GroupNr, found: u32, expected: u32 }
             => "group {group}: {found} free inodes counted, expected {expected}", "set it";
-        /// A group counts its directories.
+        /// The directory count of a group is right.
         Error GroupDirs "group-dirs" { group: GroupNr, found: u32, expected: u32 }
             => "group {group}: {found} directories counted, expected {expected}", "set it";
-        /// The superblock counts free blocks.
+        /// The free block count of the superblock is right.
         Warning FreeBlocks "free-blocks" { found: u64, expected: u64 }
             => "superblock: {found} free blocks counted, expected {expected}", "set it";
-        /// The superblock counts free inodes.
+        /// The free inode count of the superblock is right.
         Warning FreeInodes "free-inodes" { found: u32, expected: u32 }
             => "superblock: {found} free inodes counted, expected {expected}", "set it";
     }
     Six {
-        /// A quota file can be believed.
+        /// A quota file is valid.
         Error QuotaFile "quota-file" { inode: InodeNr, why: &'static str }
-            => "inode {inode} (quota): {why}", "make the file anew";
-        /// Quota files count what is used.
+            => "inode {inode} (quota): {why}", "recreate the file";
+        /// Quota files hold the usage of each identifier.
         Error QuotaUsage "quota-usage"
         { inode: InodeNr, id: u32, bytes: u64, expected_bytes: u64, inodes: u64,
           expected_inodes: u64 }
@@ -657,7 +656,7 @@ findings! {
 }
 
 impl Finding {
-    /// As an object: code, pass, severity, text, repair, and its fields.
+    /// Returns a JSON object with code, pass, severity, text, repair, and the fields.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let Invariant {

@@ -1,4 +1,4 @@
-//! **Purpose.** An inode of the table as bytes with names: nothing is copied, nothing is checked.
+//! **Purpose.** A view of an inode in its table: named fields, without copies and without checks.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use fourscore_ondisk::inode::{
 use fourscore_ondisk::{InodeGeneration, InodeNr, InodeSeed, PhysBlock, Superblock};
 use zerocopy::FromBytes;
 
-/// An inode as it lies in its table.
+/// An inode as stored in its table.
 #[derive(Clone, Copy)]
 pub(crate) struct InodeView<'a> {
     pub(crate) number: InodeNr,
@@ -20,7 +20,7 @@ pub(crate) struct InodeView<'a> {
 }
 
 impl<'a> InodeView<'a> {
-    /// Inode `number`, which fills `bytes`; `None` if they are too few.
+    /// The view of inode `number`, which fills `bytes`; `None` if they are too few.
     pub(crate) fn new(bytes: &'a [u8], number: InodeNr) -> Option<Self> {
         let (base, tail) = RawInode::ref_from_prefix(bytes).ok()?;
         Some(Self {
@@ -55,7 +55,7 @@ impl<'a> InodeView<'a> {
         self.flags().contains(flag)
     }
 
-    /// Both words, whatever the type.
+    /// `i_size`, both halves, for every type.
     pub(crate) fn size_bytes(&self) -> u64 {
         u64::from(self.base.i_size_lo.get()) | u64::from(self.base.i_size_high.get()) << 32
     }
@@ -74,6 +74,16 @@ impl<'a> InodeView<'a> {
     /// Whether `i_blocks` counts blocks of the file system, not of 512 bytes.
     pub(crate) fn counts_large_blocks(&self, sb: &Superblock) -> bool {
         self.has(InodeFlags::HUGE_FILE_FL) && sb.features().ro_compat.contains(RoCompat::HUGE_FILE)
+    }
+
+    /// `i_blocks` in units of 512 bytes.
+    pub(crate) fn sectors(&self, sb: &Superblock) -> u64 {
+        let counted = self.counted_blocks(sb);
+        if self.counts_large_blocks(sb) {
+            counted << (sb.geometry().block_size().bits() - 9)
+        } else {
+            counted
+        }
     }
 
     /// The block of attributes; 0 for none.
@@ -109,12 +119,12 @@ impl<'a> InodeView<'a> {
         }
     }
 
-    /// The most that `i_extra_isize` can be.
+    /// The largest valid `i_extra_isize`.
     pub(crate) fn most_extra(&self) -> u16 {
         u16::try_from(self.bytes.len() - GOOD_OLD_INODE_SIZE_BYTES).unwrap_or(u16::MAX)
     }
 
-    /// The fields behind the first 128 bytes, if the inode has all of them.
+    /// The fields past the first 128 bytes, if the inode has all of them.
     pub(crate) fn extra(&self) -> Option<&'a RawInodeExtra> {
         let size = usize::from(self.extra_isize()?);
         if size < size_of::<RawInodeExtra>() {
@@ -125,7 +135,7 @@ impl<'a> InodeView<'a> {
             .map(|(extra, _)| extra)
     }
 
-    /// Where attributes inside the inode would lie.
+    /// The byte range for attributes inside the inode.
     fn xattr_range(&self) -> Option<Range<usize>> {
         let start = GOOD_OLD_INODE_SIZE_BYTES + usize::from(self.extra_isize()?);
         (start + 4 < self.bytes.len()).then_some(start..self.bytes.len())
@@ -136,20 +146,20 @@ impl<'a> InodeView<'a> {
         self.bytes.get(self.xattr_range()?)
     }
 
-    /// The project it counts for.
+    /// The project identifier of its quota.
     pub(crate) fn project(&self, sb: &Superblock) -> u32 {
         let has = sb.features().ro_compat.contains(RoCompat::PROJECT);
         let extra = self.extra().filter(|_| has);
         extra.map_or(0, |extra| extra.i_projid.get())
     }
 
-    /// The seed of checksums of what belongs to it.
+    /// The checksum seed of its blocks.
     pub(crate) fn seed(&self, sb: &Superblock) -> InodeSeed {
         let generation = InodeGeneration(self.base.i_generation.get());
         sb.checksum_seed().for_inode(self.number, generation)
     }
 
-    /// Whether it was never used: not a bit is set.
+    /// Whether it was never used: all bytes are zero.
     pub(crate) fn is_blank(&self) -> bool {
         let (words, rest) = self.bytes.as_chunks::<8>();
         words.iter().all(|&word| word == [0; 8]) && rest.iter().all(|&byte| byte == 0)

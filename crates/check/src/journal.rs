@@ -1,10 +1,10 @@
-//! **Purpose.** The journal's inode and superblock: whether a log could be kept there.
+//! **Purpose.** Checks the journal's inode and superblock: whether they can hold a log.
 //!
-//! **Not here.** Replaying: [`open`](crate::open).
+//! **Not here.** The replay ([`crate::replay`]).
 //!
-//! **Model.** An inode that cannot be used is told, and where the superblock has a sound copy of it
-//! (`s_jnl_blocks`), the copy stands in for it in all passes, as in e2fsck: the log's blocks are in
-//! use, and what it holds is not lost.
+//! **Model.** An unusable inode is reported. If the superblock has a sound copy of it
+//! (`s_jnl_blocks`), the copy replaces the inode in all passes, as in e2fsck: the blocks of the log
+//! are in use, and its content is not lost.
 
 use fourscore_block::BlockDevice;
 use fourscore_journal::Log;
@@ -24,11 +24,11 @@ use crate::pass1::orphans::places_in;
 use crate::report::Findings;
 use crate::volume::Volume;
 
-/// The least that a log can have.
+/// The minimum length of a log.
 const LEAST_BLOCKS: u64 = 1024;
 
-/// Checks the journal; `given` is the device of an external one. Notes the copy of its inode, if
-/// that has to stand in for the inode.
+/// Checks the journal; `given` is the device of an external one. Sets the copy of its inode if the
+/// inode is unusable.
 pub(crate) fn check(
     volume: &mut Volume,
     given: Option<&Arc<dyn BlockDevice>>,
@@ -44,24 +44,24 @@ pub(crate) fn check(
             }
         }
         Some(JournalPlace::Device { uuid, .. }) => {
-            external(volume, uuid, (given, recovery), findings);
+            // An external journal that had to be replayed was checked then.
+            if recovery == Recovery::None {
+                external(volume, uuid, given, findings);
+            }
         }
         Some(JournalPlace::Inode(number)) => internal(volume, number, recovery, findings),
     }
 }
 
-/// Checks a journal with a device of its own. One that had to be replayed was looked at then.
+/// Checks an external journal, which need not be replayed.
 fn external(
     volume: &Volume,
     uuid: Uuid,
-    (given, recovery): (Option<&Arc<dyn BlockDevice>>, Recovery),
+    given: Option<&Arc<dyn BlockDevice>>,
     findings: &mut Findings,
 ) {
-    if recovery != Recovery::None {
-        return;
-    }
     let Some(device) = given else {
-        let why = "on another device, which is not looked at";
+        let why = "on another device, which was not given";
         findings.push(Finding::JournalElsewhere { why });
         return;
     };
@@ -79,7 +79,7 @@ fn external(
     }
 }
 
-/// Checks a journal in an inode, also as the inode was before the log was replayed.
+/// Checks an internal journal, also as its inode was before the replay.
 fn internal(volume: &mut Volume, number: InodeNr, recovery: Recovery, findings: &mut Findings) {
     let mut bytes = Vec::new();
     let read = volume.read_inode(number, &mut bytes);
@@ -90,7 +90,7 @@ fn internal(volume: &mut Volume, number: InodeNr, recovery: Recovery, findings: 
             why => why,
         },
     };
-    let before = "could not be used before the log was replayed";
+    let before = "unusable before the log was replayed";
     let Some(why) = why.or((recovery == Recovery::JournalByCopy).then_some(before)) else {
         return;
     };
@@ -106,7 +106,7 @@ fn internal(volume: &mut Volume, number: InodeNr, recovery: Recovery, findings: 
     }
 }
 
-/// What is wrong with the inode of a journal, or its map.
+/// The fault of a journal's inode or its map.
 fn map_fault(volume: &Volume, inode: &InodeView<'_>) -> Option<&'static str> {
     let is_deleted = inode.base.i_dtime.get() != 0;
     match (inode.mode(), inode.links(), inode.file_type()) {
@@ -133,7 +133,7 @@ fn map_fault(volume: &Volume, inode: &InodeView<'_>) -> Option<&'static str> {
     (end < blocks).then_some("ends before its size")
 }
 
-/// The first block of the journal of an inode whose map is sound.
+/// Reads the first block of the journal of an inode whose map is sound.
 fn first_block(volume: &Volume, inode: &InodeView<'_>, findings: &mut Findings) -> Option<Vec<u8>> {
     let places = places_in(volume, inode);
     let start = places.runs.first().map(|(_, run)| run.start)?;
@@ -146,7 +146,7 @@ fn first_block(volume: &Volume, inode: &InodeView<'_>, findings: &mut Findings) 
     Some(block)
 }
 
-/// Whether there is a journal's superblock where an inode says.
+/// Whether the first block of an inode is a journal superblock.
 fn has_log(volume: &Volume, inode: &InodeView<'_>) -> bool {
     let block = first_block(volume, inode, &mut Findings::new(0));
     let block = block.unwrap_or_default();
@@ -154,7 +154,8 @@ fn has_log(volume: &Volume, inode: &InodeView<'_>) -> bool {
     raw.is_ok_and(|(raw, _)| JournalSuperblock::try_from(raw).is_ok())
 }
 
-/// What the log's superblock says against its inode; what is wrong with itself is told at once.
+/// Compares the journal superblock with its inode, and returns the fault. A fault of the superblock
+/// itself is reported.
 fn log_fault(
     volume: &Volume,
     inode: &InodeView<'_>,

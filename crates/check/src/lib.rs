@@ -1,5 +1,5 @@
 //! **Purpose.** Checking ext2, ext3 and ext4 file systems: the passes of e2fsck as named
-//! invariants, on as many threads as are wanted, without writing a byte.
+//! invariants, on any number of threads, without writing to the device.
 //!
 //! ```no_run
 //! use fourscore_block::{DeviceOptions, open_path};
@@ -13,33 +13,35 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Not here.** Repair. Each finding says what one would do.
+//! **Not here.** Repair. Each finding says what a repair would do.
 //!
-//! **Model.** Passes run one after the other, each on all threads; within a pass threads take
-//! groups, directories or ranges of inodes in order. What they learn meets in bitmaps that are only
-//! added to. A fault never ends a pass: what cannot be followed is left out, and the rest is looked
-//! at.
+//! **Model.** Passes run one after the other, each on all threads. Within a pass, threads take
+//! groups, directories or ranges of inodes in order, and collect the results in shared bitmaps
+//! whose bits are only ever set. A fault never ends a pass: what cannot be followed is skipped, and
+//! the rest is checked.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `open` | a superblock that can be believed; the journal, replayed in memory |
-//! | `volume`, `inode` | the file system and its inodes as they lie on the device |
-//! | `walk` | following what an inode maps |
-//! | `bits`, `links`, `state` | what the passes know together |
-//! | `parallel` | work divided among threads |
+//! | `open` | finds a valid superblock |
+//! | `replay` | the state after recovery of the journal, in memory |
+//! | `volume`, `inode` | the file system and its inodes as stored on the device |
+//! | `walk` | follows the block map of an inode |
+//! | `bits`, `links`, `state` | the state that passes share |
+//! | `parallel` | divides work among threads |
 //! | `pass0`, `journal` | superblock, descriptors, copies, journal |
 //! | `pass1` | inodes |
-//! | `claims` | who shares blocks (passes 1B to 1D) |
+//! | `claims` | the owners of shared blocks (passes 1B to 1D) |
 //! | `pass2`, `pass3`, `pass4`, `pass5` | directories, their tree, links, bitmaps |
-//! | `policies` | who is encrypted how |
+//! | `policies` | the encryption policies of inodes |
 //! | `quota` | quota files |
-//! | `finding`, `report`, `text` | what is told, and how |
+//! | `finding`, `report`, `text` | findings and their text |
 //!
 //! # Invariants
-//! No byte of the image makes a check panic, loop or take memory beyond two or three bits a block,
-//! a dozen bits an inode, and what its directories and shared attributes take. What is told does
-//! not depend on threads, but for the inode that stands for those that share a broken attribute
-//! block, and for how far maps are followed that share blocks beyond measure.
+//! No byte of the image makes a check panic, loop, or take more memory than two or three bits a
+//! block, a dozen bits an inode, and what directories, shared attributes and fast commits need.
+//! Findings do not depend on the number of threads, with two exceptions: which inode is named of
+//! those that share a broken attribute block, and how far maps are followed that share too many
+//! blocks.
 #![forbid(unsafe_code)]
 
 mod bits;
@@ -58,6 +60,7 @@ mod pass4;
 mod pass5;
 mod policies;
 mod quota;
+mod replay;
 mod report;
 mod state;
 mod text;
@@ -77,15 +80,15 @@ pub use report::{Report, Tally};
 use report::Findings;
 use state::State;
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// How many threads to use; by default one.
     pub threads: NonZeroUsize,
-    /// How many findings are kept of each code; by default 1000. All are counted.
+    /// The most findings that are kept of each code; by default 1000. All are counted.
     pub most_of_a_code: u64,
-    /// The device of an external journal; by default none. It is only read, and not at all where
-    /// the file system has its journal inside.
+    /// The device of an external journal; by default none. It is only read, and is
+    /// ignored if the journal is internal.
     pub journal: Option<Arc<dyn BlockDevice>>,
 }
 
@@ -99,10 +102,10 @@ impl Default for CheckOptions {
     }
 }
 
-/// Why nothing could be checked.
+/// Why a check could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// There is no superblock that could be used.
+    /// There is no usable superblock.
     #[error("{0}")]
     Refused(SuperblockRejected),
     /// The superblock cannot be read.
@@ -110,12 +113,12 @@ pub enum CheckError {
     Io(io::Error),
 }
 
-/// Checks the file system on `device`. If its journal must be replayed, what recovery would give is
+/// Checks the file system on `device`. If its journal must be replayed, the state after recovery is
 /// checked, and a note says so.
 ///
 /// # Errors
-/// Only if there is nothing to check: no superblock, or features that are not known. Everything
-/// else, blocks that cannot be read included, is a finding.
+/// There is no superblock, or it has unknown features. Everything else is a finding, also blocks
+/// that cannot be read.
 pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Report, CheckError> {
     let threads = options.threads;
     let mut findings = Findings::new(options.most_of_a_code);
@@ -124,8 +127,14 @@ pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Rep
     let opened = open::open(device, journal, &mut findings)?;
     let mut volume = pass0::load(opened.device, opened.sb, &mut findings);
     journal::check(&mut volume, journal, opened.recovery, &mut findings);
+    let orphans = match opened.fast_commits {
+        Some(replayed) => {
+            volume.changes = replayed.changes;
+            replayed.orphans
+        }
+        None => pass1::orphans::collect(&volume, &mut findings),
+    };
     let volume = volume;
-    let orphans = pass1::orphans::collect(&volume, &mut findings);
     let state = State::new(&volume, orphans);
     pass0::check(&volume, &state, &mut findings);
     let scanned = pass1::run(&volume, &state, threads, &mut findings, &mut tally);

@@ -1,10 +1,10 @@
-//! **Purpose.** A count for each inode, in two bits where it is 0 or 1.
+//! **Purpose.** A concurrent counter for each inode, which takes two bits while it is 0 or 1.
 //!
-//! **Model.** Nearly all inodes have one name: a bit says "at least one", another "more", and how
-//! many more is in a map. So memory follows the inodes with several names, directories above all.
+//! **Model.** Nearly all inodes have one name: one bit stands for "at least one", another for
+//! "more", and a map holds how many more. So memory follows the inodes with several names, mostly
+//! directories.
 //!
-//! **Locking.** The maps are divided into shards by inode, each with a lock that is held for one
-//! step.
+//! **Locking.** The map is sharded by inode. The lock of a shard is held for one access.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::Mutex;
@@ -67,7 +67,7 @@ impl LinkCounts {
     }
 
     fn shard(&self, inode: InodeNr) -> &Mutex<HashMap<u32, u32>> {
-        // Neighbours in the table come from one thread: they go to different shards.
+        // One thread counts neighbours in the table: they fall into different shards.
         &self.shards[inode.0 as usize % SHARDS]
     }
 }

@@ -1,17 +1,14 @@
-//! **Purpose.** From a device to the file system that is checked: a superblock that can be
-//! believed, and the journal replayed in memory.
+//! **Purpose.** Opens the file system that is checked: finds a valid superblock, and has the
+//! journal replayed in memory.
 //!
-//! **Model.** A dirty journal is recovered into an overlay, as every reader does it; what is
-//! checked is what recovery would give. Fast commits are carried out by a mount of a copy in
-//! memory, which keeps only the blocks that change. If the journal cannot be recovered, or is on a
-//! device that was not given, that is a finding and what is in place is checked. If the primary
-//! superblock cannot be believed, backups are tried where mke2fs puts the first one for each block
-//! size; so they are if it says wrongly where descriptors are.
+//! **Model.** If the journal is dirty, the state after recovery is checked ([`replay`]). If it
+//! cannot be recovered, or is on a device that was not given, that is a finding, and the blocks in
+//! place are checked. If the primary superblock is invalid or gives a wrong place of the
+//! descriptors, backups are tried where mke2fs puts the first one for each block size.
 //!
 //! **Crash safety.** Nothing is written to the device.
 
-use fourscore::{FoundBy, Fs, MountOptions, OpenOptions};
-use fourscore_block::{BlockDevice, RamDevice};
+use fourscore_block::BlockDevice;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::superblock::{
     JournalPlace, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, SuperblockError,
@@ -22,33 +19,35 @@ use fourscore_sync::Arc;
 
 use crate::CheckError;
 use crate::finding::Finding;
+use crate::replay::{self, FastCommitted, FoundBy};
 use crate::report::Findings;
 use crate::text;
 
-/// What is checked.
+/// The file system to check.
 pub(crate) struct Opened {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) sb: Superblock,
-    /// Whether a mount would have recovered something first, so that hints of the superblock are
-    /// those of another moment.
+    /// Whether a mount would recover first, so that hints of the superblock are out of date.
     pub(crate) recovery: Recovery,
+    /// What fast commits change beside the device, if there are any.
+    pub(crate) fast_commits: Option<FastCommitted>,
 }
 
-/// What a mount would do first.
+/// What a mount would recover first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovery {
     /// Nothing.
     None,
     /// Replay the journal.
     Journal,
-    /// The same, but only the copy of its inode leads to the log.
+    /// The same, but the log was found by the copy of its inode.
     JournalByCopy,
 }
 
 /// Opens the file system on `device`.
 ///
 /// # Errors
-/// `NotExt` where there is no superblock, `Refused` for features that are not known, `Io`.
+/// `Refused` where there is no superblock or it has unknown features; `Io`.
 pub(crate) fn open(
     device: Arc<dyn BlockDevice>,
     journal: Option<&Arc<dyn BlockDevice>>,
@@ -65,12 +64,13 @@ pub(crate) fn open(
             device,
             sb,
             recovery: Recovery::None,
+            fast_commits: None,
         });
     }
     Ok(recovered(device, sb, journal, findings))
 }
 
-/// The file system as its journal leaves it.
+/// The file system as recovery of its journal leaves it; in place where there is none.
 fn recovered(
     device: Arc<dyn BlockDevice>,
     sb: Superblock,
@@ -81,75 +81,55 @@ fn recovered(
         device,
         sb,
         recovery: Recovery::Journal,
+        fast_commits: None,
     };
-    let (inode, journal) = match (sb.journal(), journal) {
+    let inode = match (sb.journal(), journal) {
         (Some(JournalPlace::Device { uuid, .. }), None) => {
             let uuid = uuid.to_string();
             findings.push(Finding::JournalNotGiven { uuid });
             return in_place(device, sb);
         }
-        (Some(JournalPlace::Device { .. }), journal) => (InodeNr::JOURNAL, journal),
-        (Some(JournalPlace::Inode(inode)), _) => (inode, None),
-        (None, _) => (InodeNr::JOURNAL, None),
+        (Some(JournalPlace::Inode(inode)), _) => inode,
+        _ => InodeNr::JOURNAL,
     };
-    let options = match journal {
-        Some(journal) => OpenOptions::new().journal_device(Arc::clone(journal)),
-        None => OpenOptions::new(),
-    };
-    let fs = match Fs::open(Arc::clone(&device), &options) {
-        Ok(fs) => fs,
-        Err(error) => {
-            let why = error.to_string();
+    let replayed = replay::replay(&device, &sb, journal, findings).and_then(|replayed| {
+        let sb = primary(&*replayed.device).map_err(|error| error.to_string())?;
+        Ok((replayed, sb))
+    });
+    let (replayed, sb) = match replayed {
+        Ok(replayed) => replayed,
+        Err(why) => {
             findings.push(Finding::JournalUnreadable { why });
             return in_place(device, sb);
         }
     };
-    if let Some(damage) = fs.journal_damage() {
-        let why = damage.to_string();
+    if let Some(why) = replayed.damage {
         findings.push(Finding::JournalTail { why });
     }
-    if !fs.has_fast_commits() {
-        findings.push(Finding::JournalReplayed { inode });
-        return Opened {
-            device: Arc::clone(fs.device()),
-            sb: fs.superblock().clone(),
-            recovery: match fs.journal_found_by() {
-                FoundBy::Inode => Recovery::Journal,
-                FoundBy::Copy => Recovery::JournalByCopy,
-            },
-        };
-    }
-    drop(fs);
-    let in_memory = |device: &Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
-        Arc::new(RamDevice::over(Arc::clone(device)))
-    };
-    let copy = in_memory(&device);
-    let options = match journal {
-        Some(journal) => OpenOptions::new().journal_device(in_memory(journal)),
-        None => OpenOptions::new(),
-    };
-    let options = MountOptions::new().open(options);
-    let mounted = Fs::mount(Arc::clone(&copy), &options).and_then(Fs::unmount);
-    let replayed = mounted
-        .map_err(|error| error.to_string())
-        .and_then(|()| primary(&*copy).map_err(|error| error.to_string()));
-    match replayed {
-        Ok(sb) => {
-            findings.push(Finding::FastCommitsReplayed { inode });
-            in_place(copy, sb)
-        }
-        Err(why) => {
-            findings.push(Finding::JournalUnreadable { why });
-            in_place(device, sb)
-        }
+    findings.push(match replayed.fast_commits {
+        Some(_) => Finding::FastCommitsReplayed { inode },
+        None => Finding::JournalReplayed { inode },
+    });
+    Opened {
+        device: replayed.device,
+        sb,
+        recovery: match replayed.found_by {
+            FoundBy::Inode => Recovery::Journal,
+            FoundBy::Copy => Recovery::JournalByCopy,
+        },
+        fast_commits: replayed.fast_commits,
     }
 }
 
-fn primary(device: &dyn BlockDevice) -> Result<Superblock, CheckError> {
+/// The primary superblock of `device`.
+///
+/// # Errors
+/// `Refused` or `Io`.
+pub(crate) fn primary(device: &dyn BlockDevice) -> Result<Superblock, CheckError> {
     read_superblock(device, SUPERBLOCK_OFFSET_BYTES)?.map_err(CheckError::Refused)
 }
 
-/// The primary superblock, or the first backup that can be believed.
+/// The primary superblock, or the first valid backup.
 fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Superblock, CheckError> {
     let (primary, why) = match read_superblock(device, SUPERBLOCK_OFFSET_BYTES)? {
         Ok(sb) => match descriptors_fault(&sb) {
@@ -158,7 +138,7 @@ fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Super
         },
         Err(why) => (None, why),
     };
-    // What is sound but unknown is no fault: a backup would say the same.
+    // A valid superblock with unknown features is no fault: a backup would have them too.
     if matches!(
         why,
         SuperblockRejected::JournalDevice | SuperblockRejected::Unsupported(_)
@@ -180,21 +160,21 @@ fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Super
     primary.ok_or(CheckError::Refused(why))
 }
 
-/// What is wrong with a field that says where descriptors are. Where it can be read nonetheless,
-/// a backup is more likely to be right.
+/// The fault of a field that gives the place of the descriptors. A backup is then more likely to be
+/// right, even if the field can be used.
 fn descriptors_fault(sb: &Superblock) -> Option<SuperblockError> {
     let is_one = |fault: &&SuperblockError| matches!(fault, SuperblockError::FirstMetaBg { .. });
     sb.faults().iter().find(is_one).cloned()
 }
 
-/// Where the first backup is in a file system with groups of full size.
+/// The place of the first backup in a file system with groups of full size.
 fn first_backup(log: u32) -> Option<(PhysBlock, BlockSize)> {
     let size = BlockSize::from_log(log)?;
     let first_data_block = u64::from(log == 0);
     Some((PhysBlock(first_data_block + size.bytes() as u64 * 8), size))
 }
 
-/// The superblock at a byte of the device. What lies beyond its end is not one.
+/// Reads the superblock at `offset` in bytes. Past the end of the device there is none.
 pub(crate) fn read_superblock(
     device: &dyn BlockDevice,
     offset: u64,

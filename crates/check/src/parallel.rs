@@ -1,4 +1,4 @@
-//! **Purpose.** Work divided among threads: each takes the next piece when it is done with one.
+//! **Purpose.** Divides work among threads: each takes the next piece when it has finished one.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use fourscore_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fourscore_sync::thread;
 
-/// Pieces of a range of numbers, in order, each handed out once.
+/// Pieces of a range of numbers, handed out in order, each once.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     next: AtomicU64,
@@ -32,7 +32,7 @@ impl Pieces {
     }
 }
 
-/// Runs `work` on so many threads, this one among them, and gathers what they return.
+/// Runs `work` on `threads` threads, including the calling one, and collects the results.
 pub(crate) fn on_threads<W: Send>(threads: NonZeroUsize, work: impl Fn() -> W + Sync) -> Vec<W> {
     thread::scope(|scope| {
         let others: Vec<_> = (1..threads.get()).map(|_| scope.spawn(&work)).collect();

@@ -1,8 +1,8 @@
-//! **Purpose.** Pass 0: the superblock against itself, the descriptors, the fixed metadata they
-//! place, and the copies of both.
+//! **Purpose.** Pass 0: the superblock, the group descriptors, the fixed metadata that they place,
+//! and the backups of both.
 //!
-//! **Not here.** What makes a superblock unusable: `Superblock` refuses it, and
-//! [`open`](crate::open) looks for a backup. The journal: `journal`.
+//! **Not here.** Faults that make a superblock unusable: `Superblock` rejects it, and
+//! [`open`](crate::open) looks for a backup. The journal ([`crate::journal`]).
 
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
@@ -15,12 +15,13 @@ use fourscore_sync::Arc;
 
 use crate::finding::Finding;
 use crate::open::read_superblock;
+use crate::replay::Changes;
 use crate::report::Findings;
 use crate::state::State;
 use crate::text;
 use crate::volume::{Group, Volume};
 
-/// Reads all descriptors.
+/// Reads and checks all descriptors.
 pub(crate) fn load(
     device: Arc<dyn BlockDevice>,
     sb: Superblock,
@@ -32,6 +33,7 @@ pub(crate) fn load(
         sb,
         groups: Vec::new(),
         journal_copy: None,
+        changes: Changes::default(),
     };
     let mut block = vec![0; volume.block_bytes()];
     let mut loaded = None;
@@ -40,7 +42,7 @@ pub(crate) fn load(
             break;
         };
         if loaded != Some(place.block) {
-            read_or_tell(&volume, place.block, &mut block, findings);
+            read_or_report(&volume, place.block, &mut block, findings);
             loaded = Some(place.block);
         }
         let bytes = block.get(place.offset_bytes..).unwrap_or(&[]);
@@ -56,8 +58,8 @@ pub(crate) fn load(
     volume
 }
 
-/// Reads a block; where that fails it counts as zeroes, and the fault is told.
-fn read_or_tell(volume: &Volume, block: PhysBlock, buf: &mut [u8], findings: &mut Findings) {
+/// Reads a block. If that fails, reports it and fills `buf` with zeroes.
+fn read_or_report(volume: &Volume, block: PhysBlock, buf: &mut [u8], findings: &mut Findings) {
     if let Err(error) = volume.read(block, buf) {
         buf.fill(0);
         let why = error.to_string();
@@ -93,8 +95,8 @@ fn check_descriptor(volume: &Volume, nr: GroupNr, desc: &GroupDesc, findings: &m
     }
 }
 
-/// Checks the superblock's fields that make it no worse to read, and takes the blocks of fixed
-/// metadata as used.
+/// Checks the fields of the superblock that readers do not depend on, and claims the blocks of
+/// fixed metadata.
 pub(crate) fn check(volume: &Volume, state: &State, findings: &mut Findings) {
     check_superblock(volume, findings);
     mark_metadata(volume, state, findings);
@@ -135,7 +137,7 @@ fn check_superblock(volume: &Volume, findings: &mut Findings) {
     }
 }
 
-/// Features of which one needs or excludes another, though a reader gets on with both.
+/// Checks features of which one needs or excludes another, although readers can cope.
 fn check_features(volume: &Volume, findings: &mut Findings) {
     let checksums = volume.ro_compat(RoCompat::METADATA_CSUM);
     let rules = [
@@ -168,7 +170,7 @@ fn check_features(volume: &Volume, findings: &mut Findings) {
     }
 }
 
-/// The sizes of extra fields that new inodes get.
+/// Checks the sizes of extra fields for new inodes.
 fn check_extra_isizes(volume: &Volume, findings: &mut Findings) {
     let inode_bytes = volume.geometry().inode_size_bytes();
     let Some(most) = inode_bytes.checked_sub(GOOD_OLD_INODE_SIZE_BYTES) else {
@@ -188,15 +190,15 @@ fn check_extra_isizes(volume: &Volume, findings: &mut Findings) {
     }
 }
 
-/// Takes superblocks, descriptors, bitmaps and inode tables as used; what lies on another is told.
+/// Claims superblocks, descriptors, bitmaps and inode tables, and reports those that overlap.
 fn mark_metadata(volume: &Volume, state: &State, findings: &mut Findings) {
     let geometry = volume.geometry();
-    let mut take = |group: GroupNr, field: &'static str, start: PhysBlock, count: u32| {
-        let mut told = false;
+    let mut claim = |group: GroupNr, field: &'static str, start: PhysBlock, count: u32| {
+        let mut is_reported = false;
         let run = start.0..start.0 + u64::from(count);
-        state.metadata.insert_run(run.clone(), |again| {
-            if !std::mem::replace(&mut told, true) {
-                let block = PhysBlock(again.start);
+        state.metadata.insert_run(run.clone(), |overlap| {
+            if !std::mem::replace(&mut is_reported, true) {
+                let block = PhysBlock(overlap.start);
                 findings.push(Finding::MetadataOverlap {
                     group,
                     field,
@@ -213,7 +215,7 @@ fn mark_metadata(volume: &Volume, state: &State, findings: &mut Findings) {
     for group in (0..geometry.groups()).map(GroupNr) {
         let start = geometry.group_first_block(group);
         let count = geometry.base_meta_blocks(group);
-        take(group, "the superblock or its descriptors", start, count);
+        claim(group, "the superblock or its descriptors", start, count);
     }
     let table_blocks = geometry.inode_table_blocks();
     for (nr, group) in (0..).map(GroupNr).zip(&volume.groups) {
@@ -224,7 +226,7 @@ fn mark_metadata(volume: &Volume, state: &State, findings: &mut Findings) {
         ];
         for (field, start, count) in places {
             if let Some(start) = start {
-                take(nr, field, start, count);
+                claim(nr, field, start, count);
             }
         }
     }
@@ -237,13 +239,13 @@ fn check_mmp(volume: &Volume, state: &State, findings: &mut Findings) {
     let cluster = volume.cluster(block);
     state.found.insert_run(cluster..cluster + 1, |_| {});
     let mut bytes = vec![0; volume.block_bytes()];
-    read_or_tell(volume, block, &mut bytes, findings);
+    read_or_report(volume, block, &mut bytes, findings);
     if let Err(why) = MmpBlock::parse(&bytes, &volume.sb) {
         findings.push(Finding::Mmp { block, why });
     }
 }
 
-/// The copies of the superblock, and of the descriptors behind the first copy.
+/// Checks the backups of the superblock, and of the descriptors that follow the first sound backup.
 fn check_backups(volume: &Volume, findings: &mut Findings) {
     let geometry = volume.geometry();
     let size = geometry.block_size();
@@ -264,7 +266,7 @@ fn check_backups(volume: &Volume, findings: &mut Findings) {
     }
 }
 
-/// In what a copy differs that nothing but making or resizing the file system changes.
+/// The first difference of a backup in a field that only mkfs and resizing change.
 fn difference(sb: &Superblock, copy: &Superblock, group: GroupNr) -> Option<&'static str> {
     let (own, other) = (sb.raw(), copy.raw());
     let pairs = [
@@ -272,7 +274,7 @@ fn difference(sb: &Superblock, copy: &Superblock, group: GroupNr) -> Option<&'st
         (own.s_uuid == other.s_uuid, "another UUID"),
         (
             copy.block_group_nr().0 == group.0 || group.0 > u32::from(u16::MAX),
-            "says that it is of another group",
+            "its s_block_group_nr is that of another group",
         ),
     ];
     pairs
@@ -300,7 +302,7 @@ fn check_backup_descriptors(volume: &Volume, group: GroupNr, findings: &mut Find
         };
         let place = PhysBlock(first + place.0.saturating_sub(primary));
         if loaded != Some(place) {
-            read_or_tell(volume, place, &mut block, findings);
+            read_or_report(volume, place, &mut block, findings);
             loaded = Some(place);
         }
         let bytes = block.get(offset_bytes..).unwrap_or(&[]);

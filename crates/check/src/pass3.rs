@@ -1,4 +1,5 @@
-//! **Purpose.** Pass 3: every directory is below the root, and its `..` leads to where its name is.
+//! **Purpose.** Pass 3: every directory is below the root, and its `..` refers to the directory
+//! that has its name.
 
 use fourscore_ondisk::InodeNr;
 
@@ -7,13 +8,13 @@ use crate::pass2::Tree;
 use crate::report::Findings;
 use crate::state::State;
 
-/// What is known of the way up from a directory.
+/// The state of the path from a directory up to the root.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Path {
     Unknown,
-    /// Part of the way that is being followed.
+    /// Part of the path that is being followed.
     Open,
-    /// It ends: at the root, or at a directory that was told to be lost.
+    /// It ends at the root, or at a directory that was reported as lost.
     Ends,
 }
 
@@ -24,7 +25,7 @@ pub(crate) fn run(state: &State, tree: &Tree, findings: &mut Findings) {
         findings.push(Finding::NoRoot { inode: root });
     }
     let parents: Vec<InodeNr> = tree.nodes().map(|node| node.parent).collect();
-    let mut ways = vec![Way::Unknown; parents.len()];
+    let mut paths = vec![Path::Unknown; parents.len()];
     for (rank, node) in tree.nodes().enumerate() {
         let inode = node.inode;
         let expected = if inode == root { root } else { node.parent };
@@ -35,7 +36,7 @@ pub(crate) fn run(state: &State, tree: &Tree, findings: &mut Findings) {
             }
             continue;
         }
-        // Where there is no `..` at all, pass 2 has said so.
+        // Pass 2 reports a missing `..`.
         let found = node.dotdot;
         if found != expected && found.0 != 0 {
             findings.push(Finding::DotDotInode {
@@ -44,36 +45,35 @@ pub(crate) fn run(state: &State, tree: &Tree, findings: &mut Findings) {
                 expected,
             });
         }
-        if goes_in_a_circle(rank, tree, &parents, &mut ways) {
+        if is_in_new_cycle(rank, tree, &parents, &mut paths) {
             let parent = node.parent;
             findings.push(Finding::DirLoop { inode, parent });
         }
     }
 }
 
-/// Follows the way up from a directory; whether it comes back to where it was. Each circle is found
-/// once.
-fn goes_in_a_circle(rank: usize, tree: &Tree, parents: &[InodeNr], ways: &mut [Way]) -> bool {
-    let mut path = Vec::new();
+/// Follows the parents of a directory; returns whether they form a cycle. Each cycle is found once.
+fn is_in_new_cycle(rank: usize, tree: &Tree, parents: &[InodeNr], paths: &mut [Path]) -> bool {
+    let mut followed = Vec::new();
     let mut at = Some(rank);
-    let mut circle = false;
+    let mut is_cycle = false;
     while let Some(rank) = at {
-        match ways.get(rank) {
-            Some(Way::Unknown) => {
-                ways[rank] = Way::Open;
-                path.push(rank);
+        match paths.get(rank) {
+            Some(Path::Unknown) => {
+                paths[rank] = Path::Open;
+                followed.push(rank);
             }
-            Some(Way::Open) => {
-                circle = true;
+            Some(Path::Open) => {
+                is_cycle = true;
                 break;
             }
-            Some(Way::Ends) | None => break,
+            Some(Path::Ends) | None => break,
         }
         let parent = parents.get(rank).copied().unwrap_or_default();
         at = tree.rank(parent).filter(|_| parent != InodeNr::ROOT);
     }
-    for rank in path {
-        ways[rank] = Way::Ends;
+    for rank in followed {
+        paths[rank] = Path::Ends;
     }
-    circle
+    is_cycle
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** Pass 4: every inode in use has a name, and counts its names.
+//! **Purpose.** Pass 4: every inode in use has a name, and its link count is right.
 
 use std::num::NonZeroUsize;
 
@@ -14,12 +14,12 @@ use crate::report::Findings;
 use crate::state::State;
 use crate::volume::Volume;
 
-/// Inodes looked at at once by a thread: words of the bitmaps are not divided.
+/// The number of inodes that a thread takes at once: whole words of the bitmaps.
 const AT_ONCE: u64 = 1 << 16;
-/// The most links that are counted; a directory with more counts 1, which needs `dir_nlink`.
+/// The largest link count. A directory with more links has the count 1, which needs `dir_nlink`.
 const LINK_MAX: u32 = 65_000;
 
-/// Holds what inodes count against what names say.
+/// Compares link counts with names.
 pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, findings: &mut Findings) {
     let pieces = Pieces::new(u64::from(volume.geometry().inodes()) + 1, AT_ONCE);
     let limit = findings.limit();
@@ -43,7 +43,7 @@ pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, finding
     }
 }
 
-/// Whether an inode is not one that the file system keeps for itself.
+/// Whether names may refer to an inode: it is not hidden.
 fn may_have_name(volume: &Volume, inode: InodeNr) -> bool {
     let sb = &volume.sb;
     let hidden = [sb.quota_inodes().project, sb.orphan_file_inode()];
@@ -63,7 +63,7 @@ fn check(
     if state.value_inodes.contains(nr) {
         let users = state.value_users.get(inode);
         if users > 0 {
-            check_value(volume, (inode, users), bytes, findings);
+            check_value(volume, inode, users, bytes, findings);
             return;
         }
         if names > 0 {
@@ -89,7 +89,7 @@ fn check(
     if links == names {
         return;
     }
-    // A directory that had too many links to count keeps 1 when it has less.
+    // A directory that once had too many links to count keeps the count 1.
     let may_have_had_more = is_directory && links == 1;
     if !may_have_had_more || !has_flag(volume, inode, InodeFlags::INDEX_FL, bytes) {
         findings.push(Finding::LinksCount {
@@ -100,10 +100,11 @@ fn check(
     }
 }
 
-/// An inode that holds a value counts the attributes that have it.
+/// Checks the count of users of an inode that holds an attribute value.
 fn check_value(
     volume: &Volume,
-    (inode, users): (InodeNr, u32),
+    inode: InodeNr,
+    users: u32,
     bytes: &mut Vec<u8>,
     findings: &mut Findings,
 ) {
@@ -113,7 +114,7 @@ fn check_value(
         return;
     };
     let fields = EaInode::of(view.base);
-    // What Lustre wrote has one user, and says which instead of how many.
+    // An inode written by Lustre has one user, and names it instead of a count.
     let is_lustre = fields.lustre_parent.0 != 0 && fields.refs == 0;
     if fields.refs != expected && !is_lustre {
         findings.push(Finding::ValueRefs {

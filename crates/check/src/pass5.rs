@@ -1,7 +1,7 @@
-//! **Purpose.** Pass 5: bitmaps and counts of what is free, against what is in use.
+//! **Purpose.** Pass 5: compares bitmaps and free counts with the blocks and inodes in use.
 //!
-//! **Model.** Bitmaps are compared word by word with the bits of pass 1; a group whose bitmap was
-//! never written counts as if it had the one that the kernel would make for it.
+//! **Model.** Bitmaps are compared word by word with the bits of pass 1. A group whose bitmap was
+//! never written is compared with the bitmap that the kernel would make.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -17,17 +17,17 @@ use crate::report::{Findings, Tally};
 use crate::state::State;
 use crate::volume::{Group, Volume};
 
-/// Groups taken at once by a thread: their bitmaps lie side by side.
+/// The number of groups that a thread takes at once: their bitmaps are adjacent.
 const AT_ONCE: u64 = 16;
 
-/// What is free, summed over groups.
+/// Free clusters and inodes, summed over groups.
 #[derive(Clone, Copy, Debug, Default)]
 struct Free {
     clusters: u64,
     inodes: u64,
 }
 
-/// Compares all groups, then the superblock's sums.
+/// Checks all groups, then the sums of the superblock.
 pub(crate) fn run(
     volume: &Volume,
     state: &State,
@@ -61,7 +61,7 @@ pub(crate) fn run(
     }
     let ratio = volume.geometry().blocks_per_cluster_log();
     tally.blocks = volume.clusters().saturating_sub(free.clusters) << ratio;
-    // The kernel brings these sums up to date when it unmounts; before, they mean nothing.
+    // The kernel updates these sums at unmount; before, they mean nothing.
     if recovery == Recovery::None {
         check_sums(volume, free, findings);
     }
@@ -88,12 +88,12 @@ struct Checker<'a> {
     bitmap: Vec<u8>,
 }
 
-/// Runs of bits in which a bitmap and the truth differ.
+/// Runs of bits in which a bitmap differs from the clusters or inodes in use.
 #[derive(Default)]
 struct Differences {
-    /// In use, marked free.
+    /// In use, but marked free.
     not_marked: Vec<Range<u32>>,
-    /// Marked, not in use.
+    /// Marked used, but not in use.
     not_used: Vec<Range<u32>>,
 }
 
@@ -120,12 +120,12 @@ impl Checker<'_> {
         let uninit =
             volume.has_group_checksums() && group.desc.flags().contains(GroupFlags::BLOCK_UNINIT);
         if uninit {
-            self.uninit_bitmap(nr, group);
+            uninit_block_bitmap(volume, nr, group, &mut self.bitmap);
         } else if !self.read(nr, group.block_bitmap, Which::Blocks, group) {
             return;
         }
         let differences = compare(&self.bitmap, &self.state.found, first, clusters);
-        self.tell(&differences, |marked, run| {
+        self.report(&differences, |marked, run| {
             let block = volume.cluster_start(first + u64::from(run.start));
             let end = volume.cluster_start(first + u64::from(run.end));
             let (group, count) = (nr, end.0 - block.0);
@@ -155,45 +155,12 @@ impl Checker<'_> {
         }
     }
 
-    /// Tells of each run in which a bitmap is wrong, with what it says there.
-    fn tell(&mut self, wrong: &Differences, finding: impl Fn(Marked, &Range<u32>) -> Finding) {
+    /// Reports each run in which a bitmap is wrong.
+    fn report(&mut self, wrong: &Differences, finding: impl Fn(Marked, &Range<u32>) -> Finding) {
         let free = wrong.not_marked.iter().map(|run| (Marked::Free, run));
         let used = wrong.not_used.iter().map(|run| (Marked::Used, run));
         for (marked, run) in free.chain(used) {
             self.findings.push(finding(marked, run));
-        }
-    }
-
-    /// The bitmap that the kernel would make: the group's own fixed metadata.
-    fn uninit_bitmap(&mut self, nr: GroupNr, group: &Group) {
-        let (volume, geometry) = (self.volume, self.volume.geometry());
-        self.bitmap.fill(0);
-        let first = volume.cluster(geometry.group_first_block(nr));
-        let blocks = geometry.group_blocks(nr);
-        let base = blocks.start.0..blocks.start.0 + u64::from(geometry.base_meta_blocks(nr));
-        let table_blocks = u64::from(geometry.inode_table_blocks());
-        let place = |start: Option<PhysBlock>, count: u64| {
-            let start = start.map_or(0, |start| start.0);
-            start..start + count
-        };
-        let own = [
-            base,
-            place(group.block_bitmap, 1),
-            place(group.inode_bitmap, 1),
-            place(group.inode_table, table_blocks),
-        ];
-        for run in own {
-            let (start, end) = (run.start.max(blocks.start.0), run.end.min(blocks.end.0));
-            if start >= end {
-                continue;
-            }
-            let bits = volume.cluster(PhysBlock(start))..=volume.cluster(PhysBlock(end - 1));
-            for bit in bits {
-                let bit = usize::try_from(bit - first).unwrap_or(usize::MAX);
-                if let Some(byte) = self.bitmap.get_mut(bit / 8) {
-                    *byte |= 1 << (bit % 8);
-                }
-            }
         }
     }
 
@@ -216,7 +183,7 @@ impl Checker<'_> {
             return;
         }
         let differences = compare(&self.bitmap, &self.state.used, first.0.into(), count);
-        self.tell(&differences, |marked, run| {
+        self.report(&differences, |marked, run| {
             let inode = InodeNr(first.0 + run.start);
             let (group, count) = (nr, run.end - run.start);
             match marked {
@@ -257,9 +224,9 @@ impl Checker<'_> {
         }
     }
 
-    /// Reads a bitmap and holds it against its checksum; `false` if there is none to compare.
+    /// Reads a bitmap and checks its checksum; `false` if it cannot be read.
     fn read(&mut self, nr: GroupNr, place: Option<PhysBlock>, which: Which, group: &Group) -> bool {
-        // A place that cannot be was told by pass 0.
+        // Pass 0 reports an invalid place.
         let Some(block) = place else {
             return false;
         };
@@ -295,27 +262,61 @@ impl Checker<'_> {
     }
 }
 
-/// What a bitmap says of a run.
+/// Makes the block bitmap of a group with `BLOCK_UNINIT`: its own fixed metadata is in use. Bits
+/// past the end of the group are not set.
+pub(crate) fn uninit_block_bitmap(volume: &Volume, nr: GroupNr, group: &Group, bitmap: &mut [u8]) {
+    let geometry = volume.geometry();
+    bitmap.fill(0);
+    let first = volume.cluster(geometry.group_first_block(nr));
+    let blocks = geometry.group_blocks(nr);
+    let base = blocks.start.0..blocks.start.0 + u64::from(geometry.base_meta_blocks(nr));
+    let table_blocks = u64::from(geometry.inode_table_blocks());
+    let place = |start: Option<PhysBlock>, count: u64| {
+        let start = start.map_or(0, |start| start.0);
+        start..start + count
+    };
+    let own = [
+        base,
+        place(group.block_bitmap, 1),
+        place(group.inode_bitmap, 1),
+        place(group.inode_table, table_blocks),
+    ];
+    for run in own {
+        let (start, end) = (run.start.max(blocks.start.0), run.end.min(blocks.end.0));
+        if start >= end {
+            continue;
+        }
+        let bits = volume.cluster(PhysBlock(start))..=volume.cluster(PhysBlock(end - 1));
+        for bit in bits {
+            let bit = usize::try_from(bit - first).unwrap_or(usize::MAX);
+            if let Some(byte) = bitmap.get_mut(bit / 8) {
+                *byte |= 1 << (bit % 8);
+            }
+        }
+    }
+}
+
+/// How a bitmap marks a run.
 #[derive(Clone, Copy)]
 enum Marked {
     Free,
     Used,
 }
 
-/// Which bitmap of a group.
+/// One of the two bitmaps of a group.
 #[derive(Clone, Copy)]
 enum Which {
     Blocks,
     Inodes,
 }
 
-/// Compares the first `count` bits of a bitmap with those of `truth` from `first` on.
-fn compare(bitmap: &[u8], truth: &Bits, first: u64, count: u32) -> Differences {
+/// Compares the first `count` bits of a bitmap with those of `in_use` from `first` on.
+fn compare(bitmap: &[u8], in_use: &Bits, first: u64, count: u32) -> Differences {
     let mut differences = Differences::default();
     let words = bitmap.chunks_exact(8).take(count.div_ceil(64) as usize);
     for (at, word) in (0_u32..).step_by(64).zip(words) {
         let marked = u64::from_le_bytes(word.try_into().unwrap_or([0; 8]));
-        let used = truth.bits_at(first + u64::from(at));
+        let used = in_use.bits_at(first + u64::from(at));
         let left = count - at;
         let mask = if left < 64 { (1 << left) - 1 } else { u64::MAX };
         if (marked ^ used) & mask != 0 {
@@ -346,16 +347,16 @@ mod tests {
 
     #[test]
     fn differences_are_runs_across_words() {
-        let truth = Bits::new(1000);
-        truth.insert_run(100..230, |_| {});
+        let in_use = Bits::new(1000);
+        in_use.insert_run(100..230, |_| {});
         let mut bitmap = vec![0; 32];
         // Bits 0 to 129 stand for 100 to 229.
         bitmap[..8].fill(u8::MAX);
         bitmap[20] = 1;
-        let found = compare(&bitmap, &truth, 100, 200);
+        let found = compare(&bitmap, &in_use, 100, 200);
         assert_eq!(found.not_marked, [64..130]);
         assert_eq!(found.not_used, [160..161]);
-        let none = compare(&bitmap, &truth, 100, 64);
+        let none = compare(&bitmap, &in_use, 100, 64);
         assert!(none.not_marked.is_empty() && none.not_used.is_empty());
     }
 }

@@ -1,12 +1,12 @@
-//! **Purpose.** Which inode is encrypted under which policy, so that a directory and what is in it
-//! can be compared.
+//! **Purpose.** The encryption policy of each inode, so that a directory can be compared with the
+//! inodes in it.
 //!
 //! **Model.** A policy is an encryption context without its nonce, which is each file's own. Each
-//! policy has a number. Pass 1 sees inodes in order, and neighbours mostly share a policy, so what
-//! is kept are runs of inodes with the same number.
+//! policy gets a number. Pass 1 scans inodes in order, and neighbours mostly share a policy, so
+//! runs of inodes with the same number are kept.
 //!
-//! **Locking.** The numbers are behind one lock, which a thread takes only for a policy that
-//! differs from the one it saw last.
+//! **Locking.** One lock guards the numbers. A thread takes it only for a policy that differs from
+//! that of the previous inode.
 
 use std::collections::HashMap;
 
@@ -17,13 +17,13 @@ use fourscore_sync::Mutex;
 const NONCE_BYTES: usize = 16;
 /// The longest policy: version 2.
 const MOST_BYTES: usize = 24;
-/// The latest version that has a meaning.
+/// The latest version that is defined.
 const LAST_VERSION: u8 = 2;
 
-/// The bytes of a policy, filled up with zeroes; the first is its version.
+/// The bytes of a policy, padded with zeroes; the first is its version.
 type Policy = [u8; MOST_BYTES];
 
-/// The number of a policy. Two files are encrypted alike if theirs are the same.
+/// The number of a policy. Two files have the same policy if their numbers are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyId(u32);
 
@@ -33,14 +33,14 @@ pub(crate) struct PolicyIds {
     ids: Mutex<HashMap<Policy, PolicyId>>,
 }
 
-/// What one thread found.
+/// The policies of the inodes that one thread scanned.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyRuns {
     runs: Vec<Run>,
     last: Option<(Policy, PolicyId)>,
 }
 
-/// Inodes of one policy, with none of another between them.
+/// Inodes of one policy, without one of another policy between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: InodeNr,
@@ -49,7 +49,7 @@ struct Run {
 }
 
 impl PolicyRuns {
-    /// Notes the context of an inode. Versions that nobody knows yet count as one policy.
+    /// Adds the context of an inode. Undefined versions count as one policy.
     pub(crate) fn add(&mut self, inode: InodeNr, context: &[u8], ids: &PolicyIds) {
         let mut policy = Policy::default();
         let version = context.first().copied().unwrap_or(0);
@@ -76,14 +76,14 @@ impl PolicyRuns {
         }
     }
 
-    /// All that threads found.
+    /// The policies of all threads.
     pub(crate) fn gather(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut runs: Vec<Run> = parts.into_iter().flat_map(|part| part.runs).collect();
         runs.sort_unstable_by_key(|run| run.first);
         Self { runs, last: None }
     }
 
-    /// The policy of an inode, when all were gathered.
+    /// The policy of an inode; valid after [`gather`](Self::gather).
     pub(crate) fn of(&self, inode: InodeNr) -> Option<PolicyId> {
         let end = self.runs.partition_point(|run| run.first <= inode);
         let run = self.runs.get(end.checked_sub(1)?)?;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_to_come_are_one_policy() {
+    fn undefined_versions_are_one_policy() {
         let ids = PolicyIds::default();
         let mut runs = PolicyRuns::default();
         runs.add(InodeNr(12), &[3; 50], &ids);

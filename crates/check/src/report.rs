@@ -1,8 +1,8 @@
-//! **Purpose.** What was found, gathered by all threads and told in one order.
+//! **Purpose.** Collects the findings of all threads, and reports them in a fixed order.
 //!
-//! **Invariants.** Memory is bounded: of each code at most a given number of findings is kept, the
-//! rest is counted. Which are kept does not depend on threads: each keeps its first in the order of
-//! the objects, so the first of all are among them.
+//! **Invariants.** Memory is bounded: at most a given number of findings of each code is kept, the
+//! others are counted. Which are kept does not depend on the number of threads: each thread works
+//! in the order of objects and keeps its first findings, so the first of all are among them.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// None yet; at most `limit` are kept of each code.
+    /// No findings; at most `limit` of each code are kept.
     pub(crate) fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -25,7 +25,7 @@ impl Findings {
         }
     }
 
-    /// How many are kept of each code.
+    /// The most findings that are kept of each code.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
@@ -38,7 +38,7 @@ impl Findings {
         }
     }
 
-    /// Adds those of another thread.
+    /// Adds the findings of another thread.
     pub(crate) fn merge(&mut self, other: Self) {
         self.kept.extend(other.kept);
         for (code, count) in other.counts {
@@ -47,7 +47,7 @@ impl Findings {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     findings: Vec<Finding>,
@@ -55,7 +55,7 @@ pub struct Report {
     tally: Tally,
 }
 
-/// What was looked at.
+/// Counts of the objects that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Inodes in use.
@@ -86,9 +86,9 @@ impl Report {
             })
             .collect();
         keyed.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut told: BTreeMap<&'static str, u64> = BTreeMap::new();
+        let mut kept_of_code: BTreeMap<&'static str, u64> = BTreeMap::new();
         keyed.retain(|((_, code, ..), _)| {
-            let count = told.entry(code).or_default();
+            let count = kept_of_code.entry(code).or_default();
             *count += 1;
             *count <= limit
         });
@@ -100,19 +100,19 @@ impl Report {
         }
     }
 
-    /// The findings, by pass and by what they are about; of each code as many as were asked for.
+    /// The findings by pass and object; of each code at most the number that the options give.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// How often each invariant is broken, by its code.
+    /// The number of violations of each invariant, by code.
     #[must_use]
     pub fn counts(&self) -> &BTreeMap<&'static str, u64> {
         &self.counts
     }
 
-    /// What was looked at.
+    /// Counts of the objects that were checked.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
@@ -135,7 +135,7 @@ impl Report {
         passes.into_iter()
     }
 
-    /// The heaviest weight there is.
+    /// The highest severity found.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         let broken = |row: &&crate::Invariant| self.counts.contains_key(row.code);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_all_are_kept_whoever_found_them() {
+    fn the_first_findings_of_all_threads_are_kept() {
         let mut all = Findings::new(2);
         for thread in [[5, 9, 11], [1, 6, 7]] {
             let mut findings = Findings::new(2);

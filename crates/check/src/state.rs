@@ -1,8 +1,8 @@
-//! **Purpose.** What the passes know together: who is in use, what is claimed, who is linked.
+//! **Purpose.** The state that passes share: inodes in use, claimed blocks, counted links.
 //!
-//! **Invariants.** A pass only adds; the next one begins when all threads of it have ended. Memory
-//! is one or two bits a block, a dozen bits an inode, and what directories, inodes with several
-//! names and shared attribute blocks add.
+//! **Invariants.** A pass only adds. The next pass begins when all threads of the previous one have
+//! ended. Memory is one or two bits a block and a dozen bits an inode; directories, inodes with
+//! several names and shared attribute blocks add to it.
 
 use fourscore_ondisk::quota::QuotaUsage;
 use fourscore_ondisk::{InodeNr, InodeSeed, PhysBlock};
@@ -16,50 +16,50 @@ use crate::volume::Volume;
 
 const SHARDS: usize = 64;
 
-/// The state.
+/// The shared state.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Clusters that belong to somebody.
+    /// Clusters in use.
     pub(crate) found: Bits,
-    /// Clusters that belong to several; made when there is one.
+    /// Clusters that were claimed more than once; allocated with the first of them.
     pub(crate) shared: OnceLock<Bits>,
     /// Blocks of fixed metadata.
     pub(crate) metadata: Bits,
-    /// Inodes in use, and what they are.
+    /// Inodes in use, and those of each type.
     pub(crate) used: Bits,
     pub(crate) directories: Bits,
     pub(crate) regular: Bits,
     pub(crate) symlinks: Bits,
-    /// Inodes whose type or fields make no sense.
+    /// Inodes with an invalid type or invalid fields.
     pub(crate) bad: Bits,
     pub(crate) encrypted: Bits,
-    /// How.
+    /// The encryption policies.
     pub(crate) policies: PolicyIds,
-    /// Inodes that hold values of attributes.
+    /// Inodes that hold attribute values.
     pub(crate) value_inodes: Bits,
-    /// What `i_links_count` says.
+    /// `i_links_count`.
     pub(crate) links: LinkCounts,
-    /// What names say.
+    /// The number of names.
     pub(crate) names: LinkCounts,
-    /// How many attributes have their value in an inode.
+    /// The number of attributes that have their value in the inode.
     pub(crate) value_users: LinkCounts,
     pub(crate) xattr_blocks: [Mutex<HashMap<PhysBlock, XattrBlock>>; SHARDS],
-    /// Inodes that the next mount deletes or cuts off.
+    /// Inodes that the next mount deletes or truncates.
     pub(crate) orphans: HashSet<InodeNr>,
 }
 
-/// An attribute block, and who uses it.
+/// An attribute block and its users.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct XattrBlock {
-    /// What it says; `None` if it cannot be believed.
+    /// `h_refcount`; `None` if the block is invalid.
     pub(crate) refcount: Option<u32>,
     /// Inodes that name it.
     pub(crate) users: u64,
-    /// What its values in inodes of their own cost each user.
+    /// What each user is charged for values in other inodes.
     pub(crate) values: Charge,
 }
 
-/// What a user is charged for beyond what he maps.
+/// What an inode is charged beyond the blocks that it maps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Charge {
     pub(crate) clusters: u64,
@@ -90,13 +90,13 @@ impl State {
         }
     }
 
-    /// The map that an attribute block is in.
+    /// The shard of an attribute block.
     pub(crate) fn xattr_shard(&self, block: PhysBlock) -> &Mutex<HashMap<PhysBlock, XattrBlock>> {
         let shard = usize::try_from(block.0 % SHARDS as u64).unwrap_or(0);
         &self.xattr_blocks[shard]
     }
 
-    /// Takes clusters as somebody's. Those that were taken before are noted as shared.
+    /// Marks clusters as in use. Those that were in use before are marked as shared.
     pub(crate) fn claim(&self, clusters: std::ops::Range<u64>) {
         self.found.insert_run(clusters, |again| {
             let shared = self.shared.get_or_init(|| Bits::new(self.found.len()));
@@ -111,7 +111,7 @@ pub(crate) struct Directory {
     pub(crate) inode: InodeNr,
     pub(crate) seed: InodeSeed,
     pub(crate) form: DirectoryForm,
-    /// Which of the runs of its list are its own.
+    /// Its first run in the list of runs.
     pub(crate) first_run: u32,
     pub(crate) runs: u32,
     /// One past its last block.
@@ -151,7 +151,7 @@ impl Directories {
     }
 }
 
-/// What pass 1 hands on beside the state.
+/// The result of pass 1 beside the shared state.
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
     pub(crate) directories: Vec<Directories>,

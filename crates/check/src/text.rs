@@ -1,10 +1,9 @@
-//! **Purpose.** Text that fits into one line of a report: bytes of names, and what is wrong with a
-//! superblock.
+//! **Purpose.** Text for one line of a report: bytes of names, and errors of a superblock.
 
 use std::fmt::Display;
 
-/// The bytes, with everything that is not visible ASCII as `\ooo`.
-pub(crate) fn shown(bytes: &[u8]) -> String {
+/// Returns the bytes as text, with everything that is not visible ASCII as `\ooo`.
+pub(crate) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {
         if byte.is_ascii_graphic() && byte != b'\\' {
@@ -16,7 +15,7 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
     text
 }
 
-/// What an error says of a superblock, for a sentence that begins with "superblock: " itself.
+/// Returns the text of an error without the prefix "superblock: ", which the finding adds.
 pub(crate) fn of_superblock(error: &impl Display) -> String {
     let text = error.to_string();
     match text.strip_prefix("superblock: ") {
@@ -28,7 +27,7 @@ pub(crate) fn of_superblock(error: &impl Display) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_is_not_visible_is_told_in_octal() {
-        assert_eq!(super::shown(b"a\nb\\\xff"), r"a\012b\134\377");
+    fn invisible_bytes_are_escaped_in_octal() {
+        assert_eq!(super::escaped(b"a\nb\\\xff"), r"a\012b\134\377");
     }
 }

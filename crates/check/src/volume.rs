@@ -1,19 +1,21 @@
-//! **Purpose.** The file system under check: its device, its superblock, and its descriptors with
-//! a note which of them can be followed.
+//! **Purpose.** The file system under check: its device, its superblock, and its group descriptors
+//! with the places in them that are valid.
 
 use std::io;
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
+use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::xattr::EaInodes;
 use fourscore_ondisk::{
-    BlockCount, ChecksumSeed, Geometry, GroupDesc, GroupNr, GroupOffset, InodeNr, PhysBlock,
-    Superblock,
+    BlockCount, ChecksumSeed, Geometry, GroupDesc, GroupNr, GroupOffset, InodeNr, InodeSeed,
+    PhysBlock, Superblock,
 };
 use fourscore_sync::Arc;
 
 use crate::inode::InodeView;
+use crate::replay::Changes;
 
 /// The file system.
 #[derive(Debug)]
@@ -21,12 +23,13 @@ pub(crate) struct Volume {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) sb: Superblock,
     pub(crate) groups: Vec<Group>,
-    /// The copy of the journal's inode in the superblock, where it stands in for the inode, which
-    /// cannot be used.
+    /// The copy of the journal's inode in the superblock, if it replaces an unusable inode.
     pub(crate) journal_copy: Option<(InodeNr, Vec<u8>)>,
+    /// What fast commits change beside the device.
+    pub(crate) changes: Changes,
 }
 
-/// A group as its descriptor tells it. A place that cannot be is `None`: nothing is read there.
+/// A group as its descriptor gives it. An invalid place is `None`: nothing is read there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     pub(crate) desc: GroupDesc,
@@ -36,7 +39,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The group of a descriptor, with those of its places that lie inside the file system.
+    /// The group of a descriptor, with the places that lie inside the file system.
     pub(crate) fn new(desc: GroupDesc, geometry: &Geometry) -> Self {
         let inside = |start: PhysBlock, count: u32| {
             let sound = start.0 > 0 && geometry.contains(start, BlockCount(count.into()));
@@ -81,13 +84,13 @@ impl Volume {
         self.ro_compat(RoCompat::GDT_CSUM) || self.sb.has_metadata_csum()
     }
 
-    /// The blocks that may belong to somebody.
+    /// The blocks that inodes may map.
     pub(crate) fn physical(&self) -> Range<PhysBlock> {
         let geometry = self.geometry();
         PhysBlock(geometry.first_data_block().0.max(1))..PhysBlock(geometry.blocks().0)
     }
 
-    /// The inodes that may hold values of attributes.
+    /// The inodes that may hold attribute values.
     pub(crate) fn ea_inodes(&self) -> EaInodes {
         if !self.incompat(Incompat::EA_INODE) {
             return EaInodes::Absent;
@@ -98,7 +101,22 @@ impl Volume {
         }
     }
 
-    /// The seed of blocks that belong to the file system as a whole, where blocks have checksums.
+    /// The format of the blocks of a directory whose inode has this seed.
+    pub(crate) fn dir_format(&self, names: NameForm, seed: InodeSeed) -> DirFormat {
+        let has_types = self.incompat(Incompat::FILETYPE);
+        DirFormat {
+            names,
+            type_byte: if has_types {
+                TypeByte::Present
+            } else {
+                TypeByte::Absent
+            },
+            inodes_count: InodeNr(self.geometry().inodes()),
+            seed: self.sb.has_metadata_csum().then_some(seed),
+        }
+    }
+
+    /// The checksum seed of blocks of the file system as a whole, if blocks have checksums.
     pub(crate) fn seed(&self) -> Option<ChecksumSeed> {
         let has = self.sb.has_metadata_csum();
         has.then(|| self.sb.checksum_seed())
@@ -129,8 +147,8 @@ impl Volume {
         self.device.read_at(buf, offset)
     }
 
-    /// Reads a run of blocks that fill `buf`; where that fails, each of them alone. Those that
-    /// cannot be read are zeroes then, and `failed` is told.
+    /// Reads a run of blocks that fill `buf`. If that fails, reads them one by one, fills those
+    /// that cannot be read with zeroes and passes them to `failed`.
     pub(crate) fn read_run(
         &self,
         start: PhysBlock,
@@ -149,7 +167,7 @@ impl Volume {
         }
     }
 
-    /// How many inodes of a group are worth reading: those in front of what was never used.
+    /// The number of inodes of a group before the part of its table that was never used.
     pub(crate) fn inodes_to_read(&self, group: &Group) -> u32 {
         use fourscore_ondisk::group::GroupFlags;
         let all = self.geometry().inodes_per_group();
@@ -162,14 +180,14 @@ impl Volume {
         all.saturating_sub(group.desc.itable_unused())
     }
 
-    /// Whether the copy of the journal's inode stands in for `inode`.
+    /// Whether the copy of the journal's inode replaces `inode`.
     pub(crate) fn is_copy_of_journal(&self, inode: InodeNr) -> bool {
         let copy = self.journal_copy.as_ref();
         copy.is_some_and(|(number, _)| *number == inode)
     }
 
-    /// The inode itself, or the copy of the journal's inode that stands in for it.
-    pub(crate) fn stand_in_for<'a>(&'a self, inode: InodeView<'a>) -> InodeView<'a> {
+    /// The inode itself, or the copy of the journal's inode that replaces it.
+    pub(crate) fn or_journal_copy<'a>(&'a self, inode: InodeView<'a>) -> InodeView<'a> {
         let copy = self.journal_copy.as_ref();
         copy.filter(|(number, _)| *number == inode.number)
             .and_then(|(number, bytes)| InodeView::new(bytes, *number))

@@ -1,25 +1,26 @@
-//! **Purpose.** The checker and `e2fsck -fn` say the same of damaged images: whether there are
-//! faults at all, and in which pass the first one is.
+//! **Purpose.** The checker and `e2fsck -fn` agree on damaged images: whether there are faults, and
+//! in which pass the first one is.
 //!
-//! **Model.** Images of several configurations are damaged by seeds, one fault at a time; both are
-//! asked; the damage is undone. Where they differ on purpose, the table of docs/CHECK.md says so,
-//! and why: what is not in it is a fault of the checker.
+//! **Model.** Seeds damage images of several configurations, one fault at a time. Both checkers
+//! run, and the damage is undone. The table of docs/CHECK.md lists intended differences with the
+//! reason; any other difference is a fault of the checker.
 //!
-//! `FOURSCORE_CHECK_SEEDS=600` asks for more seeds, `FOURSCORE_CHECK_FIRST=1000` for others.
+//! `FOURSCORE_CHECK_SEEDS=600` runs more seeds, `FOURSCORE_CHECK_FIRST=1000` other ones.
+
+mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use fourscore_block::{DeviceOptions, open_path};
-use fourscore_check::{CheckOptions, Finding, Report, check};
-use fourscore_sync::Arc;
+use fourscore_check::{Finding, Report};
 use fourscore_testkit::damage::{Damage, Patient};
 use fourscore_testkit::oracle::{Fsck, e2fsck};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{matrix, require};
+
+use common::{opened, report_on};
 
 /// The configurations that are damaged: each form of every structure is in one of them.
 const CONFIGS: [&str; 14] = [
@@ -45,17 +46,12 @@ fn number(variable: &str, default: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What the checker says; `None` if it found nothing to check.
+/// The checker's report; `None` if it cannot begin.
 fn ours(image: &Path) -> Result<Option<Report>> {
-    let device = open_path(image, DeviceOptions::default())?;
-    let options = CheckOptions {
-        threads: NonZeroUsize::new(2).unwrap_or(NonZeroUsize::MIN),
-        ..CheckOptions::default()
-    };
-    Ok(check(Arc::new(device), &options).ok())
+    Ok(report_on(opened(image)?, 2).ok())
 }
 
-/// The passes in which e2fsck asked something, by its headings.
+/// The passes in which e2fsck asked a question, by its headings.
 fn passes(fsck: &Fsck) -> Vec<u8> {
     let mut passes = Vec::new();
     let mut pass = 0;

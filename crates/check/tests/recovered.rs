@@ -1,19 +1,17 @@
-//! **Purpose.** A dirty journal is checked as recovery would leave it: whole transactions, fast
-//! commits, and inodes that wait to be deleted, in the list and in the file of orphans.
+//! **Purpose.** A file system with a dirty journal is checked as recovery would leave it: complete
+//! transactions, fast commits, and orphans of the list and of the orphan file.
 //!
-//! **Model.** The kernel's file system dies under load. `e2fsck -n` does not replay, so it is asked
-//! about a copy that it has replayed before (`-E journal_only`), or, where it cannot do that (fast
-//! commits of newer kernels, the orphan file), that the kernel has recovered.
+//! **Model.** The kernel's file system crashes under load. `e2fsck -n` does not replay, so it
+//! checks a copy that it has replayed before (`-E journal_only`), or, where it cannot do that (fast
+//! commits of newer kernels, the orphan file), one that the kernel has recovered.
+
+mod common;
 
 use std::fs::{self, File};
-use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use anyhow::{Context, Result};
-use fourscore_block::{DeviceOptions, open_path};
-use fourscore_check::{CheckOptions, Finding, Report, check};
-use fourscore_sync::Arc;
+use fourscore_check::Finding;
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Crashed, Death, JOURNALS, Journal};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
@@ -21,20 +19,9 @@ use fourscore_testkit::oracle::{debugfs_write, e2fsck, e2fsck_repair};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require};
 
-fn report(image: &Path) -> Result<Report> {
-    let device = open_path(image, DeviceOptions::default())?;
-    let options = CheckOptions {
-        threads: NonZeroUsize::new(2).unwrap_or(NonZeroUsize::MIN),
-        ..CheckOptions::default()
-    };
-    Ok(check(Arc::new(device), &options)?)
-}
+use common::{count, report, texts};
 
-fn count(report: &Report, code: &str) -> u64 {
-    report.counts().get(code).copied().unwrap_or(0)
-}
-
-/// A copy with its journal replayed, by e2fsck if it can.
+/// A copy with its journal replayed, by e2fsck if `by_e2fsck`, else by the kernel.
 fn replayed(crashed: &Crashed, by_e2fsck: bool) -> Result<Image> {
     if !by_e2fsck {
         return crashed.recovered();
@@ -51,8 +38,8 @@ fn e2fsck_replays(journal: &Journal) -> bool {
 
 fn compare(journal: &Journal, death: Death, seed: u64) -> Result<()> {
     let crashed = journal.crashed(death, Seed(seed))?;
-    let ours = report(crashed.image.path())?;
-    let texts: Vec<String> = ours.findings().iter().map(ToString::to_string).collect();
+    let ours = report(crashed.image.path(), 2)?;
+    let texts = texts(&ours);
     let notes = count(&ours, "journal-replayed") + count(&ours, "fast-commits-replayed");
     assert_eq!(notes, 1, "{texts:#?}");
     let replayed = replayed(&crashed, e2fsck_replays(journal))?;
@@ -69,8 +56,8 @@ fn compare(journal: &Journal, death: Death, seed: u64) -> Result<()> {
         "{name}: {texts:#?}\n{}",
         theirs.output
     );
-    // The same names are there; of the inodes the orphans are gone.
-    let after = report(replayed.path())?;
+    // The names are the same; the orphans are gone.
+    let after = report(replayed.path(), 2)?;
     let orphans = count(&ours, "orphan");
     assert_eq!(ours.tally().entries, after.tally().entries, "{texts:#?}");
     let (most, least) = (
@@ -98,7 +85,7 @@ fn journals_are_checked_as_recovery_leaves_them() {
     }
 }
 
-/// An image with a fault that no mount meets: a file counts too many blocks.
+/// An image with a fault that a mount does not notice: a wrong i_blocks.
 fn with_fault(features: &str) -> Image {
     let source = fourscore_testkit::scratch::folder().expect("a folder");
     for nr in 0..8 {
@@ -111,8 +98,8 @@ fn with_fault(features: &str) -> Image {
     image
 }
 
-/// Makes files and a directory, removes the latter and two of the files while they are open, and
-/// stops the file system: their inodes.
+/// Makes files and a directory, removes the directory and two of the files while they are open, and
+/// stops the file system. Returns the inodes of the removed ones.
 fn die_with_orphans(image: &Image) -> Vec<u64> {
     use std::os::unix::fs::MetadataExt;
     let mount = KernelMount::new(image.path(), Access::ReadWrite, "").expect("a mount");
@@ -155,7 +142,7 @@ fn orphans_of_the_list_and_of_the_file_are_no_faults() {
     for record in ["^orphan_file", "orphan_file", "inline_data"] {
         let image = with_fault(record);
         let mut expected = die_with_orphans(&image);
-        let ours = report(image.path()).expect("a file system");
+        let ours = report(image.path(), 2).expect("a file system");
         let mut orphans = Vec::new();
         let mut others = Vec::new();
         for finding in ours.findings() {
@@ -167,14 +154,14 @@ fn orphans_of_the_list_and_of_the_file_are_no_faults() {
         }
         expected.sort_unstable();
         assert_eq!(orphans, expected, "{record}");
-        // The fault from before is there, and nothing else.
+        // The earlier fault is found, and nothing else.
         assert_eq!(others, ["inode-blocks"], "{record}");
 
-        // Both find just that one when the orphans are gone.
+        // Both find only that fault when the orphans are gone.
         KernelMount::new(image.path(), Access::ReadWrite, "")
             .and_then(KernelMount::unmount)
             .expect("the kernel recovers it");
-        let ours = report(image.path()).expect("a file system");
+        let ours = report(image.path(), 2).expect("a file system");
         let codes: Vec<_> = ours.counts().keys().copied().collect();
         assert_eq!(codes, ["inode-blocks"], "{record}");
         let theirs = e2fsck(image.path()).expect("e2fsck runs");
@@ -203,7 +190,7 @@ fn fast_commits_are_replayed() {
     }
     mount.shut_down(Log::Lost).expect("a kernel");
     mount.unmount().expect("nobody is there");
-    let ours = report(image.path()).expect("a file system");
+    let ours = report(image.path(), 2).expect("a file system");
     let codes: Vec<_> = ours.counts().keys().copied().collect();
     assert_eq!(codes, ["fast-commits-replayed"]);
     // `.` and `..` of the root and of lost+found, its name, and the files.

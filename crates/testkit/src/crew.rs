@@ -1,14 +1,13 @@
-//! **Purpose.** Pieces of work on all cores, one after the other by their numbers, under a watch.
+//! **Purpose.** A worker pool with a watchdog: numbered pieces of work on all cores.
 //!
-//! **Model.** Each thread takes the next number as long as its piece is wanted, and does that piece
-//! as a whole or not at all; so what was done is told by the first number that was not begun, and
-//! by the sum of what the pieces were. Work whose threads wait for each other never ends, and
-//! neither does a loop that goes round in circles: the caller's thread keeps watch over how long
-//! each part of a piece takes, and reports one that is overdue. Its threads cannot be stopped and
-//! stay behind.
+//! **Model.** Each worker takes the next number while more pieces are needed, and finishes every
+//! piece that it takes. So the first number that was not taken, and the sum of the results,
+//! describe the progress. A deadlock or an endless loop never ends: the calling thread measures the
+//! time of each part of a piece and reports an overdue one. Its threads cannot be stopped and are
+//! left running.
 //!
-//! **Locking.** One lock for who does what, one for what is being done since when; neither is held
-//! while anything is done, nor while the other is taken.
+//! **Locking.** One lock guards the progress, another one the parts that are running and their
+//! start times. Neither is held during work or while the other is taken.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -17,66 +16,65 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, anyhow};
 use fourscore_sync::{Arc, Condvar, Mutex, thread};
 
-/// How often the watch looks for what is overdue.
+/// The interval at which the watchdog looks for overdue parts.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a crew does.
+/// The work of a pool.
 pub trait Work: Send + Sync + 'static {
-    /// What the watch is told of: a piece, or a part of one.
+    /// What the watchdog measures: a piece, or a part of one.
     type Part: Copy + Send;
-    /// What was done, in one piece or in many.
+    /// The result of one piece, or the sum of several.
     type Done: Default + AddAssign + Send;
-    /// What ends the work early.
+    /// A result that ends the work early.
     type Finding: Send;
 
-    /// Whether the piece with this number is not wanted any more, nor any behind it, when so much
-    /// is done.
+    /// Whether neither the piece with this number nor any later one is needed, given what is done.
     fn is_enough(&self, number: u64, done: &Self::Done) -> bool;
 
     /// Does a piece.
     ///
     /// # Errors
-    /// What was found; no piece is begun after that.
+    /// A finding; no piece is begun after it.
     fn piece(
         &self,
         number: u64,
         watch: &Watch<'_, Self::Part>,
     ) -> Result<Self::Done, Self::Finding>;
 
-    /// What is found if a part does not end, which is the error.
+    /// Makes a finding of a part that does not end; `error` says so.
     fn overdue(&self, part: Self::Part, error: Error) -> Self::Finding;
 }
 
-/// Those who do it.
+/// A worker pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Crew {
     /// The number of the first piece.
     pub first: u64,
-    /// How many threads work.
+    /// The number of threads.
     pub threads: usize,
-    /// How long a part may take.
+    /// The longest time for a part.
     pub patience: Duration,
 }
 
-/// Who is told what a thread does.
+/// The watchdog's view of one thread.
 pub struct Watch<'s, P> {
     begun: &'s Mutex<BTreeMap<u64, (P, Instant)>>,
     number: u64,
 }
 
 impl<P> Watch<'_, P> {
-    /// A part begins, and the one before it has ended.
+    /// Starts a part, and ends the previous one.
     pub fn begins(&self, part: P) {
         let mut begun = self.begun.lock();
         begun.insert(self.number, (part, Instant::now()));
     }
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared<W: Work> {
     work: W,
     progress: Mutex<Progress<W>>,
-    /// By the number of the piece: the part that is being done, and since when.
+    /// The running part of each piece, with its start time.
     begun: Mutex<BTreeMap<u64, (W::Part, Instant)>>,
     /// A thread has ended.
     ended: Condvar,
@@ -87,16 +85,17 @@ struct Progress<W: Work> {
     done: W::Done,
     finding: Option<W::Finding>,
     is_over: bool,
-    /// How many threads have not ended.
+    /// The number of threads that have not ended.
     at_work: usize,
     has_panicked: bool,
 }
 
 impl Crew {
-    /// Works until it is enough; gives the first number that was not begun, and what was done.
+    /// Works until [`Work::is_enough`]. Returns the first number that was not taken, and the sum of
+    /// the results.
     ///
     /// # Errors
-    /// The first thing that was found.
+    /// The first finding.
     ///
     /// # Panics
     /// If one of the threads does.
@@ -153,14 +152,14 @@ impl<W: Work> Shared<W> {
         Some(number)
     }
 
-    /// Waits until all threads have ended, or something was found or takes too long.
+    /// Waits until all threads have ended, there is a finding, or a part takes too long.
     fn watch(&self, patience: Duration) -> Result<(u64, W::Done), W::Finding> {
         loop {
             let mut progress = self.progress.lock();
             if let Some(finding) = progress.finding.take() {
                 return Err(finding);
             }
-            assert!(!progress.has_panicked, "a thread of the crew has panicked");
+            assert!(!progress.has_panicked, "a worker has panicked");
             if progress.at_work == 0 {
                 return Ok((progress.next, std::mem::take(&mut progress.done)));
             }
@@ -168,13 +167,13 @@ impl<W: Work> Shared<W> {
             drop(progress);
             if let Some(part) = self.overdue(patience) {
                 self.progress.lock().is_over = true;
-                let error = anyhow!("no end after {patience:?}: somebody waits for ever");
+                let error = anyhow!("no end after {patience:?}: a deadlock or an endless loop");
                 return Err(self.work.overdue(part, error));
             }
         }
     }
 
-    /// A part that does not end.
+    /// An overdue part.
     fn overdue(&self, patience: Duration) -> Option<W::Part> {
         let begun = self.begun.lock();
         let mut parts = begun.values();
@@ -184,7 +183,7 @@ impl<W: Work> Shared<W> {
     }
 }
 
-/// Notes when dropped that a thread has ended, in whichever way.
+/// Notes on drop that a thread has ended, also by a panic.
 struct Ended<'s, W: Work>(&'s Shared<W>);
 
 impl<W: Work> Drop for Ended<'_, W> {
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_says_when_it_is_enough() {
+    fn the_results_decide_when_it_is_enough() {
         let (next, Numbers(done)) = crew(0, LONG).run(Ten::default()).ok().unwrap();
         // Of two threads one may have begun another piece before the eighth was done.
         assert!(
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_and_what_does_not_end_is_told() {
+    fn findings_and_overdue_parts_are_reported() {
         let bad = Ten {
             bad: Some(5),
             ..Ten::default()
@@ -284,7 +283,7 @@ mod tests {
         let found = crew(9, Duration::from_millis(50)).run(endless);
         assert_eq!(
             found.err().unwrap(),
-            "9: no end after 50ms: somebody waits for ever"
+            "9: no end after 50ms: a deadlock or an endless loop"
         );
     }
 }

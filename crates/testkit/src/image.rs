@@ -1,7 +1,7 @@
 //! **Purpose.** Image files made by mke2fs.
 //!
-//! **Model.** Identity is fixed: the same builder makes the same UUID and hash seed, so that a
-//! failure can be looked at again. Images are sparse files in a [`scratch`] folder.
+//! **Model.** All images have the same UUID and hash seed, so that a failure can be reproduced.
+//! Images are sparse files in a [`scratch`] folder.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ impl MiB {
     }
 }
 
-/// An image file that is removed with its value.
+/// An image file, removed on drop.
 #[derive(Debug)]
 pub struct Image {
     folder: TempDir,
@@ -35,7 +35,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Describes an image of a size.
+    /// A builder for an image of a size.
     #[must_use]
     pub fn builder(size: MiB) -> ImageBuilder {
         ImageBuilder {
@@ -46,7 +46,7 @@ impl Image {
         }
     }
 
-    /// A file of zeroes that nobody has formatted.
+    /// An unformatted file of zeroes.
     ///
     /// # Errors
     /// If it cannot be made.
@@ -63,7 +63,7 @@ impl Image {
         &self.path
     }
 
-    /// A folder that lives as long as the image, for what belongs to it.
+    /// A folder that is removed with the image, for files that belong to it.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -90,7 +90,7 @@ impl Image {
     }
 }
 
-/// What an image is to be like; everything that is not said is mke2fs's choice.
+/// The options of an image. mke2fs chooses those that are not set.
 #[derive(Clone, Debug)]
 pub struct ImageBuilder {
     size: MiB,
@@ -159,7 +159,7 @@ impl ImageBuilder {
     /// Runs mke2fs.
     ///
     /// # Errors
-    /// If mke2fs is missing or refuses; the error carries what it said.
+    /// If mke2fs is missing or fails; the error contains its output.
     pub fn make(&self) -> Result<Image> {
         let image = Image::blank(self.size)?;
         let mut extended = vec![format!("hash_seed={UUID}"), "nodiscard".to_owned()];
@@ -173,7 +173,7 @@ impl ImageBuilder {
         }
         command.arg(image.path());
         let output = tools::output_of(&mut command)?;
-        // Some refusals are only words: mke2fs exits with 0 after "invalid option ignored".
+        // mke2fs exits with 0 after "invalid option ignored".
         let words = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() || words.contains("ignored") {
             bail!("{}", tools::describe(&command, &output));
@@ -199,7 +199,7 @@ mod tests {
     use crate::tools::Need;
 
     #[test]
-    fn an_image_is_what_was_asked_for() {
+    fn an_image_has_the_requested_options() {
         require!(Need::Program("mke2fs"), Need::Program("dumpe2fs"));
         let image = Image::builder(MiB(16))
             .kind("ext4")
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_an_error_with_the_words_of_mke2fs() {
+    fn a_failure_contains_the_output_of_mke2fs() {
         require!(Need::Program("mke2fs"));
         let error = Image::builder(MiB(16))
             .features(&["no_such_feature"])

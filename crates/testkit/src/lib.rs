@@ -1,27 +1,27 @@
 //! **Purpose.** Images, oracles and generators for the tests of all crates.
 //!
-//! What fourscore reads must be what other people's programs wrote, and what it says must be what
-//! they say: mke2fs makes the images, the kernel or debugfs fills them, and the kernel, e2fsck,
-//! debugfs and dumpe2fs are the oracles.
+//! Independent programs write the images that fourscore reads, and judge those that it writes:
+//! mke2fs makes images, the kernel or debugfs fills them, and the kernel, e2fsck, debugfs and
+//! dumpe2fs are the oracles.
 //!
 //! **Not here.** Devices that record or fail (crate `block`), the measuring runner (crate `lab`).
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | [`tools`] | programs and privileges a test needs; skipping loudly, failing on CI |
-//! | [`scratch`] | folders that disappear, in memory where the machine has room |
+//! | [`scratch`] | temporary folders, in memory where there is enough |
 //! | [`image`] | image files, made by mke2fs |
-//! | [`mount`] | mounts of the kernel, undone on drop |
-//! | [`loop_device`] | block devices that are image files |
+//! | [`mount`] | kernel mounts, unmounted on drop |
+//! | [`loop_device`] | loop devices over image files |
 //! | [`oracle`] | e2fsck, debugfs, dumpe2fs |
-//! | [`matrix`] | the named configurations that everything is tested on |
+//! | [`matrix`] | the named configurations that tests run on |
 //! | [`populate`] | a tree with one of everything ext4 can store |
-//! | [`damage`] | damaged images, by a mutator that knows the structures |
-//! | [`crew`] | work on all cores, under a watch |
-//! | [`programs`] | what the programs of the harness have in common |
-//! | [`crash`] | images whose file system died under load |
-//! | [`journal_alone`] | the journal without a file system under the crash harness |
-//! | [`explore`] | every state in which a crash may leave a device, from a recording |
+//! | [`damage`] | damaged images, by a mutator of on-disk structures |
+//! | [`crew`] | a worker pool with a watchdog |
+//! | [`programs`] | shared code of the harness's programs |
+//! | [`crash`] | images of file systems that crashed under load |
+//! | [`journal_alone`] | crash tests of the journal without a file system |
+//! | [`explore`] | all crash states of a recorded device |
 //!
 //! A test of the whole matrix looks like this:
 //!

@@ -1,4 +1,4 @@
-//! **Purpose.** Block devices that are image files, detached when the value goes.
+//! **Purpose.** Loop devices over image files, detached on drop.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches an image file to a device that is free.
+    /// Attaches an image file to a free device.
     ///
     /// # Errors
-    /// If this user may not, or no device is free.
+    /// If the user lacks the privilege, or no device is free.
     pub fn new(image: &Path) -> Result<Self> {
         Self::with(&["--find", "--show"], image)
     }
 
-    /// As [`LoopDevice::new`], but what the device is given goes to the file at once and side by
-    /// side, past the page cache.
+    /// As [`LoopDevice::new`], with direct I/O: requests go to the file in parallel, past the page
+    /// cache.
     ///
     /// # Errors
-    /// As there; also if the file cannot be read or written like that.
+    /// As [`LoopDevice::new`]; also if the file does not support direct I/O.
     pub fn direct(image: &Path) -> Result<Self> {
         Self::with(&["--find", "--show", "--direct-io=on"], image)
     }
@@ -39,7 +39,7 @@ impl LoopDevice {
         Ok(Self { path })
     }
 
-    /// The device.
+    /// The path of the device.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -61,7 +61,7 @@ mod tests {
     use crate::tools::Need;
 
     #[test]
-    fn a_device_is_there_as_long_as_its_value() {
+    fn a_device_is_detached_on_drop() {
         require!(Need::KernelMount);
         let folder = crate::scratch::folder().unwrap();
         let image = folder.path().join("image");

@@ -58,18 +58,18 @@ impl KernelMount {
     /// # Errors
     /// As [`KernelMount::new`].
     pub fn of_type(fs_type: &str, image: &Path, access: Access, options: &str) -> Result<Self> {
-        Self::with((fs_type, image), access, &format!("loop,{options}"))
+        Self::with(fs_type, image, access, &format!("loop,{options}"))
     }
 
-    /// As [`KernelMount::new`], of a block device that is there already. It stays.
+    /// As [`KernelMount::new`], of an existing block device, which stays.
     ///
     /// # Errors
     /// As [`KernelMount::new`].
     pub fn of_device(device: &Path, access: Access, options: &str) -> Result<Self> {
-        Self::with(("ext4", device), access, options)
+        Self::with("ext4", device, access, options)
     }
 
-    fn with((fs_type, source): (&str, &Path), access: Access, options: &str) -> Result<Self> {
+    fn with(fs_type: &str, source: &Path, access: Access, options: &str) -> Result<Self> {
         let folder = scratch::folder()?;
         let access = match access {
             Access::ReadOnly => "ro",
@@ -129,7 +129,7 @@ impl KernelMount {
         Ok(rustix::fs::syncfs(self.open_root()?)?)
     }
 
-    /// Has the kernel stop at once, through the ioctl of XFS that ext4 understands too: nothing
+    /// Shuts the file system down through the ioctl of XFS, which ext4 supports too: nothing
     /// reaches the image any more.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl KernelMount {
         Ok(())
     }
 
-    /// Unmounts, and reports if that failed; when this returns, the image is complete.
+    /// Unmounts, and returns the error if that fails. Afterwards the image is complete.
     ///
     /// # Errors
     /// If the mount stays busy.

@@ -1,4 +1,4 @@
-//! **Purpose.** Other people's opinion of an image: e2fsck, debugfs, dumpe2fs.
+//! **Purpose.** Runs the oracles on an image: e2fsck, debugfs, dumpe2fs.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::tools;
 
-/// What e2fsck said.
+/// The result of e2fsck.
 #[derive(Clone, Debug)]
 pub struct Fsck {
     /// The exit status: a sum of 1 (repaired), 4 (errors left), 8 (could not check), and more.
@@ -19,13 +19,13 @@ pub struct Fsck {
 }
 
 impl Fsck {
-    /// Whether nothing was found.
+    /// Whether e2fsck found nothing.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.code == 0
     }
 
-    /// Whether something was found and is not repaired.
+    /// Whether errors are left unrepaired.
     #[must_use]
     pub fn left_errors(&self) -> bool {
         self.code & 4 != 0
@@ -40,7 +40,7 @@ pub fn e2fsck(image: &Path) -> Result<Fsck> {
     fsck(image, &["-f", "-n"])
 }
 
-/// Replays the journal and repairs what is wrong (`e2fsck -fy`), with further arguments.
+/// Replays the journal and repairs errors (`e2fsck -fy`), with further arguments.
 ///
 /// # Errors
 /// If e2fsck cannot be run, dies, or leaves errors.
@@ -54,8 +54,8 @@ pub fn e2fsck_repair(image: &Path, arguments: &[&str]) -> Result<Fsck> {
     Ok(result)
 }
 
-/// Replays the journal and finishes what was begun, as at every boot (`e2fsck -fp`): what needs
-/// more than that is not repaired, and it stops there ([`Fsck::left_errors`]).
+/// Replays the journal and makes safe repairs, as at every boot (`e2fsck -fp`). It stops at the
+/// first error that needs more ([`Fsck::left_errors`]).
 ///
 /// # Errors
 /// If e2fsck cannot be run, dies, or cannot check.
@@ -80,7 +80,7 @@ fn fsck(image: &Path, arguments: &[&str]) -> Result<Fsck> {
     })
 }
 
-/// Fails the test with all that e2fsck says, unless it says nothing.
+/// Fails the test with the output of e2fsck unless the image is clean.
 ///
 /// # Panics
 /// If e2fsck finds something or cannot be run.
@@ -92,17 +92,17 @@ pub fn assert_clean(image: &Path) {
     }
 }
 
-/// Runs commands of debugfs, which only reads, and returns what they print.
+/// Runs commands of debugfs, opened read-only, and returns their output.
 ///
 /// # Errors
-/// If debugfs cannot be run or complains: it exits with 0 also after errors, so any word on stderr
-/// but its greeting counts.
+/// If debugfs cannot be run, or prints anything to stderr but its version: it exits with 0 also
+/// after errors.
 pub fn debugfs<C: AsRef<str>>(image: &Path, commands: &[C]) -> Result<String> {
     run_debugfs(image, &["-f", "-"], commands)
 }
 
-/// Runs commands of debugfs on an image whose bitmaps it must not look at: before a journal is
-/// replayed, they and their checksums may be of different ages.
+/// Runs commands of debugfs in catastrophic mode, which ignores bitmaps: before a journal is
+/// replayed they need not match their checksums.
 ///
 /// # Errors
 /// As [`debugfs`].
@@ -110,7 +110,7 @@ pub fn debugfs_without_bitmaps<C: AsRef<str>>(image: &Path, commands: &[C]) -> R
     run_debugfs(image, &["-c", "-f", "-"], commands)
 }
 
-/// Runs commands of debugfs, which writes to the image.
+/// Runs commands of debugfs, opened read-write.
 ///
 /// # Errors
 /// As [`debugfs`].
@@ -131,7 +131,7 @@ fn run_debugfs<C: AsRef<str>>(image: &Path, arguments: &[&str], commands: &[C]) 
         .iter()
         .map(|command| format!("{}\n", command.as_ref()))
         .collect();
-    // debugfs reads its script while it prints: somebody else must write it.
+    // debugfs prints while it reads its script, so another thread writes the script.
     let output = fourscore_sync::thread::scope(|scope| {
         scope.spawn(move || stdin.write_all(script.as_bytes()));
         child.wait_with_output()
@@ -171,7 +171,7 @@ mod tests {
     use crate::tools::Need;
 
     #[test]
-    fn e2fsck_tells_clean_from_broken() {
+    fn e2fsck_distinguishes_clean_from_broken() {
         require!(
             Need::Program("mke2fs"),
             Need::Program("e2fsck"),

@@ -1,5 +1,5 @@
-//! **Purpose.** What the programs of the harness have in common: which way of breaking is meant,
-//! where histories are kept, and how they end.
+//! **Purpose.** Shared code of the harness's programs: the choice of injected faults, saved
+//! histories, and exit status.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Error, Result, bail};
 
-/// What a program tells its caller; an error goes to stderr, behind the program's name.
+/// The exit status of a program. Prints an error to stderr after the program's name.
 #[must_use]
 pub fn end(program: &str, result: Result<()>) -> ExitCode {
     match result {
@@ -19,25 +19,25 @@ pub fn end(program: &str, result: Result<()>) -> ExitCode {
     }
 }
 
-/// Of the `ways` in which something can be broken the one that is called `name`, or `each`.
+/// Selects the injected fault called `name` from `ways`, or all of them for the name `each`.
 ///
 /// # Errors
-/// There is none with this name.
+/// There is no fault with this name.
 pub fn chosen<T: Copy>(ways: &[(&'static str, T)], name: &str) -> Result<Vec<(&'static str, T)>> {
     let meant = |way: &&(&str, T)| name == "each" || way.0 == name;
     let chosen: Vec<_> = ways.iter().filter(meant).copied().collect();
     if chosen.is_empty() {
         let names: Vec<_> = ways.iter().map(|(name, _)| *name).collect();
         bail!(
-            "nothing is broken by '{name}'; there are {}",
+            "no injected fault is called '{name}'; use 'each' or one of {}",
             names.join(", ")
         );
     }
     Ok(chosen)
 }
 
-/// Has a history saved in the folder of the findings. Gives the file, if it could be, and the error
-/// that the history shows, with the reason if not.
+/// Saves the history of a finding in the folder `findings`. Returns the file, and the error that
+/// the history shows. If it cannot be saved, there is no file and the error says why.
 pub fn keep(
     findings: &Path,
     name: &str,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_way_or_each_is_chosen_and_others_are_told_what_there_is() {
+    fn one_or_each_is_chosen_and_unknown_names_list_what_exists() {
         let ways = [("one", 1), ("two", 2)];
         assert_eq!(chosen(&ways, "two").unwrap(), [("two", 2)]);
         assert_eq!(chosen(&ways, "each").unwrap(), ways);
@@ -83,12 +83,12 @@ mod tests {
         let (file, error) = keep(&findings, "fs-7", anyhow!("bad"), save);
         assert_eq!(fs::read(file.unwrap()).unwrap(), b"history");
         assert_eq!(error.to_string(), "bad");
-        let (file, error) = keep(&findings, "fs-7", anyhow!("bad"), |_| bail!("no room"));
+        let (file, error) = keep(&findings, "fs-7", anyhow!("bad"), |_| bail!("disk full"));
         assert_eq!(file, None);
-        let told = format!("{error:#}");
+        let text = format!("{error:#}");
         assert!(
-            told.contains("not saved: no room") && told.contains("bad"),
-            "{told}"
+            text.contains("not saved: disk full") && text.contains("bad"),
+            "{text}"
         );
     }
 }

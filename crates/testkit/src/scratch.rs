@@ -1,11 +1,11 @@
-//! **Purpose.** Folders that disappear with their value, in memory where the machine has room.
+//! **Purpose.** Temporary folders, removed on drop; in memory where there is enough.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// What must be free in `/dev/shm` for it to be used. Containers often have one of 64 MiB.
+/// `/dev/shm` is used if this much is free. Containers often have one of 64 MiB.
 const WANTED_FREE_BYTES: u64 = 2 << 30;
 
 /// A new empty folder.
@@ -20,7 +20,7 @@ pub fn folder() -> Result<TempDir> {
         .with_context(|| format!("no folder can be made in {}", base.display()))
 }
 
-/// Where folders are made: `/dev/shm` if it has room, else the folder for temporary files.
+/// The folder for temporary folders: `/dev/shm` if it has enough space, else that of the system.
 #[must_use]
 pub fn base() -> PathBuf {
     let shared_memory = Path::new("/dev/shm");
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_disappears_with_its_value() {
+    fn a_folder_is_removed_on_drop() {
         let folder = folder().unwrap();
         let path = folder.path().to_path_buf();
         std::fs::write(path.join("file"), "content").unwrap();

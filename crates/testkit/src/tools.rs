@@ -1,4 +1,5 @@
-//! **Purpose.** The programs and privileges that a test needs, and what happens without them.
+//! **Purpose.** The programs and privileges that a test needs, and how a test without them is
+//! skipped.
 //!
 //! **Model.** A test that cannot run says so on stderr and in the file named by the variable
 //! `FOURSCORE_SKIP_LOG`, from which `cargo xtask test` makes its summary. On CI (variable `CI`) it
@@ -13,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Something a test cannot do without.
+/// A requirement of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A program, as [`find`] finds it.
@@ -29,7 +30,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether the machine has it.
+    /// Whether the machine meets it.
     #[must_use]
     pub fn is_met(self) -> bool {
         match self {
@@ -56,7 +57,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// Leaves a test that returns nothing if one of its needs is not met; panics then on CI.
+/// Returns from the calling test if one of its needs is not met; panics on CI instead.
 ///
 /// ```
 /// use fourscore_testkit::{require, tools::Need};
@@ -76,7 +77,7 @@ macro_rules! require {
     };
 }
 
-/// Mounts that are there are not concerned by it.
+/// Existing mounts do not change with it.
 const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 fn has_fuse_rings() -> bool {
@@ -113,7 +114,7 @@ pub fn skip(why: &str) {
     }
     eprintln!("SKIPPED {line}");
     if let Some(log) = std::env::var_os("FOURSCORE_SKIP_LOG") {
-        // A summary that lacks a line is worth less than the test run it would otherwise fail.
+        // A missing line in the summary is better than a failed test run.
         let _ = OpenOptions::new()
             .append(true)
             .create(true)
@@ -164,7 +165,7 @@ pub fn command(name: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs a command to its end and returns what it wrote to stdout.
+/// Runs a command and returns its stdout.
 ///
 /// # Errors
 /// If it cannot be started or fails; the error carries the command line and all of its output.
@@ -184,7 +185,7 @@ pub fn run(name: &str, arguments: &[&OsStr]) -> Result<String> {
     stdout_of(command(name)?.args(arguments))
 }
 
-/// Runs a command to its end, whatever its exit status.
+/// Runs a command and returns its output, also after a failure.
 ///
 /// # Errors
 /// If it cannot be started.

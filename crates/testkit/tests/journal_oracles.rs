@@ -8,10 +8,10 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, oracle, require};
 
-/// The block with the superblock, in which a recovery notes that it was there.
+/// The block with the superblock, which every recovery changes.
 const SUPERBLOCK: u64 = 1;
 
-/// Features, and the seed of the history: what a log can look like.
+/// Features of the image and the seed of the history, for every form of a log.
 const LOGS: [(&[&str], u64); 4] = [
     (&[], 1),
     (&["^64bit"], 5),
@@ -19,7 +19,7 @@ const LOGS: [(&[&str], u64); 4] = [
     (&["^metadata_csum", "^64bit", "^extent"], 8),
 ];
 
-/// What was seen in the samples: otherwise nothing was compared.
+/// Counts over the samples, which show that they cover every case.
 #[derive(Debug, Default)]
 struct Seen {
     replayed: u32,
@@ -28,7 +28,8 @@ struct Seen {
     wrapped: u32,
 }
 
-/// Shows `count` states of each log, as an image and as our recovery leaves it.
+/// Calls `recover_and_compare` with `count` states of each log: the image and the bytes after our
+/// recovery.
 fn compare(count: u64, mut recover_and_compare: impl FnMut(&Session, &Image, &[u8])) {
     let mut seen = Seen::default();
     for (features, seed) in LOGS {

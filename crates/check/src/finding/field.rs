@@ -13,7 +13,7 @@ use fourscore_ondisk::xattr::XattrError;
 use fourscore_ondisk::{ChecksumMismatch, GroupNr, InodeNr, LogicalBlock, PhysBlock};
 use serde_json::Value;
 
-use crate::text::shown;
+use crate::text::escaped;
 
 /// A field of a finding: as JSON, and as a number where it has one.
 pub(super) trait Field {
@@ -62,7 +62,7 @@ text_fields! {
     InlineError, MmpError, OrphanError, XattrError, Name, Inodes,
 }
 
-/// A name of a directory entry, as stored; not sure to be text.
+/// A name of a directory entry, as stored. It may be any bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name(pub Box<[u8]>);
 
@@ -74,7 +74,7 @@ impl From<&[u8]> for Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.0))
+        f.write_str(&escaped(&self.0))
     }
 }
 

@@ -1,4 +1,5 @@
-//! **Purpose.** What an inode maps, claimed for it and held against its size and its counts.
+//! **Purpose.** Claims the blocks that an inode maps, and compares its map with its size and its
+//! counts.
 
 use std::ops::Range;
 
@@ -13,13 +14,14 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 use super::Scanner;
 use crate::finding::Finding;
 use crate::inode::InodeView;
-use crate::quota::owners_of;
+use crate::quota::Owner;
+use crate::replay::Charged;
 use crate::report::Findings;
 use crate::state::{Charge, Directory, DirectoryForm, Run, State};
 use crate::volume::Volume;
 use crate::walk::{Mapped, RESIZE_INODE, Role, Sink};
 
-/// Claims what it is told.
+/// Claims the blocks that a walk passes to it.
 struct Claimer<'s> {
     volume: &'s Volume,
     state: &'s State,
@@ -87,7 +89,7 @@ pub(crate) fn has_map(inode: &InodeView<'_>) -> bool {
 }
 
 impl Scanner<'_> {
-    /// Claims what an inode's map tells, whatever the inode is.
+    /// Follows the map of an inode and claims its blocks.
     pub(super) fn follow(&mut self, inode: &InodeView<'_>) -> Mapped {
         let mut claimer = Claimer {
             volume: self.volume,
@@ -111,8 +113,8 @@ impl Scanner<'_> {
         claimer.claim(block..PhysBlock(block.0 + 1), Role::Attributes);
     }
 
-    /// Follows the map of an inode in use and holds it against size and counts. `charge` is what
-    /// values of attributes cost beside it.
+    /// Follows the map of an inode in use and compares it with size and counts. `charge` is for
+    /// attribute values in other inodes.
     pub(super) fn blocks(&mut self, inode: &InodeView<'_>, charge: Charge) {
         let first_run = self.directories.runs.len();
         let in_block = self.xattr_block(inode);
@@ -149,8 +151,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// Whether it waits for the next mount to be deleted. A directory then still has `.` and `..`,
-    /// which count no more, and its size is 0.
+    /// Whether the next mount deletes it. A directory then still has `.` and `..`, which are no
+    /// longer counted, and its size is 0.
     fn is_removed(&self, inode: &InodeView<'_>) -> bool {
         inode.links() == 0 && self.state.orphans.contains(&inode.number)
     }
@@ -180,7 +182,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Notes a directory for pass 2.
+    /// Collects a directory for pass 2.
     fn directory(
         &mut self,
         inode: &InodeView<'_>,
@@ -190,7 +192,8 @@ impl Scanner<'_> {
     ) {
         let volume = self.volume;
         let inline = inode.has(InodeFlags::INLINE_DATA_FL);
-        if clusters == 0 && !inline {
+        let has_no_block_yet = volume.changes.made_in(inode.number).is_some();
+        if clusters == 0 && !inline && !has_no_block_yet {
             let inode = inode.number;
             self.findings.push(Finding::DirEmpty { inode });
         }
@@ -229,6 +232,12 @@ impl Scanner<'_> {
         {
             return;
         }
+        if let Some(charged) = volume.changes.charged.get(&nr) {
+            if let Some(Charged { owner, bytes }) = *charged {
+                self.usage.add(owner, bytes, value_inodes + 1);
+            }
+            return;
+        }
         let bytes = clusters.saturating_mul(volume.geometry().cluster_size_bytes() as u64);
         let counts = QuotaCounts {
             inodes: value_inodes + 1,
@@ -237,7 +246,7 @@ impl Scanner<'_> {
         self.usage.add(owners_of(inode, &volume.sb), counts);
     }
 
-    /// Holds the size against the last block.
+    /// Compares the size with the last block.
     fn size(&mut self, inode: &InodeView<'_>, mapped: &Mapped) {
         let volume = self.volume;
         let found = inode.size_bytes();

@@ -1,5 +1,5 @@
-//! **Purpose.** The fields of one inode: whether it is in use, what it is, and whether it is what
-//! its number asks for.
+//! **Purpose.** The fields of one inode: whether it is in use, its type, and whether it fits the
+//! role of a reserved number.
 
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::inode::{self, FileType, InodeError, InodeFlags};
@@ -17,14 +17,14 @@ const USER_QUOTA: InodeNr = InodeNr(3);
 const GROUP_QUOTA: InodeNr = InodeNr(4);
 const BOOT_LOADER: InodeNr = InodeNr(5);
 
-/// What the superblock makes of an inode number.
+/// The role of an inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     BadBlocks,
     Root,
     /// A regular file without a name, which the file system keeps for itself.
     Hidden,
-    /// Set aside for such a file, but the superblock names none.
+    /// Reserved for such a file, but the superblock names none.
     HiddenUnused,
     /// Any other number below the first of ordinary inodes.
     Reserved,
@@ -32,9 +32,9 @@ enum Role {
 }
 
 impl Scanner<'_> {
-    /// Looks at one inode; at the copy of the journal's, if that stands in for it.
+    /// Checks one inode, or the copy of the journal's inode that replaces it.
     pub(super) fn inode(&mut self, inode: &InodeView<'_>) {
-        let inode = &self.volume.stand_in_for(*inode);
+        let inode = &self.volume.or_journal_copy(*inode);
         let role = self.role(inode.number);
         if role == Role::Ordinary && inode.mode() == 0 && inode.links() == 0 && inode.is_blank() {
             return;
@@ -117,7 +117,7 @@ impl Scanner<'_> {
     fn is_in_use(&mut self, inode: &InodeView<'_>, role: Role) -> bool {
         let (nr, found) = (inode.number, inode.base.i_dtime.get());
         if self.state.orphans.contains(&nr) {
-            // A list may chain through the field; inodes on it are kept until they are deleted.
+            // The orphan list is chained through the field.
             self.findings.push(Finding::Orphan { inode: nr });
             return true;
         }
@@ -243,8 +243,8 @@ impl Scanner<'_> {
         self.blocks(inode, Charge::default());
     }
 
-    /// The inode of reserved descriptor blocks has them below its double indirect block, and
-    /// nothing else.
+    /// Checks the inode of reserved descriptor blocks: it has them below its double indirect block,
+    /// and nothing else.
     fn resize_inode(&mut self, inode: &InodeView<'_>) {
         let has = self.volume.compat(Compat::RESIZE_INODE);
         let direct = (0..13).any(|word| inode.block_word(word) != 0);
@@ -268,7 +268,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// Holds the double indirect block and those below it against where descriptors may grow.
+    /// Compares the double indirect block and those below it with the places where descriptors may
+    /// grow.
     fn reserved_descriptors(&mut self, double: PhysBlock) -> Option<&'static str> {
         let geometry = self.volume.geometry();
         let reserved = u32::from(self.volume.sb.reserved_gdt_blocks());
@@ -287,7 +288,7 @@ impl Scanner<'_> {
             let expected = first + u64::from(nth);
             let slot = geometry.desc_blocks().wrapping_add(nth) % per_block;
             if u64::from(word(&table, slot)) != expected {
-                return Some("its double indirect block does not lead to the reserved blocks");
+                return Some("its double indirect block does not map the reserved blocks");
             }
             if self.volume.read(PhysBlock(expected), &mut below).is_err() {
                 return None;
@@ -297,14 +298,14 @@ impl Scanner<'_> {
                 let copy =
                     expected - geometry.first_data_block().0 + geometry.group_first_block(group).0;
                 if u64::from(word(&below, slot)) != copy {
-                    return Some("a reserved block does not lead to its copies");
+                    return Some("a reserved block does not map its copies");
                 }
             }
         }
         None
     }
 
-    /// An inode that names may lead to, in use.
+    /// Checks an inode in use that may have names.
     fn ordinary(&mut self, inode: &InodeView<'_>) {
         let nr = u64::from(inode.number.0);
         self.state.used.insert(nr);
@@ -341,7 +342,7 @@ impl Scanner<'_> {
         self.blocks(inode, charge);
     }
 
-    /// Fields that nobody uses, or nobody without a feature.
+    /// Checks fields that are reserved, or reserved without a feature.
     fn reserved_fields(&mut self, inode: &InodeView<'_>) {
         let volume = self.volume;
         if volume.sb.creator_os() == CreatorOs::Hurd {
@@ -379,8 +380,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// The fields behind the first 128 bytes, and the attributes there; what their values in other
-    /// inodes are charged.
+    /// Checks the fields past the first 128 bytes and the attributes there. Returns the charge for
+    /// attribute values in other inodes.
     fn extra(&mut self, inode: &InodeView<'_>) -> Charge {
         let Some(found) = inode.extra_isize() else {
             return Charge::default();

@@ -1,18 +1,18 @@
-//! **Purpose.** Pass 1: every inode, what it maps, and who else claims that.
+//! **Purpose.** Pass 1: every inode, its map, and the blocks that it claims.
 //!
-//! **Model.** Threads take groups in order. Of each, the part of the inode table that was ever used
-//! is read in large pieces; inodes are looked at where they lie in the piece. What an inode maps is
-//! followed at once and claimed in a bitmap; directories are noted for pass 2.
+//! **Model.** Threads take groups in order. The used part of each inode table is read in large
+//! pieces, and inodes are checked in place. The map of an inode is followed at once, and its blocks
+//! are claimed in a bitmap. Directories are collected for pass 2.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `fields` | the inode's own fields, and the roles of reserved inodes |
 //! | `special` | symbolic links, devices, pipes, sockets |
-//! | `blocks` | what is mapped, against size and counts |
+//! | `blocks` | the map, compared with size and counts |
 //! | `xattrs` | attributes inside the inode and in blocks |
-//! | `orphans` | the list of orphans and the orphan file |
+//! | `orphans` | the orphan list and the orphan file |
 //!
-//! **Invariants.** No memory is allocated for an inode without maps beyond its own 60 bytes.
+//! **Invariants.** An inode whose map fits into its `i_block` is checked without allocation.
 
 mod blocks;
 mod fields;
@@ -36,10 +36,10 @@ use crate::walk::Walker;
 
 pub(crate) use blocks::has_map;
 
-/// How much of an inode table is read at once.
+/// Bytes of an inode table that are read at once.
 const PIECE_BYTES: usize = 512 << 10;
 
-/// What one thread needs to look at inodes.
+/// The state of one thread.
 struct Scanner<'a> {
     volume: &'a Volume,
     state: &'a State,
@@ -49,17 +49,17 @@ struct Scanner<'a> {
     policies: PolicyRuns,
     usage: QuotaUsage,
     tally: Tally,
-    /// Room for a block of attributes or of a link.
+    /// A buffer for a block of attributes or of a symbolic link.
     block: Vec<u8>,
-    /// Room for the inode of a value.
+    /// A buffer for an inode that holds an attribute value.
     other_inode: Vec<u8>,
-    /// Room for the places of values in an area of attributes.
+    /// A buffer for the places of values in an area of attributes.
     places: Vec<(usize, usize)>,
-    /// Whether small times of deletion are links of a chain: not if the clock was that low.
+    /// Whether small times of deletion are links of an orphan list: not if the clock was that low.
     checks_dtime: bool,
 }
 
-/// Looks at all inodes.
+/// Checks all inodes.
 pub(crate) fn run(
     volume: &Volume,
     state: &State,
@@ -121,7 +121,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Looks at the inodes of a group; `piece` is room for its table.
+    /// Checks the inodes of a group; `piece` is a buffer for parts of its table.
     fn group(&mut self, nr: GroupNr, piece: &mut Vec<u8>) {
         let volume = self.volume;
         let Some((group, table)) = volume
@@ -150,7 +150,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Looks at the inodes from `index` on that lie in a piece, up to `end`.
+    /// Checks the inodes from `index` on that lie in a piece, up to `end`.
     fn inodes(&mut self, nr: GroupNr, index: u32, end: u32, piece: &[u8]) {
         let geometry = self.volume.geometry();
         let size = geometry.inode_size_bytes();

@@ -1,7 +1,8 @@
-//! **Purpose.** Who is on the record of orphans: inodes that the next mount deletes or cuts off.
+//! **Purpose.** Reads the orphan list and the orphan file: inodes that the next mount deletes or
+//! truncates.
 //!
-//! **Model.** Such inodes are in order as they are: e2fsck with `-n` complains of them because it
-//! does not recover before it checks. A list that leads nowhere is a fault.
+//! **Model.** Orphans are no fault: e2fsck with `-n` complains of them because it does not recover
+//! before it checks. A list with an invalid link is a fault.
 
 use std::ops::Range;
 
@@ -15,10 +16,10 @@ use crate::report::Findings;
 use crate::volume::Volume;
 use crate::walk::{Role, Sink, Walker};
 
-/// Notes where a file lies, and nothing else.
+/// Collects the places of the data of a file, and nothing else.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// Runs with the logical block each begins at.
+    /// Runs, each with its first logical block.
     pub(crate) runs: Vec<(u64, Range<PhysBlock>)>,
 }
 
@@ -36,13 +37,13 @@ impl Sink for Places {
     fn fault(&mut self, _finding: Finding) {}
 }
 
-/// Where the content of an inode lies, as far as its map can be followed.
+/// The places of the data of an inode, as far as its map can be followed.
 pub(crate) fn places_of(volume: &Volume, nr: InodeNr, bytes: &mut Vec<u8>) -> Option<Places> {
     volume.read_inode(nr, bytes)?;
     Some(places_in(volume, &InodeView::new(bytes, nr)?))
 }
 
-/// The same of an inode that was read.
+/// As [`places_of`], for an inode that was read.
 pub(crate) fn places_in(volume: &Volume, inode: &InodeView<'_>) -> Places {
     let mut places = Places::default();
     if super::blocks::has_map(inode) {
@@ -51,7 +52,7 @@ pub(crate) fn places_in(volume: &Volume, inode: &InodeView<'_>) -> Places {
     places
 }
 
-/// All inodes on record.
+/// All orphans.
 pub(crate) fn collect(volume: &Volume, findings: &mut Findings) -> HashSet<InodeNr> {
     let mut orphans = HashSet::new();
     chain(volume, &mut orphans, findings);
@@ -61,19 +62,19 @@ pub(crate) fn collect(volume: &Volume, findings: &mut Findings) -> HashSet<Inode
     orphans
 }
 
-/// The chain through the times of deletion.
+/// Follows the list, which is chained through `i_dtime`.
 fn chain(volume: &Volume, orphans: &mut HashSet<InodeNr>, findings: &mut Findings) {
     let mut bytes = Vec::new();
     let mut next = volume.sb.last_orphan();
     while let Some(nr) = next.filter(|nr| nr.0 != 0) {
         let exists = nr >= volume.sb.first_inode() && nr.0 <= volume.geometry().inodes();
         if !exists {
-            let why = "a link leads to an inode that cannot be an orphan";
+            let why = "a link refers to an inode that cannot be an orphan";
             findings.push(Finding::OrphanList { inode: nr, why });
             return;
         }
         if !orphans.insert(nr) {
-            let why = "it leads back to this inode";
+            let why = "it returns to this inode";
             findings.push(Finding::OrphanList { inode: nr, why });
             return;
         }
@@ -84,7 +85,7 @@ fn chain(volume: &Volume, orphans: &mut HashSet<InodeNr>, findings: &mut Finding
     }
 }
 
-/// The entries of the orphan file.
+/// Reads the entries of the orphan file.
 fn file_entries(
     volume: &Volume,
     file: InodeNr,

@@ -14,7 +14,7 @@ const FIXED: InodeFlags = InodeFlags::IMMUTABLE_FL.union(InodeFlags::APPEND_FL);
 const MAPPED: InodeFlags = InodeFlags::EXTENTS_FL.union(InodeFlags::INLINE_DATA_FL);
 
 impl Scanner<'_> {
-    /// A device, pipe or socket.
+    /// Checks a device, pipe or socket.
     pub(super) fn special(&mut self, inode: &InodeView<'_>) {
         let (nr, flags) = (inode.number, inode.flags().bits());
         let fixed_with_blocks =
@@ -41,7 +41,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// A symbolic link.
+    /// Checks a symbolic link.
     pub(super) fn symlink(&mut self, inode: &InodeView<'_>) {
         match self.link_fault(inode) {
             None => self.no_fixed_flags(inode),
@@ -53,11 +53,11 @@ impl Scanner<'_> {
         }
     }
 
-    /// What is wrong with the target.
+    /// The fault of the target.
     fn link_fault(&mut self, inode: &InodeView<'_>) -> Option<&'static str> {
         let size = inode.size_bytes();
         if size == 0 || inode.base.i_size_high.get() != 0 {
-            return Some("its size cannot be");
+            return Some("its size is 0 or more than 32 bits");
         }
         if inode.has(InodeFlags::INDEX_FL) {
             return Some("flagged as a hashed directory");
@@ -66,7 +66,7 @@ impl Scanner<'_> {
             let xattrs = Xattrs::in_inode(inode.xattr_area().unwrap_or(&[]));
             let data = InlineData::find(&inode.base.i_block, &xattrs);
             let fits = data.is_ok_and(|data| data.capacity_bytes() as u64 == size);
-            return (!fits).then_some("its size is not that of its content");
+            return (!fits).then_some("its size is not that of its inline data");
         }
         let encrypted = inode.has(InodeFlags::ENCRYPT_FL);
         if inode.is_fast_symlink() {
@@ -84,7 +84,7 @@ impl Scanner<'_> {
         (!sound).then_some("its target is not as long as its size")
     }
 
-    /// The block of a long link; `None` unless it is the only one.
+    /// The only block of a long link; `None` if it maps anything else.
     fn only_block(&self, inode: &InodeView<'_>) -> Option<PhysBlock> {
         let block = if inode.has(InodeFlags::EXTENTS_FL) {
             let Ok(Node::Leaf(leaf)) = Node::parse(&inode.base.i_block) else {
@@ -100,7 +100,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether the target in `bytes` has this length, and ends inside of them.
+/// Whether the target in `bytes` has this length and ends inside them.
 fn target_fits(bytes: &[u8], size: u64, encrypted: bool) -> bool {
     let length = match (encrypted, bytes) {
         (true, [low, high, ..]) => usize::from(u16::from_le_bytes([*low, *high])) + 2,
@@ -115,7 +115,7 @@ mod tests {
     use super::target_fits;
 
     #[test]
-    fn targets_end_inside_their_room() {
+    fn targets_end_inside_their_buffer() {
         let plain = |bytes: &[u8], size| target_fits(bytes, size, false);
         assert!(plain(b"abc\0", 3) && !plain(b"abc\0", 2) && !plain(b"abcd", 4));
         assert!(target_fits(b"\x01\0x\0", 3, true) && !target_fits(b"\x02\0xy", 4, true));

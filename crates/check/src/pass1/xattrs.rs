@@ -1,8 +1,8 @@
-//! **Purpose.** Extended attributes: inside the inode, in blocks that inodes share, and in inodes
-//! that hold one large value.
+//! **Purpose.** Checks extended attributes: inside the inode, in blocks that inodes share, and in
+//! inodes that hold one large value.
 //!
-//! **Locking.** The map of attribute blocks is divided into shards, whose locks are not held while
-//! a block is read: who finds that another was faster drops what it read.
+//! **Locking.** The map of attribute blocks is sharded. The lock of a shard is not held while a
+//! block is read: a thread that finds the block in the map afterwards drops what it read.
 
 use fourscore_ondisk::crypt::Context;
 use fourscore_ondisk::dirhash::CharSign;
@@ -17,10 +17,10 @@ use crate::inode::InodeView;
 use crate::report::Findings;
 use crate::state::{Charge, State, XattrBlock};
 
-/// The name of the attribute that says how an inode is encrypted.
+/// The name of the attribute with the encryption context.
 const CONTEXT_NAME: &[u8] = b"c";
 
-/// Where an area of attributes is.
+/// The place of an area of attributes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Area {
     InInode,
@@ -28,7 +28,7 @@ enum Area {
 }
 
 impl Scanner<'_> {
-    /// The attributes inside an inode; what their values in other inodes are charged.
+    /// Checks the attributes inside an inode. Returns the charge for their values in other inodes.
     pub(super) fn xattrs_in_inode(&mut self, inode: &InodeView<'_>, area: &[u8]) -> Charge {
         if let Err(why) = xattr::check_in_inode(area, self.volume.ea_inodes()) {
             let inode = inode.number;
@@ -38,8 +38,8 @@ impl Scanner<'_> {
         self.entries(inode, &Xattrs::in_inode(area), Area::InInode)
     }
 
-    /// The attribute block of an inode, claimed by the first that names it. `None` if there is none
-    /// that could be; else what its values in other inodes are charged.
+    /// Checks the attribute block of an inode; the first inode with it claims it. Returns the
+    /// charge for its values in other inodes, or `None` without a valid block.
     pub(super) fn xattr_block(&mut self, inode: &InodeView<'_>) -> Option<Charge> {
         let block = inode.file_acl(&self.volume.sb);
         if block.0 == 0 {
@@ -108,7 +108,7 @@ impl Scanner<'_> {
         new
     }
 
-    /// Counts the users of the inodes that the values of the block just read are in.
+    /// Counts a user of each inode that holds a value of the block in the buffer.
     fn count_value_users(&mut self) {
         let Ok(xattrs) = Xattrs::in_block(&self.block) else {
             return;
@@ -120,7 +120,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Checks what the format's own check leaves: that values lie apart, and their hashes.
+    /// Checks what parsing does not: that values do not overlap, and their hashes.
     fn entries(&mut self, inode: &InodeView<'_>, xattrs: &Xattrs<'_>, area: Area) -> Charge {
         let mut charge = Charge::default();
         let mut places = std::mem::take(&mut self.places);
@@ -163,7 +163,8 @@ impl Scanner<'_> {
         charge
     }
 
-    /// Holds the hash of an entry against name and value: made with bytes as unsigned or as signed.
+    /// Checks the hash of an entry against its name and value. Bytes may count as unsigned or
+    /// signed.
     fn hash(&mut self, inode: InodeNr, entry: &Entry<'_>, value: HashedValue<'_>) -> bool {
         let found = entry.hash;
         let of = |chars| xattr::entry_hash(entry.name, value, chars);
@@ -183,7 +184,7 @@ impl Scanner<'_> {
         false
     }
 
-    /// Checks an inode that is said to hold a value; the clusters its users are charged.
+    /// Checks an inode that an entry names for its value. Returns the clusters charged to users.
     fn value_inode(
         &mut self,
         user: &InodeView<'_>,
@@ -191,11 +192,11 @@ impl Scanner<'_> {
         value: InodeNr,
         bytes: u32,
     ) -> u64 {
-        let mut room = std::mem::take(&mut self.other_inode);
-        let read = self.volume.read_inode(value, &mut room);
+        let mut buffer = std::mem::take(&mut self.other_inode);
+        let read = self.volume.read_inode(value, &mut buffer);
         let mut sound = false;
         let mut charged = false;
-        if let Some(holder) = read.and_then(|()| InodeView::new(&room, value)) {
+        if let Some(holder) = read.and_then(|()| InodeView::new(&buffer, value)) {
             let fields = EaInode::of(holder.base);
             sound = holder.has(InodeFlags::EA_INODE_FL);
             let hashed = HashedValue::Inode(fields.value_hash);
@@ -204,7 +205,7 @@ impl Scanner<'_> {
                 && holder.base.i_generation == user.base.i_generation;
             sound &= charged || lustre;
         }
-        self.other_inode = room;
+        self.other_inode = buffer;
         if !sound {
             let inode = user.number;
             self.findings
@@ -218,7 +219,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Holds the flag "encrypted" against the attribute that says how, and notes what it says.
+    /// Checks that an encrypted inode has an encryption context, and collects its policy.
     pub(super) fn encryption(&mut self, inode: &InodeView<'_>) {
         let nr = inode.number;
         let area = Xattrs::in_inode(inode.xattr_area().unwrap_or(&[]));
@@ -244,11 +245,11 @@ impl Scanner<'_> {
             .push(Finding::EncryptionContext { inode, why });
     }
 
-    /// Looks for the context of an inode among attributes, and notes its policy.
+    /// Looks for the encryption context of an inode among attributes, and collects its policy.
     fn context(&mut self, inode: InodeNr, xattrs: &Xattrs<'_>) -> Option<Result<(), &'static str>> {
         let found = xattrs.find(NameIndex::ENCRYPTION, CONTEXT_NAME);
         let Value::Inline(value) = found.ok().flatten()?.value else {
-            return Some(Err("in an inode of its own"));
+            return Some(Err("its value is in another inode"));
         };
         let is_later = matches!(value.first(), Some(3..));
         if !is_later && Context::parse(value).is_err() {
@@ -259,7 +260,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Counts one more user of a block that is known.
+/// Counts one more user of a known block.
 fn add_user(state: &State, block: PhysBlock) -> Option<Charge> {
     let mut shard = state.xattr_shard(block).lock();
     let known = shard.get_mut(&block)?;
@@ -267,7 +268,7 @@ fn add_user(state: &State, block: PhysBlock) -> Option<Charge> {
     Some(known.values)
 }
 
-/// Holds the counts of attribute blocks against their users.
+/// Compares the reference counts of attribute blocks with their users.
 pub(super) fn check_refcounts(state: &State, findings: &mut Findings) {
     for shard in &state.xattr_blocks {
         for (&block, known) in shard.lock().iter() {

@@ -1,4 +1,5 @@
-//! **Purpose.** One block of a directory: its checksum, its records, and where each name leads.
+//! **Purpose.** Checks one block of a directory: its checksum, its records, and the inodes that its
+//! names refer to.
 
 use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry, EntryType, NameForm, TypeByte};
 use fourscore_ondisk::dirhash::NameHasher;
@@ -7,21 +8,22 @@ use fourscore_ondisk::htree::{self, IndexLevels};
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 
+use super::index::Hashes;
 use super::{Dir, Reader};
 use crate::finding::Finding;
 use crate::inode::InodeView;
 
-/// The least that an encrypted name can have: a block of the cipher.
+/// The minimum length of an encrypted name: a cipher block.
 const CIPHER_BLOCK_BYTES: usize = 16;
-/// Above this the rest of the record of `.` could be a record of its own.
+/// A longer record of `.` has space for another record.
 const DOT_REC_LEN_SPLIT: usize = 24;
-/// Where the name begins in a record.
+/// The offset of the name in a record.
 const NAME_AT: usize = 8;
-/// Where the type stands in a record.
+/// The offset of the file type in a record.
 const TYPE_AT: usize = 7;
 
 impl Reader<'_> {
-    /// A block of a directory; what it is follows from its place and from the index.
+    /// Checks a block of a directory: a node of its index or a leaf.
     pub(super) fn block(&mut self, dir: &mut Dir, logical: LogicalBlock, block: &[u8]) {
         if dir.index.is_some() && logical.0 == 0 {
             self.root(dir, block);
@@ -50,7 +52,7 @@ impl Reader<'_> {
         self.records(dir, logical, block, &format);
     }
 
-    /// The first block of a directory with an index.
+    /// Checks the first block of a directory with an index.
     fn root(&mut self, dir: &mut Dir, block: &[u8]) {
         let levels = if self.volume.incompat(Incompat::LARGEDIR) {
             IndexLevels::Three
@@ -72,7 +74,7 @@ impl Reader<'_> {
                 self.findings.push(Finding::IndexRoot { dir, why });
             }
         }
-        // What follows `..` are no records, and the checksum stands elsewhere.
+        // The index follows `..` instead of records, and the checksum has another place.
         let format = DirFormat {
             seed: None,
             ..dir.format
@@ -80,10 +82,10 @@ impl Reader<'_> {
         self.records(dir, LogicalBlock(0), block, &format);
     }
 
-    /// The records of a block, in order.
+    /// Checks the records of a block in order.
     fn records(&mut self, dir: &mut Dir, logical: LogicalBlock, block: &[u8], format: &DirFormat) {
         self.names.start();
-        let mut hashes = (u32::MAX, 0);
+        let mut hashes = Hashes::NONE;
         let mut end = 0;
         for (nth, record) in format.records(block).enumerate() {
             let entry = match record {
@@ -100,9 +102,9 @@ impl Reader<'_> {
                 (0, 1) => self.second(dir, block, &entry, found),
                 _ if entry.inode.0 == 0 => {}
                 _ => {
-                    self.entry(dir, logical, &entry, found);
+                    self.stored_entry(dir, logical, &entry, found);
                     if let Some(hash) = self.name(dir, logical, &entry) {
-                        hashes = (hash.min(hashes.0), hash.max(hashes.1));
+                        hashes.add(hash);
                     }
                 }
             }
@@ -110,8 +112,8 @@ impl Reader<'_> {
         if let Some(index) = &mut dir.index {
             index.add_leaf(logical, hashes);
         }
-        let room = format.room_bytes(block.len());
-        if end != room && end != block.len() {
+        let records_end = format.room_bytes(block.len());
+        if end != records_end && end != block.len() {
             self.broken(dir, logical, DirentError::NoTail);
         }
     }
@@ -121,12 +123,13 @@ impl Reader<'_> {
         self.findings.push(Finding::DirRecord { dir, block, why });
     }
 
-    /// The name against the others of its block; its hash, where the directory has an index.
+    /// Compares a name with the others of its block. Returns its hash if the directory has an
+    /// index.
     fn name(&mut self, dir: &Dir, logical: LogicalBlock, entry: &Entry<'_>) -> Option<u32> {
         let names = &mut self.names;
         let is_new = dir.with_folded(entry.name, |name| names.insert(name));
         if !is_new {
-            self.twice(dir, logical, entry.name);
+            self.duplicate(dir, logical, entry.name);
         }
         if let Some(stored) = entry.hash {
             return Some(stored.hash & !1);
@@ -135,7 +138,7 @@ impl Reader<'_> {
         Some(dir.with_folded(entry.name, |name| hasher.hash(name).hash))
     }
 
-    /// The first record, which must be `.`.
+    /// Checks the first record, which must be `.`.
     fn dot(&mut self, dir: &Dir, block: &[u8], entry: &Entry<'_>, found: u8) {
         let why = if entry.inode.0 == 0 {
             Some("is not in use")
@@ -144,9 +147,9 @@ impl Reader<'_> {
         } else if block.get(entry.at + NAME_AT + 1) != Some(&0) {
             Some("'.' does not end with a NUL")
         } else if entry.inode != dir.nr {
-            Some("'.' leads to another inode")
+            Some("'.' refers to another inode")
         } else if entry.rec_len > DOT_REC_LEN_SPLIT {
-            Some("'.' takes more room than it needs")
+            Some("'.' has a longer record than it needs")
         } else {
             None
         };
@@ -157,7 +160,7 @@ impl Reader<'_> {
         self.dots_entry(dir, entry, found);
     }
 
-    /// The second record, which must be `..`.
+    /// Checks the second record, which must be `..`.
     fn second(&mut self, dir: &Dir, block: &[u8], entry: &Entry<'_>, found: u8) {
         let why = if entry.inode.0 == 0 {
             Some("is not in use")
@@ -176,20 +179,20 @@ impl Reader<'_> {
         self.dots_entry(dir, entry, found);
     }
 
-    /// What `.` and `..` have in common with other entries.
+    /// Checks of `.` and `..` what is checked of every entry.
     fn dots_entry(&mut self, dir: &Dir, entry: &Entry<'_>, found: u8) {
         if entry.inode.0 == 0 {
             return;
         }
         self.entries += 1;
         let block = LogicalBlock(0);
-        if self.leads_somewhere(dir, block, entry) {
+        if self.refers_to_inode(dir, block, entry) {
             self.kind(dir, block, entry, found);
             self.state.names.add(entry.inode, 1);
         }
     }
 
-    /// An entry that is neither `.` nor `..`.
+    /// Checks an entry that is neither `.` nor `..`.
     pub(super) fn entry(&mut self, dir: &Dir, block: LogicalBlock, entry: &Entry<'_>, found: u8) {
         self.entries += 1;
         let inode = entry.inode;
@@ -209,10 +212,10 @@ impl Reader<'_> {
                 .push(Finding::EntryNoName { dir, block, inode });
             return;
         }
-        if !self.leads_somewhere(dir, block, entry) {
+        if !self.refers_to_inode(dir, block, entry) {
             return;
         }
-        // One that no attribute uses is a file with a flag too many: pass 4 tells of it.
+        // Pass 4 reports a file with `EA_INODE_FL` that no attribute uses.
         let holds_value = self.state.value_inodes.contains(inode.0.into());
         if holds_value && self.state.value_users.get(inode) > 0 {
             let (dir, name) = (dir.nr, entry.name.into());
@@ -234,8 +237,8 @@ impl Reader<'_> {
         self.state.names.add(inode, 1);
     }
 
-    /// Whether an entry leads to an inode that is in use and may have a name.
-    fn leads_somewhere(&mut self, dir: &Dir, block: LogicalBlock, entry: &Entry<'_>) -> bool {
+    /// Whether an entry refers to an inode that is in use and may have a name; reports it if not.
+    fn refers_to_inode(&mut self, dir: &Dir, block: LogicalBlock, entry: &Entry<'_>) -> bool {
         let inode = entry.inode;
         let may = self.volume.sb.may_be_named(inode);
         if may && self.state.used.contains(inode.0.into()) {
@@ -267,7 +270,7 @@ impl Reader<'_> {
         false
     }
 
-    /// Whether an inode lies in the part of its table that pass 1 read.
+    /// Whether an inode lies in the used part of its table, which pass 1 reads.
     fn is_read(&self, inode: InodeNr) -> bool {
         let Some((group, index)) = self.volume.geometry().inode_group(inode) else {
             return false;
@@ -276,7 +279,7 @@ impl Reader<'_> {
         group.is_some_and(|group| index.0 < self.volume.inodes_to_read(group))
     }
 
-    /// The bytes of a name.
+    /// Checks the bytes of a name.
     fn spelling(&mut self, dir: &Dir, block: LogicalBlock, entry: &Entry<'_>) {
         let name = entry.name;
         if dir.format.names == NameForm::Plain {
@@ -320,7 +323,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The type that an entry tells, against that of its inode.
+    /// Compares the file type of an entry with that of its inode.
     fn kind(&mut self, dir: &Dir, block: LogicalBlock, entry: &Entry<'_>, found: u8) {
         let expected = match dir.format.type_byte {
             TypeByte::Absent => 0,
@@ -348,7 +351,7 @@ impl Reader<'_> {
         });
     }
 
-    fn type_of(&mut self, inode: InodeNr) -> u8 {
+    pub(super) fn type_of(&mut self, inode: InodeNr) -> u8 {
         let nr = u64::from(inode.0);
         let state = self.state;
         let known = [
@@ -367,8 +370,8 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a block of a directory with an index is a node of it. Where blocks have no checksum a
-/// leaf that became empty looks the same, but for the room it says it has.
+/// Whether a block of a directory with an index is a node of it. Without checksums an empty leaf
+/// differs only in the limit of a node.
 fn is_index_node(dir: &Dir, block: &[u8]) -> bool {
     if !htree::looks_like_node(block) {
         return false;

@@ -1,10 +1,10 @@
-//! **Purpose.** The hash index of one directory: that each block is in it once, at the depth it
-//! says, and that the names of a leaf have hashes of its range.
+//! **Purpose.** Checks the hash index of one directory: each block is in it once and at the right
+//! depth, and the names of a leaf have hashes in its range.
 //!
-//! **Model.** While the blocks are read, of each leaf the lowest and the highest hash are kept, of
-//! each node its entries. When all were seen, the index is walked from its root.
+//! **Model.** While the blocks are read, the lowest and the highest hash of each leaf and the
+//! entries of each node are kept. When all are read, the index is walked from its root.
 //!
-//! **Invariants.** The walk enters a node once, so it ends whatever the index is.
+//! **Invariants.** The walk enters a node once, so it ends for every index.
 
 use fourscore_ondisk::htree::{Index as Entries, RootInfo};
 use fourscore_ondisk::{InodeNr, LogicalBlock};
@@ -12,14 +12,34 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use crate::finding::Finding;
 use crate::report::Findings;
 
-/// What a block is.
+/// The range of the hashes of a leaf; `lowest > highest` if it is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hashes {
+    pub(super) lowest: u32,
+    pub(super) highest: u32,
+}
+
+impl Hashes {
+    /// The range of an empty leaf.
+    pub(super) const NONE: Self = Self {
+        lowest: u32::MAX,
+        highest: 0,
+    };
+
+    pub(super) fn add(&mut self, hash: u32) {
+        self.lowest = self.lowest.min(hash);
+        self.highest = self.highest.max(hash);
+    }
+}
+
+/// The role of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    Leaf { lowest: u32, highest: u32 },
+    Leaf(Hashes),
     Node { first_entry: usize, entries: usize },
 }
 
-/// A block as it was read.
+/// A block that was read.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     at: LogicalBlock,
@@ -30,14 +50,14 @@ struct Block {
 /// What is known of an index.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// By their places. A directory may claim to reach far beyond what it has.
+    /// In ascending order. Sparse, because a directory may claim a size far beyond its blocks.
     blocks: Vec<Block>,
     /// Entries of all nodes: the lowest hash, and the block.
     entries: Vec<(u32, LogicalBlock)>,
     indirect_levels: u32,
 }
 
-/// Where a walk goes next.
+/// A block that the walk has to visit, and the hashes that its parent gives it.
 struct Step {
     block: LogicalBlock,
     depth: u32,
@@ -46,7 +66,7 @@ struct Step {
 }
 
 impl Index {
-    /// Keeps a block. They come in order, so this is at the end.
+    /// Keeps a block. Blocks are read in order, so it is added at the end.
     fn add(&mut self, at: LogicalBlock, seen: Seen) {
         let block = Block {
             at,
@@ -59,7 +79,7 @@ impl Index {
         }
     }
 
-    /// Which of the blocks lies at a place, or where it would be.
+    /// The position of a block, or where it would be inserted.
     fn find(&self, at: LogicalBlock) -> Result<usize, usize> {
         self.blocks.binary_search_by_key(&at, |block| block.at)
     }
@@ -89,14 +109,14 @@ impl Index {
         );
     }
 
-    /// Keeps the lowest and the highest hash of a leaf; of the root's own block nothing.
-    pub(super) fn add_leaf(&mut self, block: LogicalBlock, (lowest, highest): (u32, u32)) {
+    /// Keeps the hashes of a leaf. The block of the root is none.
+    pub(super) fn add_leaf(&mut self, block: LogicalBlock, hashes: Hashes) {
         if block.0 > 0 {
-            self.add(block, Seen::Leaf { lowest, highest });
+            self.add(block, Seen::Leaf(hashes));
         }
     }
 
-    /// Walks the index when all blocks of the directory were seen.
+    /// Walks the index when all blocks of the directory are read.
     pub(super) fn check(mut self, dir: InodeNr, findings: &mut Findings) {
         let mut steps = vec![Step {
             block: LogicalBlock(0),
@@ -131,7 +151,7 @@ impl Index {
         }
         let leaf_depth = self.indirect_levels + 1;
         match seen {
-            Seen::Leaf { lowest, highest } => {
+            Seen::Leaf(Hashes { lowest, highest }) => {
                 if depth != leaf_depth {
                     findings.push(Finding::IndexDepth {
                         dir,
@@ -198,8 +218,8 @@ mod tests {
             entries: entries.len(),
         };
         index.add(LogicalBlock(0), root);
-        for (block, &hashes) in (1..).zip(leaves) {
-            index.add_leaf(LogicalBlock(block), hashes);
+        for (block, &(lowest, highest)) in (1..).zip(leaves) {
+            index.add_leaf(LogicalBlock(block), Hashes { lowest, highest });
         }
         index
     }

@@ -1,27 +1,29 @@
-//! **Purpose.** Pass 2: every name, and where it leads.
+//! **Purpose.** Pass 2: every name, and the inode that it refers to.
 //!
-//! **Model.** Directories are taken in the order in which they lie on the device, each by one
-//! thread: its blocks are read in runs, and its index, if it has one, is followed when all blocks
-//! were seen. What is learnt goes to counts of names and to the [`Tree`] of directories.
+//! **Model.** Directories are taken in the order of their places on the device, each by one thread.
+//! Its blocks are read in runs, and its index, if it has one, is checked when all blocks are read.
+//! The results are counts of names and the [`Tree`] of directories.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `block` | one block of entries |
-//! | `names` | names that are there twice |
+//! | `changed` | names that fast commits changed |
+//! | `names` | duplicate names |
 //! | `index` | the hash index of one directory |
-//! | `tree` | which directory is whose parent |
+//! | `tree` | the parents of directories |
 
 mod block;
+mod changed;
 mod index;
 mod names;
 mod tree;
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 
 use fourscore_ondisk::casefold::{Encoding, FoldedName};
-use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
+use fourscore_ondisk::dirent::{DirFormat, NameForm};
 use fourscore_ondisk::dirhash::NameHasher;
-use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inline::InlineData;
 use fourscore_ondisk::xattr::Xattrs;
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
@@ -37,12 +39,12 @@ use index::Index;
 use names::NameSet;
 pub(crate) use tree::Tree;
 
-/// Directories taken at once by a thread.
+/// The number of directories that a thread takes at once.
 const AT_ONCE: u64 = 16;
-/// Blocks of a directory read at once.
+/// Bytes of a directory that are read at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// What one thread needs to read directories.
+/// The state of one thread.
 struct Reader<'a> {
     volume: &'a Volume,
     state: &'a State,
@@ -52,24 +54,26 @@ struct Reader<'a> {
     names: NameSet,
     other_inode: Vec<u8>,
     entries: u64,
-    /// Directories that have another name, and who has it: as often as there are such names.
+    /// Directories with a second name, and the directory that holds it; once for each such name.
     named_again: Vec<(InodeNr, InodeNr)>,
 }
 
 /// A directory that is being read.
 struct Dir {
     nr: InodeNr,
-    /// Its place among all that are read.
+    /// Its place in the order of all directories.
     turn: u32,
     format: DirFormat,
     /// How names are encoded, if the directory ignores case.
     casefold: Option<Encoding>,
-    /// How it is encrypted, if it is and says so.
+    /// Its encryption policy, if it has a valid one.
     policy: Option<PolicyId>,
     end: LogicalBlock,
-    /// The hash of its names, where it has an index that can be followed.
+    /// The hash of its names, if it has a valid index.
     hasher: Option<NameHasher>,
     index: Option<Index>,
+    /// Names of its blocks that fast commits changed, by the form in which names are compared.
+    overruled: HashSet<Box<[u8]>>,
 }
 
 /// Reads all directories.
@@ -107,7 +111,7 @@ pub(crate) fn run(
             entries: 0,
             named_again: Vec::new(),
         };
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         while let Some(piece) = pieces.take() {
             let range = usize::try_from(piece.start)
                 .ok()
@@ -119,7 +123,7 @@ pub(crate) fn run(
                 if let Some(list) = lists.get(list)
                     && let Some(directory) = list.all.get(nth)
                 {
-                    reader.directory(list, directory, turn, &mut room);
+                    reader.directory(list, directory, turn, &mut buffer);
                 }
             }
         }
@@ -142,7 +146,7 @@ impl Reader<'_> {
         list: &Directories,
         directory: &Directory,
         turn: u32,
-        room: &mut Vec<u8>,
+        buffer: &mut Vec<u8>,
     ) {
         let volume = self.volume;
         let form = directory.form;
@@ -152,20 +156,10 @@ impl Reader<'_> {
             (true, false) => NameForm::Encrypted,
             (false, _) => NameForm::Plain,
         };
-        let has_types = volume.incompat(Incompat::FILETYPE);
         let mut dir = Dir {
             nr,
             turn,
-            format: DirFormat {
-                names,
-                type_byte: if has_types {
-                    TypeByte::Present
-                } else {
-                    TypeByte::Absent
-                },
-                inodes_count: InodeNr(volume.geometry().inodes()),
-                seed: volume.sb.has_metadata_csum().then_some(directory.seed),
-            },
+            format: volume.dir_format(names, directory.seed),
             casefold: volume
                 .sb
                 .encoding()
@@ -178,13 +172,17 @@ impl Reader<'_> {
             end: LogicalBlock(directory.end),
             hasher: None,
             index: form.indexed.then(Index::default),
+            overruled: HashSet::new(),
         };
         if form.inline {
-            self.inline(&dir);
+            self.inline(&mut dir);
+            self.added_names(&dir);
             return;
         }
         let runs = list.runs_of(directory);
-        if runs.first().is_none_or(|run| run.logical != 0) {
+        if let Some(parent) = volume.changes.made_in(nr) {
+            self.made_dots(&dir, parent);
+        } else if runs.first().is_none_or(|run| run.logical != 0) {
             let why = "is missing: block 0 is a hole";
             self.findings.push(Finding::Dot { dir: nr, why });
         }
@@ -194,34 +192,35 @@ impl Reader<'_> {
             let mut done = 0;
             while done < run.blocks {
                 let count = step.min(run.blocks - done);
-                room.resize(count as usize * block_bytes, 0);
+                buffer.resize(count as usize * block_bytes, 0);
                 let start = PhysBlock(run.start.0 + u64::from(done));
                 let first = run.logical.saturating_add(done);
-                self.run_of_blocks(&mut dir, LogicalBlock(first), start, room);
+                self.run_of_blocks(&mut dir, LogicalBlock(first), start, buffer);
                 done += count;
             }
         }
+        self.added_names(&dir);
         if let Some(index) = dir.index {
             index.check(nr, &mut self.findings);
         }
     }
 
-    /// Blocks that lie side by side; `room` is as large as they are. What cannot be read is left
-    /// out.
+    /// Checks adjacent blocks, which `buffer` is as large as. Blocks that cannot be read are
+    /// skipped.
     fn run_of_blocks(
         &mut self,
         dir: &mut Dir,
         first: LogicalBlock,
         start: PhysBlock,
-        room: &mut [u8],
+        buffer: &mut [u8],
     ) {
         let mut unread = Vec::new();
-        self.volume.read_run(start, room, |block, error| {
+        self.volume.read_run(start, buffer, |block, error| {
             unread.push(block);
             let why = error.to_string();
             self.findings.push(Finding::Unreadable { block, why });
         });
-        let blocks = room.chunks_exact(self.volume.block_bytes());
+        let blocks = buffer.chunks_exact(self.volume.block_bytes());
         for ((logical, at), block) in (first.0..).zip(start.0..).zip(blocks) {
             if !unread.contains(&PhysBlock(at)) {
                 self.block(dir, LogicalBlock(logical), block);
@@ -229,15 +228,15 @@ impl Reader<'_> {
         }
     }
 
-    /// A directory inside its inode.
-    fn inline(&mut self, dir: &Dir) {
+    /// Checks an inline directory.
+    fn inline(&mut self, dir: &mut Dir) {
         let mut bytes = Vec::new();
         let read = self.volume.read_inode(dir.nr, &mut bytes);
         let Some(inode) = read.and_then(|()| InodeView::new(&bytes, dir.nr)) else {
             return;
         };
         let xattrs = Xattrs::in_inode(inode.xattr_area().unwrap_or(&[]));
-        // Where the content is not found, pass 1 has said so.
+        // Pass 1 reports inline data that cannot be found.
         let Ok(data) = InlineData::find(&inode.base.i_block, &xattrs) else {
             return;
         };
@@ -258,21 +257,21 @@ impl Reader<'_> {
         self.names.start();
         for entry in content.entries().map_while(Result::ok) {
             let found = entry.kind.to_byte();
-            self.entry(dir, LogicalBlock(0), &entry, found);
+            self.stored_entry(dir, LogicalBlock(0), &entry, found);
             if !self.names.insert(entry.name) {
-                self.twice(dir, LogicalBlock(0), entry.name);
+                self.duplicate(dir, LogicalBlock(0), entry.name);
             }
         }
     }
 
-    /// Notes where `..` leads.
+    /// Notes the inode that `..` refers to.
     fn dotdot(&mut self, dir: &Dir, parent: InodeNr) {
         self.tree.set_dotdot(dir.nr, parent);
         self.state.names.add(parent, 1);
         self.entries += 1;
     }
 
-    fn twice(&mut self, dir: &Dir, block: LogicalBlock, name: &[u8]) {
+    fn duplicate(&mut self, dir: &Dir, block: LogicalBlock, name: &[u8]) {
         let (dir, name) = (dir.nr, name.into());
         self.findings.push(Finding::EntryTwice { dir, block, name });
     }
@@ -284,7 +283,8 @@ impl Dir {
         self.casefold != Some(Encoding::Strict) || std::str::from_utf8(name).is_ok()
     }
 
-    /// The form under which a name is compared and hashed: folded in directories that ignore case.
+    /// Calls `then` with the form in which a name is compared and hashed: folded in a directory
+    /// that ignores case.
     fn with_folded<R>(&self, name: &[u8], then: impl FnOnce(&[u8]) -> R) -> R {
         if self.casefold.is_some()
             && self.format.names == NameForm::Plain

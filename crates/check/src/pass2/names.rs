@@ -1,9 +1,9 @@
-//! **Purpose.** Telling names of a block that are there twice, without memory for each block.
+//! **Purpose.** Finds duplicate names in a block, without allocation for each block.
 //!
-//! **Model.** A table with open addressing that holds where names begin. A slot is of this block if
-//! it bears the number of this round, so nothing is cleared between blocks.
+//! **Model.** A hash table with open addressing. A slot belongs to the current block if it has the
+//! number of the current round, so nothing is cleared between blocks.
 
-/// The least that a record takes.
+/// The minimum length of a record.
 const LEAST_RECORD_BYTES: usize = 12;
 
 /// The names of one block.
@@ -11,7 +11,7 @@ const LEAST_RECORD_BYTES: usize = 12;
 pub(crate) struct NameSet {
     slots: Vec<Slot>,
     round: u32,
-    /// The names, one behind the other: folded ones lie in no block.
+    /// The names, one after the other: folded names are in no block.
     bytes: Vec<u8>,
 }
 
@@ -24,7 +24,7 @@ struct Slot {
 }
 
 impl NameSet {
-    /// For blocks of this length: at least half of the slots stay free.
+    /// A table for blocks of this length: at least half of the slots stay free.
     pub(crate) fn for_blocks(block_bytes: usize) -> Self {
         let slots = (2 * block_bytes / LEAST_RECORD_BYTES).next_power_of_two();
         Self {
@@ -34,7 +34,7 @@ impl NameSet {
         }
     }
 
-    /// Begins a block.
+    /// Starts a block.
     pub(crate) fn start(&mut self) {
         self.round = self.round.wrapping_add(1);
         if self.round == 0 {
@@ -44,12 +44,12 @@ impl NameSet {
         self.bytes.clear();
     }
 
-    /// Adds a name; whether it is new.
+    /// Adds a name; returns whether it is new.
     pub(crate) fn insert(&mut self, name: &[u8]) -> bool {
         let hash = hash(name);
         let mask = self.slots.len().wrapping_sub(1);
         let mut slot = hash as usize & mask;
-        // A block has fewer records than there are slots, so a free one comes.
+        // A block has fewer records than there are slots, so a free slot is found.
         for _ in 0..self.slots.len() {
             let Some(found) = self.slots.get_mut(slot) else {
                 return true;
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_the_same_block_meet() {
+    fn only_names_of_the_same_block_are_compared() {
         let mut names = NameSet::for_blocks(65_536);
         names.start();
         assert!(names.insert(b"a") && names.insert(b"b"));

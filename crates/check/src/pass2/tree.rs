@@ -1,38 +1,38 @@
-//! **Purpose.** Which directory has the name of which, and where `..` of each leads.
+//! **Purpose.** The tree of directories: the parent of each by name, and by its `..`.
 //!
-//! **Model.** Directories are numbered by their place in the sorted list of their inodes; for each
-//! there are two words. Of several names the one counts whose directory comes first on the device,
-//! as for e2fsck, whichever thread sees it first.
+//! **Model.** Directories are numbered by their position in the sorted list of their inodes; each
+//! has two words. If a directory has several names, the one counts whose directory comes first on
+//! the device, as for e2fsck. That does not depend on which thread reads it first.
 //!
-//! **Locking.** None: a word is set by one atomic step.
+//! **Locking.** None: each word is updated by one atomic operation.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Nobody has a name of it.
+/// No directory has a name of it.
 const NAMELESS: u64 = u64::MAX;
 
 /// The directories.
 #[derive(Debug)]
 pub(crate) struct Tree {
     inodes: Vec<InodeNr>,
-    /// The turn of the directory that has its name, and in the low half its number.
+    /// The turn of the directory that has its name, with its inode number in the low half.
     parents: Box<[AtomicU64]>,
     dotdots: Box<[AtomicU32]>,
 }
 
-/// What is known of one directory.
+/// One directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) inode: InodeNr,
-    /// Who has its name; 0 for nobody.
+    /// The directory that has its name; 0 for none.
     pub(crate) parent: InodeNr,
-    /// Where its `..` leads; 0 for nowhere.
+    /// The inode that its `..` refers to; 0 without `..`.
     pub(crate) dotdot: InodeNr,
 }
 
 impl Tree {
-    /// Of these directories nothing is known yet.
+    /// The tree of these directories, without names.
     pub(crate) fn new(mut inodes: Vec<InodeNr>) -> Self {
         inodes.sort_unstable();
         inodes.dedup();
@@ -44,13 +44,13 @@ impl Tree {
         }
     }
 
-    /// The place of a directory in the list.
+    /// The position of a directory in the list.
     pub(crate) fn rank(&self, inode: InodeNr) -> Option<usize> {
         self.inodes.binary_search(&inode).ok()
     }
 
-    /// Notes that the directory `parent`, which is read in the given turn, has a name of `inode`.
-    /// Which directory's name does not count, if there are two now.
+    /// Adds a name of `inode` in the directory `parent`, which is read in the given turn. If there
+    /// are two names now, returns the directory of the one that does not count.
     pub(crate) fn add_name(&self, inode: InodeNr, parent: InodeNr, turn: u32) -> Option<InodeNr> {
         let word = self.parents.get(self.rank(inode)?)?;
         let named = u64::from(turn) << 32 | u64::from(parent.0);
@@ -58,13 +58,13 @@ impl Tree {
         (before != NAMELESS).then(|| number(before.max(named)))
     }
 
-    /// Who has the name of a directory that counts; 0 for nobody.
+    /// The directory that has the name of `inode` that counts; 0 for none.
     pub(crate) fn parent(&self, inode: InodeNr) -> InodeNr {
         let word = self.rank(inode).and_then(|rank| self.parents.get(rank));
         word.map_or(InodeNr(0), parent_in)
     }
 
-    /// Notes where `..` of a directory leads.
+    /// Notes the inode that `..` of a directory refers to.
     pub(crate) fn set_dotdot(&self, inode: InodeNr, to: InodeNr) {
         if let Some(word) = self.rank(inode).and_then(|rank| self.dotdots.get(rank)) {
             word.store(to.0, Relaxed);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_directory() {
+    fn names_and_dotdots_are_kept() {
         let tree = Tree::new([7, 2, 12].map(InodeNr).to_vec());
         assert_eq!(tree.add_name(InodeNr(13), InodeNr(7), 0), None);
         assert_eq!(tree.add_name(InodeNr(12), InodeNr(2), 0), None);

@@ -1,5 +1,5 @@
-//! **Purpose.** Invariants that take more than bytes to be broken: devices that are too short or
-//! cannot be read, logs, and indexes of two levels.
+//! **Purpose.** Invariants that changed bytes cannot break: short and unreadable devices, logs, and
+//! indexes of two levels.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,10 +18,10 @@ use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, matrix, require, scratch};
 
 use super::surgery::Surgery;
-use super::{assert_met, report};
+use super::{assert_found, report};
 
 #[test]
-fn a_short_device_is_told() {
+fn a_short_device_is_reported() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = Image::builder(MiB(16))
         .kind("ext4")
@@ -33,10 +33,10 @@ fn a_short_device_is_told() {
         .expect("it is there");
     file.set_len(MiB(16).bytes() - 4096)
         .expect("a shorter file");
-    assert_met(image.path(), "device-short").expect("both find it");
+    assert_found(image.path(), "device-short").expect("both find it");
 }
 
-/// A check of a device on which a range cannot be read.
+/// Checks a device of which a range cannot be read.
 fn with_broken(image: &Path, range: Range<u64>) -> Result<Report> {
     let device = FaultyDevice::new(Arc::new(open_path(image, DeviceOptions::default())?));
     device.add(Rule::nth(DeviceOp::Read, 1).within(range).and_after());
@@ -47,7 +47,7 @@ fn with_broken(image: &Path, range: Range<u64>) -> Result<Report> {
     Ok(check(Arc::new(device), &options)?)
 }
 
-/// Up to a few structures of each kind, but for the superblock, which is needed.
+/// A few structures of each kind but the superblock, which is needed.
 fn some_of_each(surgery: &Surgery) -> Vec<Site> {
     const EACH: usize = 3;
     let kinds = [
@@ -68,7 +68,7 @@ fn some_of_each(surgery: &Surgery) -> Vec<Site> {
 }
 
 #[test]
-fn blocks_that_cannot_be_read_are_told() {
+fn blocks_that_cannot_be_read_are_reported() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("debugfs"),
@@ -104,7 +104,7 @@ fn blocks_that_cannot_be_read_are_told() {
 
 /// debugfs writes a journal with one transaction; then its commit block is damaged.
 #[test]
-fn a_torn_last_transaction_is_told() {
+fn a_torn_last_transaction_is_reported() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let image = Image::builder(MiB(16)).kind("ext4").block_size_bytes(1024);
     let image = image.make().expect("mke2fs runs");
@@ -123,7 +123,7 @@ fn a_torn_last_transaction_is_told() {
     assert!(torn.is_clean(), "{:#?}", torn.findings());
 }
 
-/// An image with a directory whose index has two levels: blocks of 1 KiB have room for three names
+/// An image with a directory whose index has two levels: blocks of 1 KiB have space for three names
 /// of this length, and for the entries of 120 blocks.
 fn deep_index() -> Image {
     let source = scratch::folder().expect("a folder");
@@ -148,35 +148,33 @@ fn indexes_of_two_levels_are_followed() {
     let [root, node] = [root, node].map(|kind| surgery.nth(kind, 0).expect("two levels"));
 
     surgery
-        .change(&node, ("limit", 0), |old| old + 1)
+        .change(&node, "limit", 0, |old| old + 1)
         .expect("damage");
-    assert_met(image.path(), "index-node").expect("both find it");
+    assert_found(image.path(), "index-node").expect("both find it");
     surgery.undo().expect("it can be undone");
 
-    // The root leads to a leaf at once.
-    let leaf = surgery.value(&node, ("block", 0)).expect("an entry");
-    surgery
-        .change(&root, ("block", 0), |_| leaf)
-        .expect("damage");
-    assert_met(image.path(), "index-depth").expect("both find it");
+    // The root refers to a leaf directly.
+    let leaf = surgery.value(&node, "block", 0).expect("an entry");
+    surgery.change(&root, "block", 0, |_| leaf).expect("damage");
+    assert_found(image.path(), "index-depth").expect("both find it");
     surgery.undo().expect("it can be undone");
     assert!(e2fsck(image.path()).expect("e2fsck runs").is_clean());
 }
 
-/// The end of a directory is no measure of what is kept of it: the blocks up to there, at 24 bytes
-/// each, would take more memory than there is.
+/// Memory does not follow the size of a directory: at 24 bytes for each block up to it, there would
+/// not be enough.
 #[test]
-fn a_directory_that_claims_to_go_on_without_end_takes_no_memory() {
+fn a_directory_of_absurd_size_takes_no_memory() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = deep_index();
     let mut surgery = Surgery::new(&image).expect("a sound image");
     let root = surgery.inode_site(InodeNr::ROOT).expect("there is one");
-    let count = surgery.value(&root, ("eh_entries", 0)).expect("extents");
-    assert_eq!(surgery.value(&root, ("eh_depth", 0)).expect("extents"), 0);
+    let count = surgery.value(&root, "eh_entries", 0).expect("extents");
+    assert_eq!(surgery.value(&root, "eh_depth", 0).expect("extents"), 0);
     let last = usize::try_from(count).expect("a few") - 1;
     let far = |_| 0xffff_0000;
     surgery
-        .change(&root, ("ee_block", last), far)
+        .change(&root, "ee_block", last, far)
         .expect("damage");
-    assert_met(image.path(), "dir-hole").expect("both find it");
+    assert_found(image.path(), "dir-hole").expect("both find it");
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** For each invariant a damage that breaks it.
+//! **Purpose.** The table of damages: for each invariant one that breaks it.
 //!
 //! **Model.** A case names the invariant's code, the configuration of the image, and the damage.
 //! The trees are those of `testkit::populate`.
@@ -13,7 +13,7 @@ use fourscore_testkit::damage::{Kind, Site};
 use super::surgery::Surgery;
 
 const EXT4: &str = "ext4-4k";
-/// Without checksums, with maps of pointers, blocks of 1 KiB.
+/// Without checksums, with block pointers, blocks of 1 KiB.
 const EXT2: &str = "ext2-1k";
 /// A directory of one block with the files `a`, `bb` and `ccc`.
 const FEW: &str = "directories/few";
@@ -54,16 +54,16 @@ macro_rules! cases {
     };
 }
 
-/// Where a record of a block of entries begins.
+/// The offset of a record in a directory block.
 fn record_at(s: &Surgery, leaf: &Site, nth: usize) -> Result<usize> {
     let mut at = 0;
     for before in 0..nth {
-        at += usize::try_from(s.value(leaf, ("rec_len", before))?)?;
+        at += usize::try_from(s.value(leaf, "rec_len", before)?)?;
     }
     Ok(at)
 }
 
-/// A block of entries of the encrypted directory.
+/// A leaf block of the encrypted directory.
 fn encrypted_leaf(s: &Surgery) -> Result<Site> {
     let nr = s.inode_with(0x4000, ENCRYPT_FL)?.inode;
     let mut leaves = s.sites(Kind::Leaf).into_iter();
@@ -72,12 +72,12 @@ fn encrypted_leaf(s: &Surgery) -> Result<Site> {
         .context("an encrypted directory without a block")
 }
 
-/// An inode with an attribute whose value is in an inode of its own, and which entry that is.
+/// An inode with an attribute whose value is in another inode, and the index of the entry.
 fn entry_with_value_inode(s: &Surgery) -> Result<(Site, usize)> {
     for kind in [Kind::Inode, Kind::Xattrs] {
         for site in s.sites(kind) {
             let mut nth = 0;
-            while let Ok(value) = s.value(&site, ("e_value_inum", nth)) {
+            while let Ok(value) = s.value(&site, "e_value_inum", nth) {
                 if value != 0 {
                     return Ok((site, nth));
                 }
@@ -85,10 +85,10 @@ fn entry_with_value_inode(s: &Surgery) -> Result<(Site, usize)> {
             }
         }
     }
-    anyhow::bail!("no value has an inode of its own")
+    anyhow::bail!("no value is in another inode")
 }
 
-/// The first byte of a bitmap in which nothing is marked.
+/// The first byte of a bitmap without a set bit.
 fn first_free_byte(s: &Surgery, bitmap: &Site) -> Result<usize> {
     let bytes = s.bytes(bitmap)?;
     let free = bytes.iter().position(|&byte| byte == 0);
@@ -111,20 +111,20 @@ cases! { PASS_0(s):
     "resize-inode" on EXT4 => s.reserved(RESIZE, "i_block", |_| 5000);
     "group-checksum" on EXT4 => {
         let site = s.descriptor(GroupNr(0))?;
-        s.unsealed(&site, ("bg_used_dirs_count_lo", 0), |old| old + 1)
+        s.unsealed(&site, "bg_used_dirs_count_lo", 0, |old| old + 1)
     };
     "group-place" on EXT4 => s.desc("bg_inode_bitmap_lo", |_| 0xffff_ff00);
     "group-flags" on EXT2 => s.desc("bg_flags", |_| 1);
     "last-group-uninit" on EXT4 => {
         let last = GroupNr(s.superblock().geometry().groups() - 1);
         let site = s.descriptor(last)?;
-        s.change(&site, ("bg_flags", 0), |old| old | 2)
+        s.change(&site, "bg_flags", 0, |old| old | 2)
     };
     "itable-unused" on EXT4 => s.desc("bg_itable_unused_lo", |_| 0xffff);
     "metadata-overlap" on EXT4 => {
         let first = s.nth(Kind::InodeBitmap, 0)?.at / 4096;
         let second = s.descriptor(GroupNr(1))?;
-        s.change(&second, ("bg_block_bitmap_lo", 0), |_| first)
+        s.change(&second, "bg_block_bitmap_lo", 0, |_| first)
     };
     "backup-superblock" on EXT4 => {
         let backup = s.block(s.superblock().geometry().group_first_block(GroupNr(1)));
@@ -141,11 +141,11 @@ cases! { PASS_0(s):
     "journal-inode" on EXT4 => s.reserved(InodeNr::JOURNAL, "i_links_count", |_| 0);
     "journal-unreadable" on EXT4 => {
         let log = s.nth(Kind::Journal, 0)?;
-        s.change(&log, ("s_header", 0), |_| 0)
+        s.change(&log, "s_header", 0, |_| 0)
     };
     "journal-unmarked" on EXT4 => {
         let log = s.nth(Kind::Journal, 0)?;
-        s.change(&log, ("s_start", 0), |_| 0x0100_0000)
+        s.change(&log, "s_start", 0, |_| 0x0100_0000)
     };
     "journal-elsewhere" on "no-journal" => {
         s.sb("s_feature_compat", |old| old | HAS_JOURNAL)?;
@@ -161,7 +161,7 @@ cases! { PASS_0(s):
 cases! { PASS_1(s):
     "inode-checksum" on EXT4 => {
         let site = s.inode_site(s.number("plain")?)?;
-        s.unsealed(&site, ("i_atime", 0), |old| old + 1)
+        s.unsealed(&site, "i_atime", 0, |old| old + 1)
     };
     "inode-low-dtime" on EXT4 => {
         s.inode("plain", "i_links_count", |_| 0)?;
@@ -184,43 +184,43 @@ cases! { PASS_1(s):
     "inode-time-range" on EXT4 => {
         let site = s.inode_site(s.number("plain")?)?;
         s.overwrite(&site, offset_of!(RawInode, i_ctime), &[0xff; 4])?;
-        s.change(&site, ("i_ctime_extra", 0), |old| old | 3)
+        s.change(&site, "i_ctime_extra", 0, |old| old | 3)
     };
     "xattr-inode" on EXT4 => s.inode("xattrs/value-of-60", "e_name_len", |_| 255);
     "xattr-collision" on EXT4 => {
         let site = s.inode_site(s.number("xattrs/namespaces")?)?;
-        let [first, second] = [0, 1].map(|nth| s.value(&site, ("e_value_offs", nth)));
+        let [first, second] = [0, 1].map(|nth| s.value(&site, "e_value_offs", nth));
         let (first, second) = (first?, second?);
-        // Where the lower one lies there is room for both.
+        // There is space for both at the lower place.
         let higher = usize::from(second > first);
-        s.change(&site, ("e_value_offs", higher), |_| first.min(second))
+        s.change(&site, "e_value_offs", higher, |_| first.min(second))
     };
     "xattr-hash" on EXT4 => {
         let block = s.of(Kind::Xattrs, "xattrs/sharer-0")?;
-        s.change(&block, ("e_hash", 0), |old| old ^ 1)
+        s.change(&block, "e_hash", 0, |old| old ^ 1)
     };
     "xattr-name" on EXT4 => {
         let block = s.of(Kind::Xattrs, "xattrs/sharer-0")?;
-        s.change(&block, ("e_name_index", 0), |_| 0)
+        s.change(&block, "e_name_index", 0, |_| 0)
     };
     "xattr-value-inode" on "ea-inode" => {
         let other = s.number("plain")?;
         let (site, nth) = entry_with_value_inode(s)?;
-        s.change(&site, ("e_value_inum", nth), |_| other.0.into())
+        s.change(&site, "e_value_inum", nth, |_| other.0.into())
     };
     "xattr-block-place" on EXT4 => s.inode("plain", "i_file_acl_lo", |_| 0xffff_fff0);
     "xattr-block" on EXT4 => {
         let block = s.of(Kind::Xattrs, "xattrs/sharer-0")?;
-        s.change(&block, ("h_magic", 0), |_| 0)
+        s.change(&block, "h_magic", 0, |_| 0)
     };
     "xattr-refcount" on EXT4 => {
         let block = s.of(Kind::Xattrs, "xattrs/sharer-0")?;
-        s.change(&block, ("h_refcount", 0), |old| old + 1)
+        s.change(&block, "h_refcount", 0, |old| old + 1)
     };
     "extent-root" on EXT4 => s.inode("files/one-block", "eh_entries", |_| 7);
     "extent-node" on EXT4 => {
         let node = s.nth(Kind::ExtentNode, 0)?;
-        s.change(&node, ("eh_entries", 0), |_| 0xffff)
+        s.change(&node, "eh_entries", 0, |_| 0xffff)
     };
     "extent-max" on EXT4 => s.inode("files/one-block", "eh_max", |_| 1);
     "cluster-align" on "bigalloc-16k" => s.inode("files/five-mib", "ee_start_lo", |old| old + 1);
@@ -228,15 +228,15 @@ cases! { PASS_1(s):
     "map-on-metadata" on EXT2 => {
         let bitmap = s.nth(Kind::BlockBitmap, 0)?.at / 1024;
         let site = s.inode_site(s.number("files/five-mib")?)?;
-        s.change(&site, ("i_block", 12), |_| bitmap)
+        s.change(&site, "i_block", 12, |_| bitmap)
     };
     "shared-beyond-measure" on EXT2 => {
-        // A block of pointers that all lead to itself, three levels deep.
+        // An indirect block whose pointers all refer to itself, three levels deep.
         let pointers = s.of(Kind::Indirect, "files/five-mib")?;
         let block = u32::try_from(pointers.at / 1024)?;
         s.overwrite(&pointers, 0, &block.to_le_bytes().repeat(256))?;
         let site = s.inode_site(s.number("files/five-mib")?)?;
-        s.change(&site, ("i_block", 14), |_| block.into())
+        s.change(&site, "i_block", 14, |_| block.into())
     };
     "dir-unwritten" on EXT4 => s.inode("directories/few", "ee_len", |old| old | 0x8000);
     "dir-hole" on EXT2 => s.reserved(LOST_AND_FOUND, "i_block", |_| 0);
@@ -247,26 +247,26 @@ cases! { PASS_1(s):
     "large-file" on EXT4 => s.sb("s_feature_ro_compat", |old| old & !LARGE_FILE);
     "bigalloc-block-map" on "bigalloc-16k" => {
         let site = s.inode_site(s.number("files/five-mib")?)?;
-        s.change(&site, ("i_flags", 0), |old| old & !EXTENTS_FL)
+        s.change(&site, "i_flags", 0, |old| old & !EXTENTS_FL)
     };
     "inline-data" on "inline-data" => s.inode("small/100", "e_name_index", |_| 6);
     "encryption-context" on "encrypt" => {
         let site = s.inode_with(0x4000, ENCRYPT_FL)?;
-        s.change(&site, ("e_name_index", 0), |_| 6)
+        s.change(&site, "e_name_index", 0, |_| 6)
     };
     "orphan-file" on "orphan-file" => {
         let block = s.nth(Kind::Orphans, 0)?;
         s.overwrite_unsealed(&block, block.length - 8, &[0; 4])
     };
     "orphan-list" on EXT4 => {
-        // The first orphan leads to an inode that cannot be one.
+        // The first orphan refers to an inode that cannot be one.
         let orphan = s.number("plain")?;
         s.inode("plain", "i_dtime", |_| 5)?;
         s.sb("s_last_orphan", |_| orphan.0.into())
     };
     "shared-blocks" on EXT4 => {
         let one = s.inode_site(s.number("files/one-block")?)?;
-        let start = s.value(&one, ("ee_start_lo", 0))?;
+        let start = s.value(&one, "ee_start_lo", 0)?;
         s.inode("files/one-byte-more", "ee_start_lo", |_| start)
     };
     "shared-with-metadata" on EXT4 => {
@@ -282,9 +282,9 @@ cases! { PASS_2(s):
     };
     "dir-record" on EXT4 => s.record(FEW, 2, "rec_len", |_| 3);
     "dir-inline" on "inline-data" => {
-        // Behind the parent comes the first record: its inode, and its length.
+        // The first record follows the parent: its inode, and its length.
         let site = s.inode_site(s.number(FEW)?)?;
-        s.change(&site, ("i_block", 2), |_| 0xffff_ffff)
+        s.change(&site, "i_block", 2, |_| 0xffff_ffff)
     };
     "dir-dot" on EXT4 => s.record(FEW, 0, "inode", |old| old + 1);
     "dir-dotdot" on EXT4 => s.record(FEW, 1, "name", |_| u64::from(b'x'));
@@ -303,7 +303,7 @@ cases! { PASS_2(s):
     "entry-name" on EXT4 => s.record(FEW, 2, "name", |_| u64::from(b'/'));
     "entry-encrypted" on "encrypt" => {
         let leaf = encrypted_leaf(s)?;
-        s.change(&leaf, ("name_len", 2), |_| 8)
+        s.change(&leaf, "name_len", 2, |_| 8)
     };
     "entry-type" on EXT4 => s.record(FEW, 2, "file_type", |_| 2);
     "entry-type-open" on EXT4 => s.record(FEW, 2, "file_type", |_| 0);
@@ -319,35 +319,35 @@ cases! { PASS_2(s):
     };
     "entry-not-encrypted" on "encrypt" => {
         let (leaf, other) = (encrypted_leaf(s)?, s.number("plain")?);
-        s.change(&leaf, ("inode", 2), |_| other.0.into())
+        s.change(&leaf, "inode", 2, |_| other.0.into())
     };
     "entry-policy" on "encrypt" => {
         let leaf = encrypted_leaf(s)?;
-        let nr = u32::try_from(s.value(&leaf, ("inode", 2))?)?;
+        let nr = u32::try_from(s.value(&leaf, "inode", 2)?)?;
         let site = s.inode_site(InodeNr(nr))?;
         // The value lies behind the entries' start; byte 8 of it is the first of the key's name.
-        let area = 128 + usize::try_from(s.value(&site, ("i_extra_isize", 0))?)? + 4;
-        let value = usize::try_from(s.value(&site, ("e_value_offs", 0))?)?;
+        let area = 128 + usize::try_from(s.value(&site, "i_extra_isize", 0)?)? + 4;
+        let value = usize::try_from(s.value(&site, "e_value_offs", 0)?)?;
         s.overwrite(&site, area + value + 8, &[0xaa; 4])
     };
     "index-root" on EXT4 => {
         let root = s.of(Kind::IndexRoot, LARGE)?;
-        s.change(&root, ("hash_version", 0), |_| 77)
+        s.change(&root, "hash_version", 0, |_| 77)
     };
     "index-unreferenced" on EXT4 => {
         let root = s.of(Kind::IndexRoot, LARGE)?;
-        s.change(&root, ("count", 0), |old| old - 1)
+        s.change(&root, "count", 0, |old| old - 1)
     };
     "index-twice" on EXT4 => {
         let root = s.of(Kind::IndexRoot, LARGE)?;
-        let first = s.value(&root, ("block", 0))?;
-        s.change(&root, ("block", 1), |_| first)
+        let first = s.value(&root, "block", 0)?;
+        s.change(&root, "block", 1, |_| first)
     };
     "index-hash" on EXT4 => {
         let root = s.of(Kind::IndexRoot, LARGE)?;
         // Above the next leaf's lowest hash no name of this one is left in its place.
-        let next = s.value(&root, ("hash", 1))?;
-        s.change(&root, ("hash", 0), |_| next - 2)
+        let next = s.value(&root, "hash", 1)?;
+        s.change(&root, "hash", 0, |_| next - 2)
     };
 }
 
@@ -355,7 +355,7 @@ cases! { PASS_3_TO_6(s):
     "no-root" on EXT4 => s.reserved(InodeNr::ROOT, "i_mode", |_| REGULAR | 0o644);
     "dir-lost" on EXT4 => {
         let leaf = s.leaf("directories/deep/level-0")?;
-        s.change(&leaf, ("inode", 2), |_| 0)
+        s.change(&leaf, "inode", 2, |_| 0)
     };
     "dir-loop" on EXT4 => {
         let own = s.number("directories/deep/level-0")?;

@@ -1,5 +1,4 @@
-//! **Purpose.** Journals that are not where they should be: inodes that are not in use, and
-//! devices that were not given.
+//! **Purpose.** Unusable journals: inodes that are not in use, and devices that were not given.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +14,10 @@ use fourscore_testkit::oracle::debugfs_write;
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{Image, MiB, require};
 
-use super::{assert_met, told};
+use super::common::{self, codes};
+use super::{assert_found, checked};
 
-/// What leaves the journal's inode unusable, and what is said of it.
+/// Changes that make the journal's inode unusable, and the text of the finding.
 const NOT_IN_USE: [(&str, &str); 4] = [
     ("mode 0", "not in use: i_mode is 0"),
     ("mode 040755", "not a regular file"),
@@ -25,13 +25,8 @@ const NOT_IN_USE: [(&str, &str); 4] = [
     ("size 4096", "too short for a log"),
 ];
 
-fn codes(report: &Report) -> BTreeMap<&'static str, u64> {
-    report.counts().clone()
-}
-
 fn texts(report: &Report) -> String {
-    let texts = report.findings().iter().map(ToString::to_string);
-    texts.collect::<Vec<_>>().join("\n")
+    common::texts(report).join("\n")
 }
 
 fn break_journal(image: &Path, field: &str) {
@@ -40,17 +35,17 @@ fn break_journal(image: &Path, field: &str) {
 }
 
 #[test]
-fn the_superblocks_copy_stands_in_for_a_journal_inode_that_is_not_in_use() {
+fn the_copy_in_the_superblock_replaces_an_unused_journal_inode() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     for features in ["extent", "^extent,^64bit"] {
         let image = Image::builder(MiB(64)).kind("ext4").features(&[features]);
         let image = image.make().expect("mke2fs runs");
-        let sound = told(image.path()).expect("a report");
+        let sound = checked(image.path()).expect("a report");
         assert!(sound.findings().is_empty(), "{}", texts(&sound));
         for (field, says) in NOT_IN_USE {
             let copy = image.copy().expect("room");
             break_journal(copy.path(), field);
-            let found = told(copy.path()).expect("a report");
+            let found = checked(copy.path()).expect("a report");
             // The blocks of the log are still in use.
             let expected = BTreeMap::from([("journal-copy-used", 1), ("journal-inode", 1)]);
             assert_eq!(codes(&found), expected, "{field}: {}", texts(&found));
@@ -60,7 +55,7 @@ fn the_superblocks_copy_stands_in_for_a_journal_inode_that_is_not_in_use() {
 
             let no_copy = "set_super_value jnl_backup_type 0";
             debugfs_write(copy.path(), &[no_copy]).expect("debugfs runs");
-            let found = told(copy.path()).expect("a report");
+            let found = checked(copy.path()).expect("a report");
             assert!(texts(&found).contains(&says), "{}", texts(&found));
             assert!(!codes(&found).contains_key("journal-copy-used"));
         }
@@ -68,7 +63,7 @@ fn the_superblocks_copy_stands_in_for_a_journal_inode_that_is_not_in_use() {
 }
 
 #[test]
-fn a_log_is_replayed_whose_inode_is_not_in_use() {
+fn a_log_with_an_unused_inode_is_replayed() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("debugfs"),
@@ -87,12 +82,12 @@ fn a_log_is_replayed_whose_inode_is_not_in_use() {
         Some(crashed)
     });
     let crashed = crashed.expect("debugfs opens one of twenty");
-    let sound = told(crashed.image.path()).expect("a report");
+    let sound = checked(crashed.image.path()).expect("a report");
     assert!(sound.is_clean(), "{}", texts(&sound));
     for (field, _) in NOT_IN_USE {
         let copy = crashed.image.copy().expect("room");
         break_journal(copy.path(), field);
-        let found = told(copy.path()).expect("a report");
+        let found = checked(copy.path()).expect("a report");
         let mut expected = codes(&sound);
         expected.extend([("journal-inode", 1), ("journal-copy-used", 1)]);
         assert_eq!(codes(&found), expected, "{field}: {}", texts(&found));
@@ -162,8 +157,8 @@ fn a_log_on_a_device_that_was_not_given_is_an_error() {
         Need::KernelMount
     );
     let (image, journal) = on_two_devices();
-    assert_met(image.path(), "journal-not-given").expect("both find it");
-    let alone = told(image.path()).expect("a report");
+    assert_found(image.path(), "journal-not-given").expect("both find it");
+    let alone = checked(image.path()).expect("a report");
     assert!(!alone.is_clean());
 
     let both = with_journal(image.path(), journal.path());
@@ -172,7 +167,7 @@ fn a_log_on_a_device_that_was_not_given_is_an_error() {
     // `.` and `..` of the root and of lost+found, its name, and the files.
     assert_eq!(both.tally().entries, 2 * 2 + 1 + 20);
 
-    // Not a journal, and one of somebody else.
+    // Not a journal, and one of another file system.
     let blank = Image::blank(MiB(16)).expect("room");
     let none = with_journal(image.path(), blank.path());
     assert!(
@@ -190,6 +185,6 @@ fn a_log_on_a_device_that_was_not_given_is_an_error() {
     assert_eq!(e2fsck(&["-fn"], &both), Some(0));
     let replayed = with_journal(image.path(), journal.path());
     assert!(replayed.findings().is_empty(), "{}", texts(&replayed));
-    let alone = told(image.path()).expect("a report");
+    let alone = checked(image.path()).expect("a report");
     assert_eq!(codes(&alone), BTreeMap::from([("journal-elsewhere", 1)]));
 }

@@ -1,5 +1,5 @@
-//! **Purpose.** What names lead to, and how many do: inodes that hold values of attributes, names
-//! that an encoding does not allow, more links than can be counted.
+//! **Purpose.** Inodes that names must not refer to, names that an encoding forbids, and more links
+//! than can be counted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require};
 
 use super::surgery::Surgery;
-use super::{assert_met, told};
+use super::{assert_found, checked, common};
 
 const EA_INODE_FL: u32 = 0x20_0000;
 const EXTENTS_FL: u32 = 0x8_0000;
@@ -23,20 +23,20 @@ const CASEFOLD_FL: u32 = 0x4000_0000;
 /// One more than a directory without `dir_nlink` may have links, two of which are its own.
 const TOO_MANY: u32 = 64_999;
 
-/// What is told of an image, by codes.
+/// The number of findings of an image, by code.
 fn codes(image: &Path) -> BTreeMap<&'static str, u64> {
-    told(image).expect("a report").counts().clone()
+    common::codes(&checked(image).expect("a report"))
 }
 
-/// What is told of the object that a finding is about.
+/// The text of the finding with this code.
 fn text_of(image: &Path, code: &str) -> String {
-    let told = told(image).expect("a report");
-    let mut found = told.findings().iter();
+    let report = checked(image).expect("a report");
+    let mut found = report.findings().iter();
     let found = found.find(|finding: &&Finding| finding.invariant().code == code);
-    found.expect("it is told").to_string()
+    found.expect("it is found").to_string()
 }
 
-/// An image with a file whose attribute has its value in an inode of its own, and that inode.
+/// An image with a file whose attribute value is in another inode, and that inode.
 fn with_value() -> (Image, InodeNr) {
     let image = Image::builder(MiB(16))
         .kind("ext4")
@@ -65,7 +65,7 @@ fn with_value() -> (Image, InodeNr) {
 }
 
 #[test]
-fn a_name_of_an_inode_that_holds_a_value_is_told() {
+fn a_name_of_an_inode_that_holds_a_value_is_reported() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let (image, value) = with_value();
     assert_eq!(codes(image.path()), BTreeMap::new());
@@ -73,12 +73,12 @@ fn a_name_of_an_inode_that_holds_a_value_is_told() {
     // The name does not count: without it, everything is sound again.
     assert_eq!(codes(image.path()), BTreeMap::from([("entry-value", 1)]));
     let text = text_of(image.path(), "entry-value");
-    let expected = format!("'xlink' leads to inode {value}, which holds the value");
+    let expected = format!("'xlink' refers to inode {value}, which holds the value");
     assert!(text.contains(&expected), "{text}");
 }
 
 #[test]
-fn a_flag_of_values_on_something_else_is_told_as_that() {
+fn a_flag_of_values_on_something_else_is_reported_as_that() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let (image, _) = with_value();
     let flagged = EXTENTS_FL | EA_INODE_FL;
@@ -106,7 +106,7 @@ fn a_flag_of_values_on_something_else_is_told_as_that() {
 }
 
 #[test]
-fn a_name_that_is_not_utf8_is_told_where_the_encoding_is_strict() {
+fn a_name_that_is_not_utf8_is_reported_where_the_encoding_is_strict() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("debugfs"),
@@ -140,7 +140,7 @@ fn a_name_that_is_not_utf8_is_told_where_the_encoding_is_strict() {
         let expected = is_strict.then_some(("entry-encoding", 1));
         assert_eq!(codes(image.path()), expected.into_iter().collect());
         if is_strict {
-            assert_met(image.path(), "entry-encoding").expect("both find it");
+            assert_found(image.path(), "entry-encoding").expect("both find it");
         }
     }
 }
@@ -170,13 +170,13 @@ fn more_links_than_can_be_counted_need_a_feature() {
     let few = image.copy().expect("room");
 
     debugfs_write(image.path(), &["feature -dir_nlink"]).expect("debugfs runs");
-    assert_met(image.path(), "dir-nlink").expect("both find it");
+    assert_found(image.path(), "dir-nlink").expect("both find it");
     let told = codes(image.path());
     assert_eq!(told, BTreeMap::from([("dir-nlink", 1)]));
     let text = text_of(image.path(), "dir-nlink");
     assert!(text.contains("65001 links"), "{text}");
 
-    // Who had too many keeps the count of one that has too many.
+    // A directory that had too many links keeps the count 1.
     let mount = KernelMount::new(few.path(), Access::ReadWrite, "").expect("a mount");
     for nr in 0..10 {
         let path = mount.path().join("parent").join(nr.to_string());

@@ -1,5 +1,5 @@
-//! **Purpose.** Fields of the superblock that reading does not depend on: they are told, and all
-//! else is checked, as e2fsck goes on when it has repaired them.
+//! **Purpose.** Fields of the superblock that readers do not depend on: they are reported, and the
+//! rest is checked, as e2fsck continues after repairing them.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require};
 
 use super::surgery::Surgery;
-use super::{assert_met, told};
+use super::{assert_found, checked, common};
 
-/// A field, and what is said of it, in a file system of one group: there is no backup of the
-/// superblock to go over to.
+/// A field and the text of its finding, in a file system of one group, which has no backup of the
+/// superblock.
 struct Case {
     features: &'static [&'static str],
     field: &'static str,
@@ -77,7 +77,7 @@ fn image(case: &Case) -> Image {
     let image = Image::builder(MiB(32)).kind("ext4").block_size_bytes(4096);
     let image = image.features(case.features);
     let image = image.make().expect("mke2fs runs");
-    // Something else that is wrong: that is found, too.
+    // Another fault, which must be found, too.
     let other = "set_inode_field <11> links_count 9";
     debugfs_write(image.path(), &[other]).expect("debugfs runs");
     let mut surgery = Surgery::new(&image).expect("it can be read");
@@ -85,12 +85,11 @@ fn image(case: &Case) -> Image {
     image
 }
 
-/// The codes that are told of an image.
+/// The codes of the findings of an image.
 fn codes(image: &Path) -> (Vec<&'static str>, String) {
-    let told = told(image).expect("a report");
-    let texts = told.findings().iter().map(ToString::to_string);
-    let texts = texts.collect::<Vec<_>>().join("\n");
-    (told.counts().keys().copied().collect(), texts)
+    let report = checked(image).expect("a report");
+    let texts = common::texts(&report).join("\n");
+    (report.counts().keys().copied().collect(), texts)
 }
 
 #[test]
@@ -107,9 +106,9 @@ fn fields_that_e2fsck_repairs_do_not_end_a_check() {
         assert!(texts.contains(case.says), "{}: {texts}", case.says);
         assert!(!texts.contains("superblock: superblock"), "{texts}");
         assert!(codes.contains(&"links-count"), "{texts}");
-        // Nothing is told of the whole file system, as if it were read from the wrong place.
+        // There are no further findings, as there would be with a wrong geometry.
         assert!(codes.len() < 10, "{texts}");
-        assert_met(image.path(), "superblock-field").expect("both find it");
+        assert_found(image.path(), "superblock-field").expect("both find it");
         if ENDS_E2FSCK.contains(&case.field) {
             continue;
         }

@@ -1,7 +1,7 @@
-//! **Purpose.** Damage by paths and names of fields, and undoing it.
+//! **Purpose.** Damages structures by paths and field names, and undoes it.
 //!
-//! **Model.** Paths are resolved in a copy of the sound image, since names in the damaged one may
-//! lead nowhere.
+//! **Model.** Paths are resolved in a copy of the sound image, because names in the damaged one may
+//! be invalid.
 
 use anyhow::{Context, Result};
 use fourscore::{Follow, Fs, OpenOptions};
@@ -11,7 +11,7 @@ use fourscore_sync::Arc;
 use fourscore_testkit::Image;
 use fourscore_testkit::damage::{Damage, Kind, Patient, Sealed, Site};
 
-/// A patient, and what was done to it.
+/// An image with its damages.
 pub(crate) struct Surgery {
     patient: Patient,
     sound: Arc<Fs>,
@@ -32,7 +32,7 @@ impl Surgery {
         })
     }
 
-    /// Makes the image sound again.
+    /// Undoes all damages.
     pub(crate) fn undo(&mut self) -> Result<()> {
         while let Some(damage) = self.done.pop() {
             self.patient.undo(damage)?;
@@ -40,7 +40,7 @@ impl Surgery {
         Ok(())
     }
 
-    /// The inode that a path leads to; symbolic links are not followed at its end.
+    /// The inode of a path; a symbolic link at its end is not followed.
     pub(crate) fn number(&self, path: &str) -> Result<InodeNr> {
         let found = self.sound.resolve(path.as_bytes(), Follow::No);
         found.with_context(|| path.to_owned())
@@ -50,22 +50,24 @@ impl Surgery {
     pub(crate) fn change(
         &mut self,
         site: &Site,
-        field: (&str, usize),
+        field: &str,
+        nth: usize,
         to: impl FnOnce(u64) -> u64,
     ) -> Result<()> {
-        let damage = self.patient.change(site, field, Sealed::Yes, to)?;
+        let damage = self.patient.change(site, field, nth, Sealed::Yes, to)?;
         self.done.push(damage);
         Ok(())
     }
 
-    /// Changes a field of a structure, and leaves the checksums as they are.
+    /// Changes a field of a structure without renewing checksums.
     pub(crate) fn unsealed(
         &mut self,
         site: &Site,
-        field: (&str, usize),
+        field: &str,
+        nth: usize,
         to: impl FnOnce(u64) -> u64,
     ) -> Result<()> {
-        let damage = self.patient.change(site, field, Sealed::No, to)?;
+        let damage = self.patient.change(site, field, nth, Sealed::No, to)?;
         self.done.push(damage);
         Ok(())
     }
@@ -77,7 +79,7 @@ impl Surgery {
         Ok(())
     }
 
-    /// Overwrites bytes of a structure, and leaves the checksums as they are.
+    /// Overwrites bytes of a structure without renewing checksums.
     pub(crate) fn overwrite_unsealed(&mut self, site: &Site, at: usize, with: &[u8]) -> Result<()> {
         let damage = self.patient.overwrite(site, at, with, Sealed::No)?;
         self.done.push(damage);
@@ -88,9 +90,9 @@ impl Surgery {
         self.patient.bytes(site)
     }
 
-    /// A field as it is.
-    pub(crate) fn value(&self, site: &Site, field: (&str, usize)) -> Result<u64> {
-        self.patient.value(site, field)
+    /// The current value of the `nth` field called `field`.
+    pub(crate) fn value(&self, site: &Site, field: &str, nth: usize) -> Result<u64> {
+        self.patient.value(site, field, nth)
     }
 
     /// The structures of a kind.
@@ -110,7 +112,7 @@ impl Surgery {
         site.with_context(|| format!("no inode {nr}"))
     }
 
-    /// A block that is taken for what the mutator has no kind of: nothing is sealed.
+    /// A block of a kind that the mutator does not know: no checksum is renewed.
     pub(crate) fn block(&self, block: PhysBlock) -> Site {
         self.patient.anatomy().block_site(Kind::Quota, block, None)
     }
@@ -121,7 +123,7 @@ impl Surgery {
 
     /// Changes a field of the superblock.
     pub(crate) fn sb(&mut self, field: &str, to: impl FnOnce(u64) -> u64) -> Result<()> {
-        self.change(&self.nth(Kind::Superblock, 0)?, (field, 0), to)
+        self.change(&self.nth(Kind::Superblock, 0)?, field, 0, to)
     }
 
     /// The descriptor of a group.
@@ -131,7 +133,7 @@ impl Surgery {
 
     /// Changes a field of the first group's descriptor.
     pub(crate) fn desc(&mut self, field: &str, to: impl FnOnce(u64) -> u64) -> Result<()> {
-        self.change(&self.descriptor(GroupNr(0))?, (field, 0), to)
+        self.change(&self.descriptor(GroupNr(0))?, field, 0, to)
     }
 
     /// Changes a field of an inode.
@@ -151,7 +153,7 @@ impl Surgery {
         field: &str,
         to: impl FnOnce(u64) -> u64,
     ) -> Result<()> {
-        self.change(&self.inode_site(nr)?, (field, 0), to)
+        self.change(&self.inode_site(nr)?, field, 0, to)
     }
 
     /// The first block of entries of a directory without an index.
@@ -162,8 +164,8 @@ impl Surgery {
         own.next().with_context(|| format!("{path}: no leaf"))
     }
 
-    /// Changes a field of a record of a directory without an index; record 2 is the first behind
-    /// `..`.
+    /// Changes a field of a record of a directory without an index; record 2 is the first
+    /// after `..`.
     pub(crate) fn record(
         &mut self,
         path: &str,
@@ -171,7 +173,7 @@ impl Surgery {
         field: &str,
         to: impl FnOnce(u64) -> u64,
     ) -> Result<()> {
-        self.change(&self.leaf(path)?, (field, nth), to)
+        self.change(&self.leaf(path)?, field, nth, to)
     }
 
     /// The first structure of a kind that belongs to an inode.
@@ -182,7 +184,7 @@ impl Surgery {
             .with_context(|| format!("{path}: no {kind:?}"))
     }
 
-    /// The first inode in use whose mode has a type and whose flags have all of some.
+    /// The first inode in use of a file type that has all of `flags`.
     pub(crate) fn inode_with(&self, file_type: u16, flags: u32) -> Result<Site> {
         for site in self.sites(Kind::Inode) {
             let bytes = self.bytes(&site)?;
@@ -196,7 +198,7 @@ impl Surgery {
         anyhow::bail!("no inode of type {file_type:#x} with flags {flags:#x}")
     }
 
-    /// An inode that was used once and is not any more.
+    /// A deleted inode.
     pub(crate) fn deleted(&self) -> Result<InodeNr> {
         let last = self.superblock().geometry().inodes();
         for nr in (self.superblock().first_inode().0..=last).map(InodeNr) {

@@ -11,7 +11,7 @@ use fourscore_sync::thread;
 use fourscore_testkit::journal_alone::{Campaign, Session, Tally};
 use fourscore_testkit::programs;
 
-/// What the journal can be made to do wrong, by name.
+/// The injected faults of the journal, by name.
 const BREAKINGS: [(&str, Sabotage); 6] = [
     ("no-flush-before-commit", Sabotage::NoFlushBeforeCommit),
     ("no-revoke", Sabotage::NoRevoke),
@@ -21,14 +21,13 @@ const BREAKINGS: [(&str, Sabotage); 6] = [
     ("no-wake-up", Sabotage::NoWakeUp),
 ];
 
-/// How long a history, or the recovery of a state, may take: much more than on the busiest of
-/// machines.
+/// The longest time for a history, or for the recovery of a state: much more than on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The same for journals that are broken on purpose, one of which never wakes who waits.
+/// The same with an injected fault, of which one never wakes waiters.
 const PATIENCE_WITH_BROKEN: Duration = Duration::from_secs(15);
 
-/// Campaigning threads for each core: the threads of a history wait for each other most of the
-/// time.
+/// Threads for each core: the threads of a history mostly wait for each other.
 const THREADS_PER_CORE: usize = 4;
 
 /// Checks crash states of the journal.
@@ -43,16 +42,16 @@ struct Arguments {
     /// Random survivals for each cut, beside the exhaustive ones.
     #[arg(long, default_value_t = 20)]
     samples: usize,
-    /// Looks at one state only: with --replay.
+    /// Checks one state only: with --replay.
     #[arg(long, requires = "replay")]
     state: Option<u64>,
-    /// Explores a history that was kept.
+    /// Explores a saved history.
     #[arg(long)]
     replay: Option<PathBuf>,
-    /// Breaks the journal in this way, or in `each` way, and expects to find it.
+    /// Injects this fault into the journal, or `each` in turn, and expects the harness to find it.
     #[arg(long)]
     broken: Option<String>,
-    /// Where histories with a bad state are kept.
+    /// The folder for histories with a bad state.
     #[arg(long, default_value = "target/crash-findings")]
     findings: PathBuf,
 }
@@ -83,7 +82,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(name) => {
             let chosen = programs::chosen(&BREAKINGS, name)?;
             let mut chosen = chosen.into_iter();
-            chosen.try_for_each(|breaking| broken(&campaign, breaking))
+            chosen.try_for_each(|(name, breaking)| broken(&campaign, name, breaking))
         }
     }
 }
@@ -105,8 +104,8 @@ fn sound(campaign: &Campaign) -> Result<()> {
     Ok(())
 }
 
-/// Expects the harness to go red.
-fn broken(campaign: &Campaign, (name, breaking): (&str, Sabotage)) -> Result<()> {
+/// Runs a campaign with an injected fault, which must fail.
+fn broken(campaign: &Campaign, name: &str, breaking: Sabotage) -> Result<()> {
     let campaign = Campaign {
         patience: PATIENCE_WITH_BROKEN,
         breaking: Some(breaking),
@@ -117,7 +116,7 @@ fn broken(campaign: &Campaign, (name, breaking): (&str, Sabotage)) -> Result<()>
         Err(finding) => {
             let text = finding.to_string();
             println!(
-                "{name}: red, as it should be: {}",
+                "{name}: red, as expected: {}",
                 text.lines().next().unwrap_or_default()
             );
             Ok(())

@@ -1,11 +1,10 @@
-//! **Purpose.** What e2fsck says of an image, complaint by complaint, so that faults of the
-//! kernel's and of e2fsck's replay of fast commits, which docs/FINDINGS.md tells of, are known
-//! again.
+//! **Purpose.** Parses the complaints of e2fsck about an image, so that known faults in the replay
+//! of fast commits by the kernel and by e2fsck (docs/FINDINGS.md) are recognised.
 //!
-//! **Model.** What e2fsck prints is read line by line. A line is a heading, a question behind a
-//! complaint, or a complaint; with a line that is not known nothing is known. What a complaint may
-//! be forgiven for is for who asks; the complaints of a kernel that replayed fast commits are
-//! judged here ([`only_miscounted`]).
+//! **Model.** The output is parsed line by line. A line is a heading, a complaint, or a question
+//! after a complaint. If a line is unknown, nothing is returned. The caller decides which
+//! complaints to forgive; those after a replay of fast commits by the kernel are judged here
+//! ([`only_miscounted`]).
 
 use std::path::Path;
 
@@ -13,54 +12,54 @@ use anyhow::Result;
 
 use crate::oracle;
 
-/// A complaint, by what it is about: inodes by their numbers.
+/// A complaint, with the numbers of inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complaint {
-    /// The links of an inode are not counted.
+    /// The link count of an inode is wrong.
     Links(u32),
-    /// The space of an inode is not, in sectors of 512 bytes.
+    /// `i_blocks` of an inode is wrong, in sectors of 512 bytes.
     Space {
-        /// Of which inode.
+        /// The inode.
         inode: u32,
-        /// What it says.
+        /// The value found.
         said: u64,
-        /// What it has.
+        /// The right value.
         has: u64,
     },
-    /// The space of an inode was not counted, and is now.
+    /// `i_blocks` of an inode was wrong, and was corrected.
     Recounted {
-        /// Of which inode.
+        /// The inode.
         inode: u32,
-        /// What it said.
+        /// The old value.
         said: u64,
-        /// What it has.
+        /// The right value.
         has: u64,
     },
-    /// A group's directories are not counted.
+    /// The directory count of a group is wrong.
     Group,
-    /// A directory in use that has no name.
+    /// A directory in use without a name.
     Unconnected(u32),
-    /// What follows of it.
+    /// A consequence of another complaint.
     InPieces(u32),
-    /// Another inode in use that has no name.
+    /// Another inode in use without a name.
     Unattached(u32),
     /// A directory without blocks, which was cleared.
     Cleared(u32),
-    /// The name of an inode that is not in use, which was removed.
+    /// A removed name of an inode that is not in use.
     NameOf(u32),
-    /// An extent that has no blocks, in an inode.
+    /// An extent without blocks, in an inode.
     EmptyExtent(u32),
-    /// Blocks that are in use and not marked, or marked and not in use, and their counts.
+    /// Differences between block bitmaps and blocks in use, and their counts.
     Marks,
 }
 
-/// The complaints in what e2fsck printed; `None` if there is a line that is not known.
+/// The complaints in the output of e2fsck; `None` if a line is unknown.
 #[must_use]
 pub fn complaints(output: &str) -> Option<Vec<Complaint>> {
     let mut complaints = Vec::new();
     for line in output.lines() {
-        let line = said(line.trim());
-        // The question may stand on the line of what it is about.
+        let line = without_path(line.trim());
+        // The question may be on the line of its complaint.
         let line = line.strip_suffix("Fix? no").unwrap_or(line).trim();
         if !is_question(line) && !is_heading(line) {
             complaints.push(Complaint::of(line)?);
@@ -69,20 +68,20 @@ pub fn complaints(output: &str) -> Option<Vec<Complaint>> {
     Some(complaints)
 }
 
-/// A line without the image's path, which it may begin with.
-fn said(line: &str) -> &str {
+/// A line without the path of the image at its start.
+fn without_path(line: &str) -> &str {
     match line.split_once(": ") {
         Some((path, said)) if path.starts_with('/') && !path.contains(' ') => said,
         _ => line,
     }
 }
 
-/// Whether a line asks what to do, or says what was done without asking.
+/// Whether a line is a question, or says what was done without one.
 fn is_question(line: &str) -> bool {
     matches!(line, "" | "Connect to /lost+found? no" | "Clear? no") || is_where(line)
 }
 
-/// Whether a line says what e2fsck does, not what it finds.
+/// Whether a line is a heading: it says what e2fsck does, not what it finds.
 fn is_heading(line: &str) -> bool {
     line.starts_with("Pass ")
         || line.starts_with("e2fsck 1.")
@@ -100,18 +99,18 @@ fn is_heading(line: &str) -> bool {
         || is_summary(line)
 }
 
-/// Whether a line is the last one, which counts files and blocks.
+/// Whether a line is the summary of files and blocks.
 fn is_summary(line: &str) -> bool {
     line.ends_with(" blocks") && line.contains(" files (")
 }
 
-/// Whether an inode that was removed or cut is finished, as the log has it.
+/// Whether a line is about an orphan whose deletion or truncation e2fsck completes.
 fn is_of_orphan(line: &str) -> bool {
     line.starts_with("Clearing orphaned inode ") || line.starts_with("Truncating orphaned inode ")
 }
 
-/// Whether a line tells where an extent lies that has no blocks: such a length is written as 0, or
-/// as 32768 if nothing was written to the extent.
+/// Whether a line gives the place of an extent without blocks. Its length is printed as 0, or as
+/// 32768 if the extent is unwritten.
 fn is_where(line: &str) -> bool {
     line.starts_with("(logical block ")
         && [", invalid len 0)", ", invalid len 32768)"]
@@ -119,13 +118,13 @@ fn is_where(line: &str) -> bool {
             .any(|end| line.ends_with(end))
 }
 
-/// What stands between two pieces of a line, if that is a number.
+/// The number between two parts of a line.
 fn number<N: std::str::FromStr>(line: &str, before: &str, behind: &str) -> Option<N> {
     let (number, _) = line.strip_prefix(before)?.split_once(behind)?;
     number.parse().ok()
 }
 
-/// What is and what should be, at the end of a line.
+/// The found and the right value at the end of a line.
 fn counts(line: &str, before: &str) -> Option<(u64, u64)> {
     let (_, counts) = line.split_once(before)?;
     let (said, has) = counts.split_once(", should be ")?;
@@ -167,7 +166,7 @@ impl Complaint {
 }
 
 impl Complaint {
-    /// Of what belongs to a group or to the whole.
+    /// Complaints about a group or the whole file system.
     fn of_group(line: &str) -> Option<Self> {
         if line.starts_with("Directories count wrong for group ") {
             return Some(Self::Group);
@@ -181,7 +180,7 @@ impl Complaint {
         is_of_marks.then_some(Self::Marks)
     }
 
-    /// What was wrong and was put right without a question.
+    /// Errors that were corrected without a question.
     fn repaired(line: &str) -> Option<Self> {
         if let Some(line) = line.strip_suffix("  FIXED.") {
             let inode = number(line, "Inode ", ", i_blocks is ")?;
@@ -198,7 +197,7 @@ impl Complaint {
     }
 }
 
-/// What debugfs shows of an inode, whatever state the image is in.
+/// The output of debugfs about an inode, in any state of the image.
 ///
 /// # Errors
 /// If debugfs cannot be run or complains.
@@ -214,12 +213,11 @@ pub fn is_directory(image: &Path, inode: u32) -> Result<bool> {
     Ok(shown(image, inode)?.contains("Type: directory"))
 }
 
-/// Whether `e2fsck -fn` complains of nothing but what the kernel's replay of fast commits leaves as
-/// it was: link counts of directories, the space of new ones, and the groups' counts of
-/// directories.
+/// Whether `e2fsck -fn` complains only of counts that the kernel's replay of fast commits does not
+/// update: link counts of directories, `i_blocks` of new ones, and directory counts of groups.
 ///
 /// # Errors
-/// If debugfs cannot tell which inodes of the image are directories.
+/// If debugfs fails.
 pub fn only_miscounted(image: &Path, output: &str) -> Result<bool> {
     let complaints = complaints(output).unwrap_or_default();
     for complaint in &complaints {
@@ -244,7 +242,7 @@ mod tests {
     use crate::require;
     use crate::tools::Need;
 
-    /// What `e2fsck -fn` says of directories that the kernel has made of fast commits.
+    /// The output of `e2fsck -fn` after the kernel replayed fast commits that make directories.
     const MISCOUNTED: &str = "\
 LC_ALL=\"C\" \"/usr/sbin/e2fsck\" \"-f\" \"-n\" \"/dev/shm/image\": exit status: 4
 Pass 1: Checking inodes, blocks, and sizes
@@ -264,7 +262,7 @@ Fix? no
 e2fsck 1.47.0 (5-Feb-2023)
 ";
 
-    /// And of one that it has removed.
+    /// The same, for a removed directory.
     const IN_PIECES: &str = "\
 Directory inode 13, block #0: directory passes checks but fails checksum.
 Fix? no
@@ -280,8 +278,8 @@ Pass 4: Checking reference counts
 Inode 13 ref count is 2, should be 1.  Fix? no
 ";
 
-    /// What `e2fsck -fp` says of a directory that it has made of a fast commit, and of a file that
-    /// it has left without a name.
+    /// The output of `e2fsck -fp` for a directory that it made from a fast commit, and a file that
+    /// it left without a name.
     const PREENED: &str = "\
 LC_ALL=\"C\" \"/usr/sbin/e2fsck\" \"-f\" \"-p\" \"/dev/shm/image\": exit status: 4
 /dev/shm/image: recovering journal
@@ -295,7 +293,7 @@ LC_ALL=\"C\" \"/usr/sbin/e2fsck\" \"-f\" \"-p\" \"/dev/shm/image\": exit status:
 \t(i.e., without -a or -p options)
 ";
 
-    /// Of an extent without blocks.
+    /// The same, for an extent without blocks.
     const EMPTY_EXTENT: &str = "\
 Inode 17 has an invalid extent
 \t(logical block 0, physical block 1231, invalid len 32768)
@@ -355,7 +353,7 @@ Fix? no
     #[test]
     fn only_counts_of_directories_are_forgiven() {
         require!(Need::Program("mke2fs"), Need::Program("debugfs"));
-        // With directories 12 and 13, and 14, which is none.
+        // 12 and 13 are directories, 14 is not.
         let image = Image::builder(MiB(16)).make().unwrap();
         let commands = ["mkdir /a", "mkdir /a/b", "symlink /f target"];
         oracle::debugfs_write(image.path(), &commands).unwrap();

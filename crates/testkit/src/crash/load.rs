@@ -1,11 +1,11 @@
-//! **Purpose.** What the writers do to a file system that is about to die.
+//! **Purpose.** The writers on a file system that is going to crash.
 //!
-//! **Model.** Each writer works in a folder of its own with a random generator of its own, so what
-//! it does follows from the seed. It knows which files it has; a call that fails although it
-//! cannot is a fault, unless the file system has been shut down or is full.
+//! **Model.** Each writer has its own folder and its own random generator, so the seed determines
+//! its calls. It knows its files. A call that must succeed and fails is a fault, unless the file
+//! system is shut down or full.
 //!
-//! **Locking.** A read-write lock is held for reading during each call; who holds it for writing
-//! has paused all writers between two calls.
+//! **Locking.** Each call holds a read-write lock for reading. The holder of the write lock has
+//! paused all writers between two calls.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,19 +18,19 @@ use fourscore_sync::{RwLock, RwLockWriteGuard, thread};
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags, fallocate};
 use rustix::io::Errno;
 
-/// How many threads write.
+/// The number of writers.
 const WRITERS: u64 = 4;
 
-/// How many calls they make together before the file system dies.
+/// The number of calls of all writers before the crash.
 const OPERATIONS: u64 = 3_000;
 
 /// The most files one writer keeps.
 const FILES: usize = 60;
 
-/// What starts a block of the journal; data that starts like it must be escaped there.
+/// The magic number of journal blocks; data that begins with it must be escaped in the log.
 const JOURNAL_MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
 
-/// Where the random generators start.
+/// The seed of the random generators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
@@ -50,13 +50,13 @@ impl Seed {
     }
 }
 
-/// Which calls the writers make.
+/// The calls that writers make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// All of them.
     Everything,
-    /// Only those that a fast commit can record, so neither xattrs nor exchanges, and that the
-    /// kernel itself replays: after a removed directory e2fsck still finds its inode.
+    /// Only calls that a fast commit can record, so neither xattrs nor exchanges, and whose records
+    /// the kernel replays correctly: not rmdir, after which e2fsck still finds the inode.
     FastCommit,
 }
 
@@ -90,11 +90,11 @@ impl Load {
         })
     }
 
-    /// Runs the writers, calls `then` when they have made their calls and are still at it, and
-    /// returns its result when all have stopped.
+    /// Runs the writers, calls `then` while they run, after the given number of calls, and returns
+    /// its result when all have stopped.
     ///
     /// # Errors
-    /// Those of `then`, or a call of a writer that failed although it could not.
+    /// Those of `then`, or a failed call of a writer that must succeed.
     pub fn run<T>(&self, then: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         thread::scope(|scope| {
             let writers: Vec<_> = (0..WRITERS)
@@ -114,12 +114,12 @@ impl Load {
         })
     }
 
-    /// Lets all writers finish their call and keeps them from the next as long as the guard lives.
+    /// Pauses all writers after their current call while the guard lives.
     pub fn pause(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write()
     }
 
-    /// How many calls the writers have finished.
+    /// The number of completed calls.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
@@ -165,7 +165,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Removes half of the files; errors are left to the next call.
+    /// Removes half of the files; the next call reports errors.
     fn make_room(&mut self) {
         for file in self.files.split_off(self.files.len() / 2) {
             let _ = fs::remove_file(file);
@@ -194,7 +194,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A path that was not used before, in the writer's folder or one below it.
+    /// A new path, in the writer's folder or one below it.
     fn new_path(&mut self) -> PathBuf {
         self.names += 1;
         let folder = match usize::try_from(self.seed.below(8)).ok() {
@@ -265,7 +265,7 @@ impl<'a> Writer<'a> {
         fs::remove_file(self.files.swap_remove(index))
     }
 
-    /// To a new name, over another file, or in exchange with one.
+    /// Renames a file to a new name, over another file, or in exchange with one.
     fn rename(&mut self) -> io::Result<()> {
         let from = self.any();
         let to = self.any();
@@ -297,7 +297,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A symlink is not kept among the files: it is removed by the next one of its kind.
+    /// Makes a symbolic link. It is not kept among the files: the next one replaces it.
     fn symlink(&mut self) -> io::Result<()> {
         let path = self.folder.join("symlink");
         match fs::remove_file(&path) {
@@ -334,7 +334,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Removes a folder with everything in it, in one step as far as the pause is concerned.
+    /// Removes a folder with everything in it, as one call with respect to pauses.
     fn remove_folder(&mut self) -> io::Result<()> {
         let Some(folder) = self.folders.pop() else {
             return Ok(());
@@ -343,7 +343,8 @@ impl<'a> Writer<'a> {
         fs::remove_dir_all(folder)
     }
 
-    /// Punches or preallocates. Block maps know neither preallocation nor, below an offset, holes.
+    /// Punches or preallocates. Block maps support neither preallocation nor, below an offset,
+    /// holes.
     fn punch(&mut self) -> io::Result<()> {
         let index = self.any();
         let (offset, len) = (self.seed.below(100_000), self.seed.below(100_000) + 1);
@@ -381,7 +382,7 @@ fn is_full(error: &io::Error) -> bool {
         .any(|full| is(error, *full))
 }
 
-/// What calls answer after the file system was shut down.
+/// The errors of calls after the shutdown.
 fn is_dead(error: &io::Error) -> bool {
     [Errno::IO, Errno::ROFS].iter().any(|dead| is(error, *dead))
 }

@@ -1,22 +1,22 @@
-//! **Purpose.** Images whose file system died under load: journals that somebody must replay.
+//! **Purpose.** Images of file systems that crashed under load, with a dirty journal.
 //!
-//! **Model.** The kernel mounts an image, several threads work on it ([`load`]), and then it dies
-//! in one of two ways ([`Death`]):
+//! **Model.** The kernel mounts an image, several threads work on it ([`load`]), and then it
+//! crashes in one of two ways ([`Death`]):
 //!
-//! - *shutdown*: the kernel is told to stop at once, with its log flushed or not, while the writers
-//!   run. Nothing reaches the device any more, so what is on it is what a power cut would leave.
-//! - *copied*: the writers pause between two calls, and the file behind the loop device is copied.
-//!   With the commit interval set to an hour, nothing but an fsync commits, so no part of the
-//!   journal is written during the copy; should that happen nevertheless (the transactions of jbd2
-//!   are counted before and after) the copy is taken again. Blocks that the kernel writes home
-//!   meanwhile are in the log already, so it does not matter which version the copy has.
+//! - *shutdown*: the file system is shut down while the writers run, with its log flushed or not.
+//!   Nothing reaches the device any more, so it is as after a power failure.
+//! - *copied*: the writers pause between two calls, and the file behind the loop device is
+//!   copied. With the commit interval set to an hour, nothing but an fsync commits, so no part of
+//!   the journal is written during the copy. If it happens nevertheless (the transactions of jbd2
+//!   are counted before and after), the copy is taken again. Blocks that the kernel checkpoints
+//!   meanwhile are in the log already, so either version in the copy is right.
 //!
 //! The oracle is the kernel's own recovery of a second copy: [`Crashed::recovered`].
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`load`] | what the writers do |
-//! | [`complaints`] | what e2fsck says of faults that are told of |
+//! | [`load`] | the writers |
+//! | [`complaints`] | parses the output of e2fsck, and knows the faults of docs/FINDINGS.md |
 
 pub mod complaints;
 pub mod load;
@@ -33,7 +33,7 @@ use crate::{oracle, tools};
 use complaints::only_miscounted;
 use load::{Load, Mix, Seed};
 
-/// How often a copy is taken again because a commit came in between.
+/// How often a copy is retried because of a commit during it.
 const COPY_TRIES: u32 = 10;
 
 /// How many seeds are tried until the kernel can replay what it wrote.
@@ -42,14 +42,14 @@ const REPLAY_TRIES: u32 = 5;
 /// The option that leaves commits to fsync (in seconds).
 const NO_PERIODIC_COMMIT: &str = "commit=3600";
 
-/// How the file system died.
+/// How the file system crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
     /// Shut down while writing, after the running transaction was committed.
     ShutdownLogFlushed,
     /// Shut down while writing; the running transaction is lost.
     ShutdownLogLost,
-    /// Its device was copied while the writers paused.
+    /// The device was copied while the writers paused.
     Copied,
 }
 
@@ -62,7 +62,7 @@ impl Death {
     ];
 }
 
-/// A kind of journal, and how it is written.
+/// A configuration of the journal and of its writers.
 #[derive(Clone, Copy, Debug)]
 pub struct Journal {
     /// A unique name, `[a-z0-9-]`.
@@ -73,7 +73,7 @@ pub struct Journal {
     mix: Mix,
 }
 
-/// Where the journal's blocks lie.
+/// The layout of the journal's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// Where mke2fs puts them: in one piece.
@@ -170,7 +170,7 @@ const fn journal(
     }
 }
 
-/// A journal whose writers only do what a fast commit can record.
+/// A journal whose writers only make changes that a fast commit can record.
 const fn fast_commit(
     name: &'static str,
     mke2fs: &'static [&'static str],
@@ -185,9 +185,9 @@ const fn fast_commit(
 /// An image with a dirty journal.
 #[derive(Debug)]
 pub struct Crashed {
-    /// The image as it was found.
+    /// The image after the crash.
     pub image: Image,
-    /// The number of calls that the writers had finished.
+    /// The number of completed calls of the writers.
     pub operations: u64,
     /// The number of fast commits that the kernel had made.
     pub fast_commits: u64,
@@ -222,14 +222,13 @@ impl Journal {
         self.mix == Mix::FastCommit
     }
 
-    /// Lets a file system die under load, as root. The seed determines what each writer does, not
-    /// how they take turns.
+    /// Crashes a file system under load, as root. The seed determines the calls of each writer, not
+    /// their interleaving.
     ///
-    /// Once in some dozens of times the kernel cannot replay the fast commits that it wrote itself,
-    /// or e2fsck finds a fault in what it made of them (a name twice in one directory). On a busy
-    /// machine, more seldom, it refuses a log with the content of files, where a block has changed
-    /// between its checksum and its way to the log. Then there is nothing to compare with, and the
-    /// next seed is taken.
+    /// Once in some dozens of times the kernel cannot replay its own fast commits, or e2fsck finds
+    /// a fault in the result (a duplicate name). More rarely, on a busy machine, it refuses a log
+    /// with file data, because a block changed between its checksum and its write to the log. Then
+    /// there is no oracle, and the next seed is tried.
     ///
     /// # Errors
     /// If a tool is missing, the kernel refuses, or the image did not get a dirty journal.
@@ -250,8 +249,8 @@ impl Journal {
         bail!("{REPLAY_TRIES} times the kernel did not replay its own log")
     }
 
-    /// A fault that the kernel is known for, and for which its recovery is no oracle: it does not
-    /// succeed, or e2fsck does not agree with what it leaves.
+    /// A known fault of the kernel that makes its recovery useless as an oracle: the recovery
+    /// fails, or e2fsck finds errors after it.
     ///
     /// # Errors
     /// If e2fsck finds a fault where none is known, or a program fails.
@@ -281,7 +280,7 @@ impl Journal {
         let (copy, fast_commits) = load.run(|load| {
             let fast_commits = fast_commits(&mount)?;
             if death == Death::Copied {
-                let _nobody_writes = load.pause();
+                let _writers_paused = load.pause();
                 return Ok((Some(copy_between_commits(&image, &mount)?), fast_commits));
             }
             shut_down(&mount, death)?;
@@ -313,8 +312,8 @@ impl Journal {
     }
 }
 
-/// Makes a file system without a journal, fills it with files, removes every second one, and has
-/// tune2fs put the journal into the gaps.
+/// Makes a file system without a journal, fills it with files, removes every second one, and adds
+/// the journal with tune2fs, which puts it into the gaps.
 fn with_fragmented_journal(builder: &ImageBuilder) -> Result<Image> {
     const FILE_BYTES: usize = 24 << 10;
     let image = builder.clone().features(&["^has_journal"]).make()?;

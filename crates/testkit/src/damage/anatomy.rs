@@ -1,4 +1,4 @@
-//! **Purpose.** What lies where in a sound image.
+//! **Purpose.** Finds the structures of a sound image and their places.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,7 +30,7 @@ pub enum Kind {
     Inode,
     /// A node of an extent tree outside its inode.
     ExtentNode,
-    /// A block of pointers.
+    /// An indirect block.
     Indirect,
     /// A block of directory entries.
     Leaf,
@@ -48,27 +48,27 @@ pub enum Kind {
     Quota,
 }
 
-/// A structure of an image.
+/// A structure in an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Where it begins, in bytes.
+    /// Its offset, in bytes.
     pub at: u64,
     /// Its length in bytes.
     pub length: usize,
-    /// The inode it belongs to, where it does.
+    /// The inode that it belongs to, if any.
     pub inode: Option<InodeNr>,
-    /// The group it belongs to, where it does.
+    /// The group that it belongs to, if any.
     pub group: Option<GroupNr>,
 }
 
-/// Where structures lie.
+/// The structures of an image.
 #[derive(Debug)]
 pub struct Anatomy {
     sb: Superblock,
     sites: BTreeMap<Kind, Vec<Site>>,
-    /// Where the descriptor of each group lies.
+    /// The offset of each group descriptor.
     descriptors: Vec<u64>,
     /// Generations of inodes, for the seeds of checksums.
     inodes: BTreeMap<InodeNr, u64>,
@@ -76,7 +76,7 @@ pub struct Anatomy {
 }
 
 impl Anatomy {
-    /// Looks at everything.
+    /// Finds all structures.
     pub(super) fn of(file: &File) -> Result<Self> {
         let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
         file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
@@ -107,7 +107,7 @@ impl Anatomy {
         &self.sb
     }
 
-    /// The kinds there are.
+    /// The kinds that the image has.
     #[must_use]
     pub fn kinds(&self) -> Vec<Kind> {
         self.sites.keys().copied().collect()
@@ -119,7 +119,7 @@ impl Anatomy {
         self.sites.get(&kind).map_or(&[], Vec::as_slice)
     }
 
-    /// An inode, in use or not; `None` if there is none of this number.
+    /// An inode, in use or not; `None` if the number is invalid.
     #[must_use]
     pub fn inode_site(&self, nr: InodeNr) -> Option<Site> {
         Some(Site {
@@ -143,19 +143,19 @@ impl Anatomy {
         }
     }
 
-    /// A block that some structure or file lies on.
+    /// A block of some structure or file.
     pub(super) fn some_block(&self, bits: u64) -> u64 {
         let count = self.blocks.len().max(1) as u64;
         let nth = usize::try_from(bits % count).unwrap_or(0);
         self.blocks.get(nth).copied().unwrap_or(1)
     }
 
-    /// Where the descriptor of a group begins.
+    /// The offset of a group descriptor.
     pub(super) fn descriptor(&self, group: GroupNr) -> Option<u64> {
         self.descriptors.get(group.0 as usize).copied()
     }
 
-    /// Where an inode begins.
+    /// The offset of an inode.
     pub(super) fn inode(&self, nr: InodeNr) -> Option<u64> {
         self.inodes.get(&nr).copied()
     }
@@ -211,13 +211,13 @@ impl Anatomy {
             let place = geometry.inode_place(desc.inode_table(), GroupOffset(index));
             let at = self.offset(place.block) + place.offset_bytes as u64;
             if let Some(number) = number {
-                self.look_at_inode(number, at, file)?;
+                self.find_in_inode(number, at, file)?;
             }
         }
         Ok(())
     }
 
-    fn look_at_inode(&mut self, nr: InodeNr, at: u64, file: &File) -> Result<()> {
+    fn find_in_inode(&mut self, nr: InodeNr, at: u64, file: &File) -> Result<()> {
         let length = self.sb.geometry().inode_size_bytes();
         let mut bytes = vec![0; length];
         file.read_exact_at(&mut bytes, at)?;
@@ -259,7 +259,7 @@ impl Anatomy {
         self.add(self.block_site(kind, block, Some(inode)));
     }
 
-    /// The nodes of a tree, and what its leaves map.
+    /// Finds the nodes of a tree, and the blocks that its leaves map.
     fn nodes(
         &mut self,
         nr: InodeNr,
@@ -286,7 +286,7 @@ impl Anatomy {
         Ok(())
     }
 
-    /// The blocks of pointers of an inode, and what they point to, direct and indirect.
+    /// Finds the indirect blocks of an inode, and the blocks that it maps.
     fn pointers(
         &mut self,
         nr: InodeNr,
@@ -331,7 +331,7 @@ impl Anatomy {
         Ok(())
     }
 
-    /// What the blocks of directories are, and of files that the file system keeps for itself.
+    /// Classifies the blocks of directories and of hidden files.
     fn content(&mut self, inode: &Inode, runs: &[Range<u64>], file: &File) -> Result<()> {
         let nr = inode.number();
         self.blocks.extend(runs.iter().map(|run| run.start));

@@ -1,4 +1,4 @@
-//! **Purpose.** The fields of each structure: where they are in its bytes, and how long.
+//! **Purpose.** The fields of each structure: offset and length.
 
 use std::mem::offset_of;
 
@@ -103,7 +103,7 @@ fn journal() -> Vec<Field> {
     .to_vec()
 }
 
-/// The words of a block that hold something.
+/// The nonzero words of a block.
 fn used_words(name: &'static str, bytes: &[u8]) -> Vec<Field> {
     let mut words = words(name, 0, bytes.len());
     words.retain(|word| word.get(bytes) != 0);
@@ -127,7 +127,7 @@ fn descriptor(length: usize) -> Vec<Field> {
     fields
 }
 
-/// Bytes of a bitmap of so many bits.
+/// The bytes of a bitmap of `count` bits.
 fn bits(count: u32) -> Vec<Field> {
     let whole = count as usize / 8;
     let step = (whole / 256).max(1);

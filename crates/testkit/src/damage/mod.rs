@@ -1,19 +1,17 @@
-//! **Purpose.** Damaged images: a seeded mutator that knows the structures, changes one of them,
-//! and renews the checksums around the change, so that the damage itself is met and not its
-//! checksum.
+//! **Purpose.** Damaged images: a seeded mutator that knows the on-disk structures, changes one of
+//! them, and renews the checksums, so that readers meet the damage itself and not a wrong checksum.
 //!
-//! **Model.** An [`Anatomy`] is what lies where in a sound image. A seed chooses a kind of
-//! structure, one of its kind, a field, and a value: near the old one, extreme, or one that belongs
-//! to a neighbour, since what is plausible is what checkers miss. One in sixteen seeds leaves
-//! checksums as they were. The change is made in the image file itself and can be undone, so that
-//! one image serves for hundreds of seeds. A test that wants one certain damage names the structure
-//! and the field ([`Patient::change`]).
+//! **Model.** An [`Anatomy`] lists the structures of a sound image. A seed chooses a kind of
+//! structure, an instance, a field, and a value: near the old one, extreme, or that of a neighbour,
+//! because checkers miss plausible values. One in sixteen seeds leaves checksums unchanged. The
+//! change is made in the image file itself and can be undone, so that one image serves for hundreds
+//! of seeds. A test for one certain damage names the structure and the field ([`Patient::change`]).
 //!
 //! **Not here.** Several faults at once, random bytes: the fuzz targets do that.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `anatomy` | what lies where |
+//! | `anatomy` | the structures of an image and their places |
 //! | `fields` | the fields of each structure |
 //! | `seal` | renewing checksums |
 
@@ -33,31 +31,41 @@ pub use anatomy::{Anatomy, Kind, Site};
 use crate::explore::rng::{Rng, mix};
 use fields::Field;
 
-/// One in so many seeds leaves checksums as they were.
+/// One in this number of seeds leaves checksums unchanged.
 const UNSEALED_ONE_IN: usize = 16;
 
-/// An image that is damaged again and again.
+/// An image that is damaged repeatedly.
 #[derive(Debug)]
 pub struct Patient {
     file: File,
     anatomy: Anatomy,
 }
 
-/// A damage that was done.
+/// A damage to an image.
 #[derive(Debug)]
 pub struct Damage {
     /// The structure.
     pub kind: Kind,
     /// The field.
     pub field: &'static str,
-    /// What it was and what it is now.
+    /// The old and the new value.
     pub change: (u64, u64),
-    /// Where it is, in bytes from the start of the image.
+    /// Its offset in the image, in bytes.
     pub at: u64,
     /// Whether checksums were renewed.
     pub sealed: Sealed,
-    /// What the image held before, to undo it: places and bytes, first change first.
+    /// Offsets and old bytes in the order of the writes, for undo.
     before: Vec<(u64, Vec<u8>)>,
+}
+
+/// A changed field of a structure.
+#[derive(Clone, Copy)]
+struct Changed {
+    field: &'static str,
+    /// Its offset in the structure, in bytes.
+    at: usize,
+    /// Old and new.
+    values: (u64, u64),
 }
 
 /// Whether the checksums around a damage were renewed.
@@ -65,7 +73,7 @@ pub struct Damage {
 pub enum Sealed {
     /// They match the damaged bytes.
     Yes,
-    /// They are those of the sound bytes.
+    /// They are those of the original bytes.
     No,
 }
 
@@ -85,7 +93,7 @@ impl fmt::Display for Damage {
 }
 
 impl Patient {
-    /// Learns what lies where in a sound image.
+    /// Opens a sound image and finds its structures.
     ///
     /// # Errors
     /// If it cannot be read, or is not sound enough to be followed.
@@ -96,13 +104,13 @@ impl Patient {
         Ok(Self { file, anatomy })
     }
 
-    /// What lies where.
+    /// The structures of the image.
     #[must_use]
     pub fn anatomy(&self) -> &Anatomy {
         &self.anatomy
     }
 
-    /// Does the damage of a seed.
+    /// Damages the image as the seed chooses.
     ///
     /// # Errors
     /// If the image cannot be read or written.
@@ -135,42 +143,50 @@ impl Patient {
         } else {
             Sealed::Yes
         };
-        let named = (field.name, field.at);
         field.put(&mut bytes, new);
-        self.put(site, &mut bytes, named, (old, new), sealed)
-            .map(Some)
+        let changed = Changed {
+            field: field.name,
+            at: field.at,
+            values: (old, new),
+        };
+        self.put(site, &mut bytes, changed, sealed).map(Some)
     }
 
-    /// Changes the `nth` field of a name in a structure, counted from 0.
+    /// Changes the `nth` field called `name` of a structure, counted from 0.
     ///
     /// # Errors
     /// If it has no such field, or the image cannot be read or written.
     pub fn change(
         &self,
         site: &Site,
-        (name, nth): (&str, usize),
+        name: &str,
+        nth: usize,
         sealed: Sealed,
         to: impl FnOnce(u64) -> u64,
     ) -> Result<Damage> {
-        let (mut bytes, field) = self.field(site, (name, nth))?;
+        let (mut bytes, field) = self.field(site, name, nth)?;
         let old = field.get(&bytes);
         let new = to(old) & field.mask();
         field.put(&mut bytes, new);
-        let named = (field.name, field.at);
-        self.put(site, &mut bytes, named, (old, new), sealed)
+        let changed = Changed {
+            field: field.name,
+            at: field.at,
+            values: (old, new),
+        };
+        self.put(site, &mut bytes, changed, sealed)
     }
 
-    /// The `nth` field of a name as it is now.
+    /// The current value of the `nth` field called `name`.
     ///
     /// # Errors
     /// If there is no such field, or the image cannot be read.
-    pub fn value(&self, site: &Site, field: (&str, usize)) -> Result<u64> {
-        let (bytes, field) = self.field(site, field)?;
+    pub fn value(&self, site: &Site, name: &str, nth: usize) -> Result<u64> {
+        let (bytes, field) = self.field(site, name, nth)?;
         Ok(field.get(&bytes))
     }
 
-    /// A structure as it is now, and its `nth` field of a name.
-    fn field(&self, site: &Site, (name, nth): (&str, usize)) -> Result<(Vec<u8>, Field)> {
+    /// The current bytes of a structure, and its `nth` field called `name`.
+    fn field(&self, site: &Site, name: &str, nth: usize) -> Result<(Vec<u8>, Field)> {
         let bytes = self.bytes(site)?;
         let fields = fields::of(&self.anatomy, site, &bytes);
         let mut of_name = fields.into_iter().filter(|field| field.name == name);
@@ -189,10 +205,15 @@ impl Patient {
         place
             .with_context(|| format!("{:?} ends before byte {at}", site.kind))?
             .copy_from_slice(with);
-        self.put(site, &mut bytes, ("bytes", at), (0, 0), sealed)
+        let changed = Changed {
+            field: "bytes",
+            at,
+            values: (0, 0),
+        };
+        self.put(site, &mut bytes, changed, sealed)
     }
 
-    /// The bytes of a structure as they are now.
+    /// The current bytes of a structure.
     ///
     /// # Errors
     /// If the image cannot be read.
@@ -202,20 +223,19 @@ impl Patient {
         Ok(bytes)
     }
 
-    /// Writes a structure, and renews the checksums around it if asked to.
+    /// Writes a structure, and renews the checksums around it if `sealed` says so.
     fn put(
         &self,
         site: &Site,
         bytes: &mut [u8],
-        (field, at): (&'static str, usize),
-        change: (u64, u64),
+        changed: Changed,
         sealed: Sealed,
     ) -> Result<Damage> {
         let mut damage = Damage {
             kind: site.kind,
-            field,
-            change,
-            at: site.at + at as u64,
+            field: changed.field,
+            change: changed.values,
+            at: site.at + changed.at as u64,
             sealed,
             before: Vec::new(),
         };
@@ -231,7 +251,7 @@ impl Patient {
         Ok(damage)
     }
 
-    /// A value that the field could have, or just could not.
+    /// Draws a value for the field, valid or just invalid.
     fn new_value(&self, rng: &mut Rng, field: Field, old: u64) -> u64 {
         let blocks = self.anatomy.superblock().geometry().blocks().0;
         let inodes = u64::from(self.anatomy.superblock().geometry().inodes());
@@ -257,7 +277,7 @@ impl Patient {
         Ok(())
     }
 
-    /// Makes the image what it was.
+    /// Undoes a damage.
     ///
     /// # Errors
     /// If it cannot be written.

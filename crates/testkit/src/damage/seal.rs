@@ -1,5 +1,5 @@
-//! **Purpose.** Renewing the checksums around a damage. What no longer has the shape that a
-//! checksum is kept in stays as it is.
+//! **Purpose.** Renews the checksums around a damage. A structure that no longer has a place for
+//! its checksum is left unchanged.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::anatomy::{Anatomy, Kind, Site};
 
-/// Renews the checksum inside a structure, for those that need no other one.
+/// Renews a checksum that depends on the structure alone.
 pub(super) fn site(anatomy: &Anatomy, site: &Site, bytes: &mut [u8]) {
     let sb = anatomy.superblock();
     if site.kind == Kind::Descriptor {
@@ -44,7 +44,7 @@ pub(super) fn site(anatomy: &Anatomy, site: &Site, bytes: &mut [u8]) {
     }
 }
 
-/// The checksum of the journal's superblock, where its features ask for one.
+/// Renews the checksum of the journal's superblock, if its features require one.
 fn log(bytes: &mut [u8]) {
     let has = JournalIncompat::CSUM_V2.union(JournalIncompat::CSUM_V3);
     let Ok((raw, _)) = RawJournalSuperblock::mut_from_prefix(bytes) else {
@@ -57,7 +57,7 @@ fn log(bytes: &mut [u8]) {
     }
 }
 
-/// What else changes with a structure that was written: places and bytes.
+/// Other bytes that change with a structure: offsets and new bytes.
 pub(super) fn around(anatomy: &Anatomy, site: &Site, file: &File) -> Result<Vec<(u64, Vec<u8>)>> {
     if !anatomy.superblock().has_metadata_csum() {
         return Ok(Vec::new());
@@ -71,7 +71,7 @@ pub(super) fn around(anatomy: &Anatomy, site: &Site, file: &File) -> Result<Vec<
     }
 }
 
-/// A block whose checksum is seeded by its inode.
+/// Renews the checksum of a block that is seeded by its inode.
 fn own_block(anatomy: &Anatomy, site: &Site, file: &File) -> Result<Vec<(u64, Vec<u8>)>> {
     let Some(seed) = seed(anatomy, site, file)? else {
         return Ok(Vec::new());
@@ -104,7 +104,7 @@ fn seed(anatomy: &Anatomy, site: &Site, file: &File) -> Result<Option<InodeSeed>
     Ok(Some(seed.for_inode(number, InodeGeneration(generation))))
 }
 
-/// The descriptor with the checksum of a bitmap.
+/// Renews the checksum of a bitmap in its descriptor.
 fn bitmap(anatomy: &Anatomy, site: &Site, file: &File) -> Result<Vec<(u64, Vec<u8>)>> {
     let sb = anatomy.superblock();
     let geometry = sb.geometry();

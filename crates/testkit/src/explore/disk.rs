@@ -1,12 +1,12 @@
-//! **Purpose.** A small disk in memory that can go back to how it was: one disk serves for
-//! thousands of crash states, each put on it and taken off again.
+//! **Purpose.** A small disk in memory with undo: one disk serves thousands of crash states, each
+//! written to it and undone.
 //!
 //! **Model.** Plain bytes, and a list of what every write replaced since the last
-//! [`CrashDisk::keep`]. [`CrashDisk::go_back`] undoes the list from its end. So a state costs
-//! what it changes, not what the disk holds. So does [`CrashDisk::fingerprint`], by which states
-//! are known again: it is the sum of what each sector adds that is not what it was at first.
+//! [`CrashDisk::keep`]. [`CrashDisk::go_back`] undoes the list from its end. The cost of a state
+//! follows its changes, not the size of the disk. So does that of [`CrashDisk::fingerprint`], which
+//! identifies states: it is a sum over the sectors that differ from the initial ones.
 //!
-//! **Locking.** One lock. A checker works on a disk of its own; nobody waits.
+//! **Locking.** One lock, without contention: each checker has its own disk.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -16,7 +16,7 @@ use std::ops::Range;
 use fourscore_block::BlockDevice;
 use fourscore_sync::Mutex;
 
-/// The parts of which the disk knows whether they are what they were, in bytes.
+/// The unit of the fingerprint, in bytes.
 const SECTOR_BYTES: usize = 512;
 
 /// A disk in memory with undo.
@@ -29,27 +29,27 @@ pub struct CrashDisk {
 #[derive(Debug)]
 struct Content {
     bytes: Vec<u8>,
-    /// Where writes went and how long they were, in order.
+    /// Offset and length of each write, in order.
     written: Vec<(usize, usize)>,
-    /// What they replaced, one after the other.
+    /// The bytes that they replaced, concatenated.
     replaced: Vec<u8>,
     /// The sectors that were ever written.
     touched: HashMap<usize, Touched>,
-    /// The fingerprint of what was kept.
+    /// The fingerprint at the last [`CrashDisk::keep`].
     kept: u64,
 }
 
 /// A sector that was written.
 #[derive(Clone, Copy, Debug)]
 struct Touched {
-    /// The hash of what it held at first.
+    /// The hash of its initial bytes.
     first: u64,
-    /// What it adds to the fingerprint of what was kept.
+    /// Its part of the fingerprint at the last [`CrashDisk::keep`].
     kept: u64,
 }
 
 impl Content {
-    /// The sectors that `len` bytes from `at` on lie in.
+    /// The sectors that contain `len` bytes from `at` on.
     fn sectors(at: usize, len: usize) -> Range<usize> {
         at / SECTOR_BYTES..(at + len).div_ceil(SECTOR_BYTES)
     }
@@ -63,7 +63,7 @@ impl Content {
         hasher.finish()
     }
 
-    /// Notes what a sector holds before it is written for the first time.
+    /// Hashes sectors before they are written for the first time.
     fn touch(&mut self, sectors: Range<usize>) {
         for sector in sectors {
             if !self.touched.contains_key(&sector) {
@@ -73,7 +73,7 @@ impl Content {
         }
     }
 
-    /// The sectors that were written since something was kept, and what each adds now.
+    /// The sectors written since the last keep, each with its part of the fingerprint.
     fn changed(&self) -> Vec<(usize, u64)> {
         let written = self.written.iter();
         let mut sectors: Vec<_> = written
@@ -102,7 +102,7 @@ impl CrashDisk {
         }
     }
 
-    /// What was written up to now stays.
+    /// Makes the writes so far permanent.
     pub fn keep(&self) {
         let mut content = self.content.lock();
         for (sector, adds) in content.changed() {
@@ -115,8 +115,8 @@ impl CrashDisk {
         content.replaced.clear();
     }
 
-    /// A number that two states of this disk share if they hold the same bytes, and else only by
-    /// a chance of one in 2^64.
+    /// A hash that is equal for two states of this disk with the same bytes, and differs otherwise
+    /// but for a chance of 2^-64.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let content = self.content.lock();
@@ -126,7 +126,7 @@ impl CrashDisk {
         })
     }
 
-    /// The disk is again as it was at the last [`CrashDisk::keep`].
+    /// Undoes all writes since the last [`CrashDisk::keep`].
     pub fn go_back(&self) {
         let mut content = self.content.lock();
         let Content {
@@ -148,7 +148,7 @@ impl CrashDisk {
         self.content.lock().bytes.clone()
     }
 
-    /// The bytes of a transfer as a range; an error if the disk ends before it does.
+    /// The index of a transfer; an error if it reaches past the end of the disk.
     fn place(&self, offset: u64, len: usize) -> io::Result<usize> {
         let end = offset.checked_add(len as u64);
         let at = usize::try_from(offset).ok();
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn going_back_undoes_overlapping_writes_up_to_what_was_kept() {
+    fn going_back_undoes_overlapping_writes() {
         let disk = CrashDisk::new(b"abcdefgh".to_vec());
         disk.write_at(b"12", 0).unwrap();
         disk.keep();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn states_with_the_same_bytes_have_the_same_fingerprint_on_whatever_way() {
+    fn states_with_the_same_bytes_have_the_same_fingerprint() {
         let disk = CrashDisk::new(vec![7; 2_000]);
         let first = disk.fingerprint();
         disk.write_at(&[1; 600], 500).unwrap();

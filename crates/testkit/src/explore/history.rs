@@ -1,8 +1,8 @@
-//! **Purpose.** What was done to a device from a known state on: the input of every exploration.
+//! **Purpose.** The history of a device from a known state on: the input of every exploration.
 //!
 //! **Model.** The bytes before, and the events in the order in which they completed. A history of
-//! several threads does not repeat itself from its seed, so one that shows a fault is written to
-//! a file, and a state of it can be looked at as often as needed.
+//! several threads cannot be reproduced from its seed, so one that shows a fault is written to a
+//! file, from which its states can be reproduced.
 
 use std::fs;
 use std::path::Path;
@@ -13,17 +13,17 @@ use fourscore_block::{BlockDevice, Durable, Event, RecordingDevice};
 /// The first bytes of a history's file.
 const MAGIC: &[u8; 8] = b"4SHIST01";
 
-/// The bytes of a device, and what was done to it.
+/// The bytes of a device, and the events on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     /// The device before the first event.
     pub base: Vec<u8>,
-    /// What happened, in the order of completion.
+    /// The events in the order of completion.
     pub events: Vec<Event>,
 }
 
 impl History {
-    /// What `device` remembers since it was made over `base`.
+    /// The history that `device` recorded since it was made over `base`.
     ///
     /// # Errors
     /// If `base` cannot be read.
@@ -37,7 +37,7 @@ impl History {
         })
     }
 
-    /// Writes the history to a file, with some bytes of the caller's own beside it.
+    /// Writes the history to a file, together with bytes of the caller.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -71,7 +71,7 @@ impl History {
     /// Reads what [`History::save`] wrote: the history, and the caller's own bytes.
     ///
     /// # Errors
-    /// If the file cannot be read or is not one of a history.
+    /// If the file cannot be read or is no history.
     pub fn load(path: &Path) -> Result<(Self, Vec<u8>)> {
         let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
         let mut rest = Rest(&bytes);
@@ -114,7 +114,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What is left of a file.
+/// The rest of a file.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

@@ -1,36 +1,36 @@
-//! **Purpose.** Every state in which a crash may leave a device, from a recording of what was
-//! done to it, handed to somebody who can tell whether it is a good one.
+//! **Purpose.** Makes every state in which a crash may leave a recorded device, and passes each to
+//! a check of the caller.
 //!
-//! **Not here.** Images that the kernel left dirty ([`crate::crash`]).
+//! **Not here.** Images that crashed under the kernel ([`crate::crash`]).
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`history`] | what was done to a device, from a recording or a file |
-//! | `window` | the writes that a crash leaves open, and how they survive |
-//! | [`disk`] | a disk that goes back to how it was |
-//! | [`rng`] | random numbers that a seed repeats |
+//! | [`history`] | the events on a device, from a recording or a file |
+//! | `window` | the open writes at a crash, and the ways in which they survive |
+//! | [`disk`] | a disk with undo |
+//! | [`rng`] | reproducible random numbers |
 //!
 //! # Fault model
 //! - A flush makes durable every write that was complete when the flush began; a write with FUA
-//!   is durable when it completes. Neither ever lies.
+//!   is durable when it completes. The device never violates this.
 //! - Any subset of the other writes has arrived, in units of sectors of 512 bytes. So writes are
 //!   lost, reordered and torn; a sector is old or new as a whole.
-//! - A write that was under way is as open as a completed one, FUA or not.
+//! - A write in flight, with FUA or not, is as open as a completed one without FUA.
 //! - Of two writes to one sector, of which the second began after the first had completed, the
 //!   first never covers the second; and where the second covers the sector in part and arrives, so
 //!   has the first. Those that ran at the same time count as one after the other, as they ended.
 //!
 //! # Which cuts
-//! What is known at a cut (which commits were acknowledged, which data is durable) only grows,
+//! The facts at a cut (which commits were acknowledged, which data is durable) only grow,
 //! and so do the open writes, until a flush or FUA makes them durable. So a crash anywhere is one
-//! of the states just before the next flush, before the next write with FUA (which is then under
-//! way) or at the end of the history, judged by what is known there; no other cut adds a state.
+//! of the states just before the next flush, before the next write with FUA (which is then in
+//! flight) or at the end of the history, judged by the facts there; no other cut adds a state.
 //!
 //! # Which states
-//! Where a cut leaves at most seven blocks open, every subset of them, and else random subsets:
-//! of whole writes, of blocks, of sectors; many, few, all but one, one alone, in order with a few
-//! that overtook. No survival of a cut is tried twice. Everything follows from the history and a
-//! seed: a state is named by its number.
+//! Where a cut leaves at most seven blocks open, every subset of them, and else random subsets: of
+//! whole writes, of blocks, of sectors; many, few, all but one, only one, in order with a few
+//! reordered. No survival of a cut is tried twice. The states follow from the history and a seed,
+//! so a number identifies a state.
 
 pub mod disk;
 pub mod history;
@@ -49,16 +49,16 @@ use fourscore_sync::Arc;
 
 use window::Window;
 
-/// How thoroughly to look, and from which seed.
+/// How many states to try, and with which seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Where the random choices come from.
+    /// The seed of the random choices.
     pub seed: u64,
     /// Random survivals for each cut, beside the exhaustive ones.
     pub samples: usize,
-    /// The size of a block in bytes: the middle grain of what gets lost.
+    /// The block size in bytes: losses come in writes, blocks and sectors.
     pub block_bytes: u64,
-    /// Only the state with this number is looked at.
+    /// If set, only the state with this number is checked.
     pub only: Option<u64>,
     /// Bytes of the device that a write changes as a whole or not at all, however many sectors they
     /// are.
@@ -68,20 +68,20 @@ pub struct Effort {
 /// A crash state.
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
-    /// Which one of its history, from 0.
+    /// Its number in the history, from 0.
     pub number: u64,
-    /// How many events had completed.
+    /// The number of events that had completed.
     pub cut: usize,
 }
 
-/// A crash state that is not good.
+/// A bad crash state.
 #[derive(Debug)]
 pub struct Failure {
-    /// Which one.
+    /// The state.
     pub crash: Crash,
-    /// Why it is not good.
+    /// What is wrong.
     pub error: Error,
-    /// The open writes and what is left of them, with as little lost as the fault allows.
+    /// The open writes and which parts survive, minimised: as little is lost as shows the fault.
     pub survivors: String,
 }
 
@@ -99,8 +99,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Shows `check` every state that a crash in `history` may leave, and gives their number. The
-/// disk is the check's to change until it returns. It must say the same for the same state.
+/// Calls `check` with every state that a crash in `history` may leave, and returns their number.
+/// The check may change the disk; its changes are undone. It must be deterministic.
 ///
 /// # Errors
 /// The first state that `check` does not accept.
@@ -140,7 +140,7 @@ pub fn explore(
     Ok(number)
 }
 
-/// The cuts that have all states among them, in order.
+/// The cuts that cover all states, in order.
 fn cuts(events: &[Event]) -> impl Iterator<Item = usize> {
     let closes = |event: &Event| {
         let at_once = matches!(
@@ -159,9 +159,9 @@ fn cuts(events: &[Event]) -> impl Iterator<Item = usize> {
     inner.map(|(index, _)| index).chain([events.len()])
 }
 
-/// How many of the first `events` are durable by the flushes among them.
+/// The number of first `events` that the flushes among them make durable.
 fn flushed(events: &[Event]) -> usize {
-    // Flushes of two threads may end in another order than they began.
+    // Flushes of two threads may complete in another order than they began.
     let covers = events.iter().map(|event| match event {
         Event::Flush { covers } => *covers,
         _ => 0,
@@ -169,7 +169,7 @@ fn flushed(events: &[Event]) -> usize {
     covers.max().unwrap_or(0)
 }
 
-/// Makes `events` part of what the disk goes back to.
+/// Applies `events` to the disk permanently.
 fn settle(events: &[Event], disk: &CrashDisk) {
     let window = Window::new(events, 0, events.len(), 512);
     window
@@ -178,7 +178,7 @@ fn settle(events: &[Event], disk: &CrashDisk) {
     disk.keep();
 }
 
-/// Checks one survival, and takes it off the disk again.
+/// Checks one survival, and undoes it.
 fn look(
     disk: &Arc<CrashDisk>,
     window: &Window<'_>,

@@ -1,4 +1,4 @@
-//! **Purpose.** Random numbers that a seed repeats.
+//! **Purpose.** Reproducible random numbers.
 //!
 //! **References.** Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators" (2014).
 
@@ -25,7 +25,7 @@ impl Rng {
         usize::try_from(self.bits() % end).unwrap_or(0)
     }
 
-    /// Whether something that happens `times` times `out_of` so many happens now.
+    /// `true` with a probability of `times / out_of`.
     pub fn happens(&mut self, times: usize, out_of: usize) -> bool {
         self.below(out_of) < times
     }

@@ -1,4 +1,4 @@
-//! The states of small histories, one by one.
+//! The states of small histories.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -82,7 +82,7 @@ fn every_subset_before_a_flush_and_none_after() {
 }
 
 #[test]
-fn a_write_with_fua_is_open_only_while_it_is_under_way() {
+fn a_write_with_fua_is_open_only_in_flight() {
     let history = history(|device| {
         device.write_at(&sectors(b'a', 2), at(0)).unwrap();
         let bytes = sectors(b'f', 2);
@@ -114,7 +114,7 @@ fn the_newer_of_two_writes_to_a_sector_is_never_under_the_older() {
 }
 
 #[test]
-fn a_flush_leaves_open_what_came_while_it_ran() {
+fn a_flush_leaves_later_writes_open() {
     let mut history = history(|device| {
         device.write_at(&sectors(b'a', 1), at(0)).unwrap();
         device.write_at(&sectors(b'b', 1), at(1)).unwrap();
@@ -133,7 +133,7 @@ fn a_flush_leaves_open_what_came_while_it_ran() {
 }
 
 #[test]
-fn the_same_seed_shows_the_same_states_and_one_can_be_picked() {
+fn a_seed_reproduces_its_states_and_one_can_be_selected() {
     let history = history(|device| {
         for sector in 0..8 {
             device.write_at(&sectors(b'a', 1), at(sector)).unwrap();
@@ -163,7 +163,7 @@ fn the_same_seed_shows_the_same_states_and_one_can_be_picked() {
 }
 
 #[test]
-fn a_failure_is_told_with_as_little_lost_as_it_takes() {
+fn a_failure_is_minimised() {
     let history = history(|device| {
         device.write_at(&sectors(b'a', 2), at(0)).unwrap();
         device.write_at(&sectors(b'b', 2), at(2)).unwrap();
@@ -233,7 +233,7 @@ fn sectors_seen(history: &History, effort: Effort) -> BTreeSet<(usize, Vec<u8>)>
 }
 
 #[test]
-fn a_write_to_a_part_of_a_sector_brings_what_was_written_there_before() {
+fn a_partial_write_of_a_sector_arrives_with_earlier_writes() {
     let history = history(|device| {
         device.write_at(&[b'a'; 300], 100).unwrap();
         device.discard(0..200).unwrap();
@@ -264,7 +264,7 @@ fn a_write_to_a_part_of_a_sector_brings_what_was_written_there_before() {
 }
 
 #[test]
-fn a_durable_write_to_a_part_of_a_sector_leaves_nothing_in_it_open() {
+fn a_durable_partial_write_makes_the_sector_durable() {
     let history = history(|device| {
         device.write_at(&[b'a'; 1024], 0).unwrap();
         let bytes = [b'f'; 600];
@@ -306,7 +306,7 @@ fn random_history(seed: u64) -> History {
 }
 
 #[test]
-fn every_sector_of_every_state_is_as_it_was_at_some_moment() {
+fn every_sector_of_every_state_existed_at_some_moment() {
     let (mut shown, mut there) = (0, 0);
     for seed in 0..200 {
         let history = random_history(seed);

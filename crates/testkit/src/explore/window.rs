@@ -1,9 +1,9 @@
-//! **Purpose.** What may be on the device after a crash at one moment: the writes that a cut
-//! leaves open, and every way in which they survive.
+//! **Purpose.** The possible states of the device after a crash at one cut: the open writes, and
+//! the ways in which they survive.
 //!
-//! **Model.** A write is a row of *units*, the sectors it touches. A survival says for each unit
-//! whether it arrived. Units belong together in parts of three grains (writes, blocks, sectors),
-//! so that whole writes get lost as well as single sectors.
+//! **Model.** A write is a row of *units*, the sectors it touches. A survival holds for each unit
+//! whether it arrived. Random survivals take units together as writes, blocks or sectors, so that
+//! whole writes are lost as well as single sectors.
 //!
 //! ```text
 //!   write 1         write 2 (FUA)   write 3
@@ -11,11 +11,11 @@
 //!   | b | b |                       | b | b | b |      b = a block
 //! ```
 //!
-//! **Invariants.** Writes are applied in the order in which they completed, so a device never
-//! holds an older sector where a newer one arrived; losing the newer one is how the older one
-//! comes to be seen. Whatever holds writes back, a page of the host or a sector of the drive, holds
-//! a sector as a whole: one that a write covers in part arrives with all that was written to it
-//! before. So each sector of a state is what that sector was at some moment.
+//! **Invariants.** Writes are applied in the order in which they completed, so a device never holds
+//! an older sector where a newer one arrived; the older one is visible only if the newer one is
+//! lost. A cache, of the host or of the drive, holds sectors as a whole: a sector that a write
+//! covers in part arrives with all earlier writes to it. So each sector of a state is what that
+//! sector was at some moment.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -28,14 +28,14 @@ use fourscore_block::{BlockDevice, Durable, Event};
 use super::disk::CrashDisk;
 use super::rng::Rng;
 
-/// What a device writes as a whole or not at all, in bytes.
+/// The size of a sector, which a device writes completely or not at all, in bytes.
 const SECTOR_BYTES: u64 = 512;
-/// With at most so many blocks in a window all their subsets are tried.
+/// All subsets are tried of windows with at most this number of blocks.
 const EXHAUSTIVE_BLOCKS: usize = 7;
-/// How often one more new survival is looked for before a window counts as used up.
+/// The number of tries for a new survival before a window counts as exhausted.
 const ATTEMPTS: usize = 8;
 
-/// For each unit of a window whether it arrived.
+/// Whether each unit of a window arrived.
 pub(super) type Survival = Vec<bool>;
 
 /// The writes that a crash at a cut leaves open.
@@ -44,7 +44,7 @@ pub(super) struct Window<'a> {
     units: usize,
     blocks: Vec<Range<usize>>,
     sectors: Vec<Range<usize>>,
-    /// Units that arrived for certain: something durable lies in the same sectors.
+    /// Units that certainly arrived: a durable write covers the same sectors.
     certain: Vec<usize>,
 }
 
@@ -55,18 +55,17 @@ struct OpenWrite<'a> {
     /// `None` for zeroes.
     bytes: Option<&'a [u8]>,
     len_bytes: u64,
-    /// Its units; none if it was durable at once.
+    /// Its units; empty if it was durable at once.
     units: Range<usize>,
-    /// Those of its units that arrive together.
+    /// Its units that arrive together.
     tied: Range<usize>,
-    /// The units of it that cover a sector in part, each with the last unit before it that lies in
-    /// the same sector.
+    /// Its units that cover a sector in part, each with the previous unit in the same sector.
     brings: Vec<(usize, usize)>,
 }
 
 impl<'a> Window<'a> {
-    /// The window of a crash behind the first `cut` events, of which the first `durable` need no
-    /// thought. A write at `cut` is under way: parts of it may have arrived.
+    /// The window of a crash after the first `cut` events, of which the first `durable` are
+    /// durable. A write at `cut` is in flight: parts of it may have arrived.
     pub(super) fn new(events: &'a [Event], durable: usize, cut: usize, block_bytes: u64) -> Self {
         let mut window = Self {
             writes: Vec::new(),
@@ -115,14 +114,14 @@ impl<'a> Window<'a> {
         window
     }
 
-    /// The unit of the last write to a sector; none if that write was durable at once.
+    /// The unit of the last write to a sector; `None` if that write was durable at once.
     fn newest_unit(&self, sector: u64) -> Option<usize> {
         let mut writes = self.writes.iter().rev();
         let last = writes.find(|write| write.sectors().contains(&sector))?;
         last.unit(sector)
     }
 
-    /// Lets the sectors of each write that lie in `range` arrive together.
+    /// Makes the sectors of each write that lie in `range` arrive together.
     pub(super) fn tie(&mut self, range: Range<u64>) {
         for write in &mut self.writes {
             let first = write.offset / SECTOR_BYTES;
@@ -135,8 +134,8 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// A survival that can be, from any: what is tied arrives as its first sector does, and with a
-    /// sector what had been written to it before.
+    /// Makes a survival possible: tied units arrive as their first one does, and a sector arrives
+    /// with all earlier writes to it.
     fn possible(&self, mut survival: Survival) -> Survival {
         for write in &self.writes {
             if let Some(&kept) = survival[write.tied.clone()].first() {
@@ -146,7 +145,7 @@ impl<'a> Window<'a> {
         for &unit in &self.certain {
             survival[unit] = true;
         }
-        // From the last one: what is brought along may bring something itself.
+        // In descending order: a unit that is added may add earlier ones.
         for write in self.writes.iter().rev() {
             if survival[write.tied.clone()].contains(&true) {
                 survival[write.tied.clone()].fill(true);
@@ -209,32 +208,32 @@ impl<'a> Window<'a> {
         found.survivals
     }
 
-    /// A random survival whose parts are whole.
+    /// A random survival that keeps or loses each part as a whole.
     fn sample(&self, parts: &[Range<usize>], rng: &mut Rng) -> Survival {
         let mut survival = vec![false; self.units];
         let few = 1 + rng.below(2);
         match rng.below(4) {
-            // Each for itself, more or less of them.
+            // Independently, with a random density.
             0 => {
                 let likely = 1 + rng.below(15);
                 for part in parts {
                     survival[part.clone()].fill(rng.happens(likely, 16));
                 }
             }
-            // Nearly all.
+            // Nearly all parts.
             1 => {
                 survival.fill(true);
                 for _ in 0..few {
                     survival[rng.pick(parts).clone()].fill(false);
                 }
             }
-            // Nearly none.
+            // Nearly no part.
             2 => {
                 for _ in 0..few {
                     survival[rng.pick(parts).clone()].fill(true);
                 }
             }
-            // In order up to somewhere, with a few that overtook.
+            // A prefix, with a few later parts.
             _ => {
                 let upto = rng.below(parts.len() + 1);
                 for part in &parts[..upto] {
@@ -248,12 +247,12 @@ impl<'a> Window<'a> {
         survival
     }
 
-    /// How many units are open.
+    /// The number of open units.
     pub(super) fn units(&self) -> usize {
         self.units
     }
 
-    /// Puts on the disk what survived.
+    /// Writes the surviving units to the disk.
     pub(super) fn apply(&self, survival: &[bool], disk: &CrashDisk) -> io::Result<()> {
         for write in &self.writes {
             if write.units.is_empty() {
@@ -273,7 +272,7 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Makes a survival that fails simpler: whatever may arrive without mending it, does.
+    /// Minimises a failing survival: adds every unit that keeps it failing.
     pub(super) fn simplify(
         &self,
         mut survival: Survival,
@@ -297,7 +296,7 @@ impl<'a> Window<'a> {
         survival
     }
 
-    /// One line for each open write: where it went and what of it is there.
+    /// One line for each open write: its place and the units that arrived.
     pub(super) fn describe(&self, survival: &[bool]) -> String {
         let mut text = String::new();
         for write in &self.writes {
@@ -326,12 +325,12 @@ impl OpenWrite<'_> {
         self.offset + self.len_bytes
     }
 
-    /// The sectors it touches.
+    /// The sectors that it touches.
     fn sectors(&self) -> Range<u64> {
         self.offset / SECTOR_BYTES..self.end().div_ceil(SECTOR_BYTES)
     }
 
-    /// Those of which it covers a part only: the first or the last of them, or both.
+    /// The sectors that it covers in part: the first, the last, or both.
     fn partial_sectors(&self) -> impl Iterator<Item = u64> + use<> {
         let (start, end) = (self.offset, self.end());
         let cut = [start, end].map(|byte| !byte.is_multiple_of(SECTOR_BYTES));
@@ -340,7 +339,7 @@ impl OpenWrite<'_> {
         first.into_iter().chain(last.filter(move |_| last != first))
     }
 
-    /// Its unit in one of its sectors; none if it was durable at once.
+    /// Its unit in one of its sectors; `None` if it was durable at once.
     fn unit(&self, sector: u64) -> Option<usize> {
         let nth = usize::try_from(sector - self.sectors().start).ok()?;
         self.units.clone().nth(nth)
@@ -358,7 +357,7 @@ impl OpenWrite<'_> {
     }
 }
 
-/// Survivals without duplicates, in the order in which they were found.
+/// Survivals without duplicates, in the order in which they were added.
 #[derive(Default)]
 struct Found {
     survivals: Vec<Survival>,

@@ -1,11 +1,11 @@
 //! **Purpose.** Many seeds on all cores, until enough crash states were checked.
 //!
-//! **Model.** A seed is a chain of histories: each begins on what recovery made of one crash state
-//! of the one before. A seed is done as a whole or not at all, so a campaign is told by the first
-//! seed that is not done, and goes on from there.
+//! **Model.** A seed is a chain of histories: each begins on one recovered crash state of the
+//! previous one. A seed is done completely or not at all, so the first seed that is not done
+//! describes the progress, and a later campaign can continue there.
 //!
-//! The watch of the crew is told of each history and of each recovery, so that one that does not
-//! end is reported with its seed.
+//! The watchdog of the worker pool measures each history and each recovery, so that one that does
+//! not end is reported with its seed.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -23,7 +23,7 @@ use crate::programs;
 /// Histories in the chain of a seed.
 const GENERATIONS: u32 = 3;
 
-/// What to do.
+/// The parameters of a campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The first seed.
@@ -32,31 +32,31 @@ pub struct Campaign {
     pub states: u64,
     /// Random survivals for each cut.
     pub samples: usize,
-    /// How many threads work.
+    /// The number of threads.
     pub threads: usize,
     /// How long one history, or the recovery of one state, may take. Both are a matter of
     /// milliseconds on a machine that does nothing else.
     pub patience: Duration,
-    /// What the journal does wrong on purpose.
+    /// The injected fault of the journal.
     pub breaking: Breaking,
-    /// Where a history with a bad state is kept.
+    /// The folder for histories with a bad state.
     pub findings: PathBuf,
 }
 
-/// What was done.
+/// Counts of what was done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Histories.
     pub histories: u64,
-    /// ... whose journal was aborted, because its device broke.
+    /// ... whose journal was aborted because its device failed.
     pub aborted: u64,
     /// Transactions in them.
     pub transactions: u64,
-    /// What their states showed.
+    /// Counts over their states.
     pub seen: Seen,
 }
 
-/// A crash state that is not good, or a journal that failed without a reason or never ended.
+/// A bad crash state, or a journal that failed without a cause or did not end.
 #[derive(Debug)]
 pub struct Finding {
     /// The history.
@@ -85,12 +85,11 @@ impl fmt::Display for Finding {
 impl std::error::Error for Finding {}
 
 impl Campaign {
-    /// Works until enough states were checked. Gives the first seed that was not done, and what
-    /// was done.
+    /// Works until enough states were checked. Returns the first seed that was not done, and the
+    /// counts.
     ///
     /// # Errors
-    /// The first thing that was found; what was done besides is not told then. Threads that never
-    /// end are left behind.
+    /// The first finding, without the counts. Threads that never end are left running.
     ///
     /// # Panics
     /// If one of the threads does.
@@ -103,7 +102,7 @@ impl Campaign {
         crew.run(self.clone())
     }
 
-    /// The chain of a seed.
+    /// Runs the chain of a seed.
     fn seed(&self, seed: u64, watch: &Watch<'_, Name>) -> Result<Tally, Box<Finding>> {
         let mut tally = Tally::default();
         let mut name = Name {
@@ -130,7 +129,7 @@ impl Campaign {
         }
     }
 
-    /// Explores one history, and gives the recovered bytes of one of its states.
+    /// Explores one history, and returns the recovered bytes of one of its states.
     fn session(
         &self,
         session: &Session,
@@ -140,7 +139,7 @@ impl Campaign {
         let name = session.name();
         let mut rng = Rng::new(mix(name.seed ^ u64::from(name.generation)));
         let mut survivor = session.history().base.clone();
-        // Any state may be the one: the n-th replaces the choice with a probability of 1/n.
+        // A uniform choice: the n-th state replaces the choice with a probability of 1/n.
         let mut shown = 0;
         let effort = session.effort(self.samples, None);
         watch.begins(name);

@@ -1,21 +1,21 @@
-//! **Purpose.** A client of the journal that does a bit of everything, from several threads, and
-//! keeps the model.
+//! **Purpose.** A client of the journal that uses all of its operations, from several threads, and
+//! updates the model.
 //!
 //! # Model
-//! A slot's block goes through these roles; it belongs to whoever took it until it is put back:
+//! The block of a slot passes through these roles. A thread takes a slot and puts it back:
 //!
 //! ```text
-//! shared metadata: changed by everybody, never freed
+//! shared metadata: changed by all threads, never freed
 //! free --create--> metadata --forget + revoke--> freed --commit--> free
-//! free --write in place, name it--> data --no longer named--> dropped --commit--> free
+//! free --write in place, refer to it--> data --remove the reference--> dropped --commit--> free
 //! freed --create, before the commit--> metadata
 //! ```
-//! The last line is what voids a revoke record: the block's new copy must be replayed. Data is
-//! written before the handle that names it, or by the transaction itself before it commits.
+//! The last line cancels a revoke record: the new copy of the block must be replayed. Data is
+//! written before the handle that refers to it, or by the transaction itself before it commits.
 //!
 //! # Locking
-//! Model and roles are behind one lock each. The model is changed inside the buffer's lock, so it
-//! sees the changes of a block in the order in which the buffer does.
+//! One lock guards the model, another one the roles. The model is changed under the buffer's lock,
+//! so it records the changes of a block in the same order as the buffer.
 
 use std::io;
 
@@ -33,12 +33,12 @@ use crate::explore::rng::Rng;
 
 /// The most shared blocks that one operation changes.
 const MOST_CHANGES: usize = 4;
-/// Looks for a block in the wanted role, before an operation is given up.
+/// How often an operation looks for a block in the wanted role before it gives up.
 const LOOKS: usize = 6;
-/// Transactions that may still come after the last operation was begun.
+/// How many transactions may follow the start of the last operation.
 const IN_FLIGHT: u32 = 10;
 
-/// What a slot's block is.
+/// The role of a slot's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Shared,
@@ -49,11 +49,11 @@ enum Role {
     Freed(usize),
     /// As `Freed`, for data.
     Dropped(usize),
-    /// Some thread is at it.
+    /// A thread works on it.
     Taken,
 }
 
-/// What all threads work on.
+/// The state that all threads share.
 #[derive(Debug)]
 pub(super) struct Client {
     place: Place,
@@ -136,14 +136,15 @@ impl Client {
         Ok(())
     }
 
-    /// Lets `threads` threads do `operations` each.
+    /// Runs `operations` on each of `threads` threads.
     ///
     /// # Errors
     /// The journal was aborted.
     pub(super) fn run(
         self: &Arc<Self>,
         journal: &Journal,
-        (threads, operations): (usize, usize),
+        threads: usize,
+        operations: usize,
         rng: &mut Rng,
     ) -> Result<()> {
         let seeds: Vec<_> = (0..threads).map(|_| Rng::new(rng.bits())).collect();
@@ -164,12 +165,12 @@ impl Client {
         })
     }
 
-    /// What the model has become.
+    /// A copy of the model.
     pub(super) fn model(&self) -> Model {
         self.model.lock().clone()
     }
 
-    /// Reads every block through the cache: an aborted journal does not keep anybody from that.
+    /// Reads every block through the cache, which must work after an abort.
     ///
     /// # Errors
     /// A block cannot be read.
@@ -180,7 +181,7 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the history that `tid` and all before it are acknowledged.
+    /// Notes in the history that `tid` and all before it are acknowledged.
     pub(super) fn acknowledged(&self, tid: Tid) {
         let after = self.model.lock().place(tid);
         self.device.note(Note::Acknowledged { after }.to_number());
@@ -198,7 +199,7 @@ impl Client {
         bytes.copy_from_slice(model.content(version));
     }
 
-    /// Takes a slot whose role `wanted` likes, out of a few looks.
+    /// Takes a slot with a role that `wanted` accepts, among a few random ones.
     fn take(&self, rng: &mut Rng, wanted: impl Fn(Role) -> bool) -> Option<Slot> {
         let mut roles = self.roles.lock();
         let slots = roles.of.len();
@@ -213,7 +214,7 @@ impl Client {
         self.roles.lock().of[slot.0] = role;
     }
 
-    /// The slot waits for its commit; gives the role by which it is known then.
+    /// Marks a slot as free after its commit; returns the role that identifies this freeing.
     fn put_freed(&self, slot: Slot, freed: fn(usize) -> Role) -> Role {
         let mut roles = self.roles.lock();
         roles.freed += 1;
@@ -222,7 +223,7 @@ impl Client {
         role
     }
 
-    /// The commit has come: the slot is free, unless it was used again in the meantime.
+    /// Makes a slot free after the commit, unless it was used again meanwhile.
     fn committed_free(&self, slot: Slot, freed: Role) {
         let role = &mut self.roles.lock().of[slot.0];
         if *role == freed {
@@ -278,7 +279,7 @@ impl<'j> Worker<'j> {
     }
 
     /// Fills a block with a new version, in the cache and in the model. `Ok(false)` if the
-    /// transaction has no room for it.
+    /// transaction has no credits for it.
     fn change(&self, handle: &mut Handle<'_>, slot: Slot) -> Result<bool> {
         let client = &self.client;
         if handle.credits() == Credits(0) && handle.extend(Credits(1)) == Extended::No {
@@ -295,8 +296,8 @@ impl<'j> Worker<'j> {
         }
     }
 
-    /// Some shared blocks, and now and then one of the others, in one transaction; or, if that
-    /// has no room for more, in the next.
+    /// Changes some shared blocks and sometimes another one, in one transaction, or in the next
+    /// when credits run out.
     fn change_shared(&mut self) -> Result<()> {
         let changes = 1 + self.rng.below(MOST_CHANGES);
         let credits = 1 + self.rng.below(changes);
@@ -315,7 +316,7 @@ impl<'j> Worker<'j> {
         Ok(())
     }
 
-    /// A free block becomes metadata, or one that is about to be free.
+    /// Makes metadata of a free block, or of one whose freeing is not committed.
     fn create(&mut self) -> Result<()> {
         let mut handle = self.start(1)?;
         let is_free = |role| matches!(role, Role::Free | Role::Freed(_));
@@ -327,7 +328,7 @@ impl<'j> Worker<'j> {
         Ok(())
     }
 
-    /// Metadata is freed, sometimes right after it was changed.
+    /// Frees metadata, sometimes right after a change.
     fn free(&mut self) -> Result<()> {
         let mut handle = self.start(2)?;
         let is_metadata = |role| role == Role::Metadata;
@@ -353,7 +354,7 @@ impl<'j> Worker<'j> {
         }));
     }
 
-    /// Data is written to a free block, in place, and then metadata names it.
+    /// Writes data to a free block, in place, and makes metadata refer to it.
     fn write_data(&mut self) -> Result<()> {
         let Some(slot) = self.client.take(&mut self.rng, |role| role == Role::Free) else {
             return Ok(());

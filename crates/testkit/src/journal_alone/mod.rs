@@ -1,31 +1,33 @@
-//! **Purpose.** The journal alone under the crash harness: random transactions of several threads
-//! over a few blocks, every crash state of them recovered and held against a model.
+//! **Purpose.** Crash tests of the journal without a file system: several threads run random
+//! transactions over a few blocks, every crash state is recovered, and the blocks are compared with
+//! a model.
 //!
-//! **Not here.** The states ([`crate::explore`]), and file systems: these blocks belong to nobody.
+//! **Not here.** Making the crash states ([`crate::explore`]), and file systems: these blocks
+//! belong to none.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `setup` | what a seed decides: threads, sizes, formats |
-//! | `place` | the device that a history begins with |
-//! | `client` | the threads that use the journal, and keep the model |
-//! | `model` | what the blocks may hold after a crash |
-//! | `on_image` | the same on an ext4 image, for other people's recovery |
-//! | [`session`] | a recorded history with its model: exploring it, saving it, going on from it |
-//! | [`campaign`] | many seeds on all cores, and what was seen in them |
+//! | `setup` | the parameters drawn from a seed: threads, sizes, formats |
+//! | `place` | the layout of the device that a history begins with |
+//! | `client` | the threads that use the journal and update the model |
+//! | `model` | the permitted contents of the blocks after a crash |
+//! | `on_image` | the same on an ext4 image, for recovery by other programs |
+//! | [`session`] | a recorded history with its model: explored, saved, continued |
+//! | [`campaign`] | many seeds on all cores, and the sum of their results |
 //!
 //! # What is checked
 //! For each crash state: the log is recovered as a writable mount does it. The blocks then equal
-//! those after a prefix of the commits that holds every acknowledged one; data that was durable
-//! is as it was, whatever older copies of its blocks the log holds; and data that metadata names
-//! is there. A second recovery finds nothing to do.
+//! those after a prefix of the commits that includes every acknowledged one. Durable data is
+//! unchanged, even if the log holds older copies of its blocks. Data that metadata refers to is
+//! complete. A second recovery has nothing to replay.
 //!
-//! In one of four histories the journal's device breaks: the n-th write or flush fails, and all
-//! after it. Then every thread is told that the journal was aborted, none waits for ever, every
-//! block can still be read, and the states are as good as those of the other histories.
+//! In one of four histories the journal's device fails: the n-th write or flush fails, and all
+//! after it. Then every thread gets an abort error, none waits for ever, every block can still be
+//! read, and the crash states meet the same conditions.
 //!
-//! For some of the states: the recovery is recorded as well, cut everywhere, and made again: the
-//! result is the same. And one state of each history is gone on with: the next history begins on
-//! the recovered device, with the old log's blocks still in it.
+//! For some of the states the recovery is recorded as well, cut at each point and repeated: the
+//! result is the same. One state of each history is continued: the next history begins on the
+//! recovered device, which still holds the blocks of the old log.
 
 pub mod campaign;
 mod client;

@@ -1,9 +1,9 @@
-//! **Purpose.** What the blocks may hold after a crash: the order of the commits, which of them
-//! were acknowledged, and which data was durable.
+//! **Purpose.** The permitted contents of the blocks after a crash: they follow from the order of
+//! the commits, the acknowledged ones, and the durable data.
 //!
 //! # Model
-//! Every content that a block ever gets has a *version* of its own, and each block has a line of
-//! *phases* in commit order, the last change of a transaction counting:
+//! Every content that a block ever gets is a *version*, and each block has a list of *phases* in
+//! commit order. Of several changes in a transaction the last one counts:
 //!
 //! ```text
 //!   block 7:  metadata v3 | metadata v12 | free: data v15, v18 | metadata v20
@@ -14,11 +14,11 @@
 //! - metadata: exactly that version;
 //! - free: if data was written there and was durable before the crash, each sector is of the last
 //!   durable version or of a later one. Else anything.
-//! - a *pointer* says that from one tid to another some metadata names a version of data, which
-//!   was written before its transaction could commit: it must be there, whole.
+//! - a *pointer* means that from one tid to another some metadata refers to a version of data,
+//!   which was written before its transaction could commit: the data must be complete.
 //!
 //! **Invariants.** Data is written to a block only in a free phase whose transaction was
-//! acknowledged, so that phase and data cannot be cut apart.
+//! acknowledged, so that no crash separates phase and data.
 
 use std::fmt::Write as _;
 
@@ -30,9 +30,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::explore::rng::{Rng, mix};
 
-/// The transactions of a history at most; a set of them is one number.
+/// The most transactions of a history; a set of them is one integer.
 pub(super) const MOST_TRANSACTIONS: u32 = 120;
-/// What loses its content as a whole, in bytes.
+/// The size of a sector, which is old or new as a whole, in bytes.
 const SECTOR_BYTES: usize = 512;
 
 /// One of the blocks, from 0.
@@ -43,7 +43,7 @@ pub(super) struct Slot(pub(super) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Version(pub(super) usize);
 
-/// What the client notes in the history.
+/// A note of the client in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// The transaction and all before it are acknowledged.
@@ -56,7 +56,7 @@ impl Note {
     const KIND: u64 = 1 << 60;
     const SLOT: u64 = 1 << 40;
 
-    /// The note as the number that the history takes.
+    /// The note as the number that the history stores.
     pub(super) fn to_number(self) -> u64 {
         match self {
             Self::Acknowledged { after } => u64::from(after),
@@ -80,7 +80,7 @@ impl Note {
     }
 }
 
-/// What a block is for, from a transaction on.
+/// The role of a block from a transaction on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Phase {
     /// The first transaction, counted from the history's first.
@@ -91,21 +91,21 @@ struct Phase {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum State {
     Metadata(Version),
-    /// With the data that was written meanwhile.
+    /// Free, with the data that was written meanwhile.
     Free(Vec<Version>),
 }
 
-/// Metadata that names data.
+/// Metadata that refers to data.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Pointer {
     slot: Slot,
     version: Version,
     from: u32,
-    /// The transaction that no longer names it.
+    /// The transaction that removed the reference.
     until: u32,
 }
 
-/// The lines of all blocks.
+/// The phases of all blocks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Model {
     first_tid: u32,
@@ -168,7 +168,7 @@ impl Model {
         model
     }
 
-    /// The first `transactions` will change nothing and do not count.
+    /// Skips the first `transactions`, which change nothing.
     pub(super) fn begin_later(&mut self, transactions: u32) {
         self.first_tid = self.first_tid.wrapping_add(transactions);
     }
@@ -179,7 +179,7 @@ impl Model {
         tid.0.wrapping_sub(self.first_tid).wrapping_add(1)
     }
 
-    /// Makes up a content for a block. Some begin like a block of the journal.
+    /// Makes a content for a block. Some begin like a block of the journal.
     pub(super) fn new_version(&mut self, slot: Slot) -> Version {
         let version = Version(self.contents.len());
         let salt = u64::from(self.first_tid) << 32;
@@ -206,7 +206,7 @@ impl Model {
         &self.contents[version.0]
     }
 
-    /// What a block holds at the start, if that is known.
+    /// The initial version of a block, if it is known.
     #[must_use]
     pub(super) fn initial(&self, slot: Slot) -> Option<&[u8]> {
         match self.lines[slot.0].first()?.state {
@@ -230,20 +230,20 @@ impl Model {
         }
     }
 
-    /// A handle of `tid` has put `version` into the block.
+    /// Notes that a handle of `tid` wrote `version` to the block.
     pub(super) fn wrote(&mut self, slot: Slot, tid: Tid, version: Version) {
         self.enter(slot, tid, State::Metadata(version));
     }
 
-    /// A handle of `tid` has freed the block.
+    /// Notes that a handle of `tid` freed the block.
     pub(super) fn freed(&mut self, slot: Slot, tid: Tid) {
         self.enter(slot, tid, State::Free(Vec::new()));
     }
 
-    /// The free block is about to get `version` as data, outside the journal.
+    /// Notes that `version` will be written to the free block as data, outside the journal.
     ///
     /// # Panics
-    /// If it is not free: the client is wrong.
+    /// If the block is not free, which is a fault of the client.
     pub(super) fn writes_data(&mut self, slot: Slot, version: Version) {
         match self.lines[slot.0].last_mut() {
             Some(Phase {
@@ -254,7 +254,7 @@ impl Model {
         }
     }
 
-    /// A handle of `tid` has made metadata name the data.
+    /// Notes that a handle of `tid` made metadata refer to the data.
     pub(super) fn named(&mut self, slot: Slot, version: Version, tid: Tid) {
         let from = self.place(tid);
         self.pointers.push(Pointer {
@@ -265,7 +265,7 @@ impl Model {
         });
     }
 
-    /// A handle of `tid` has ended that.
+    /// Notes that a handle of `tid` removed that reference.
     pub(super) fn unnamed(&mut self, slot: Slot, tid: Tid) {
         let until = self.place(tid);
         let pointer = self.pointers.iter_mut().rev();
@@ -274,19 +274,19 @@ impl Model {
         }
     }
 
-    /// How many transactions changed something.
+    /// The number of transactions that changed something.
     #[must_use]
     pub(super) fn transactions(&self) -> u32 {
         self.last
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     #[must_use]
     pub(super) fn slots(&self) -> usize {
         self.lines.len()
     }
 
-    /// What is certain behind the first `cut` of the `events`.
+    /// What is certain after the first `cut` of the `events`.
     #[must_use]
     pub(super) fn known(&self, events: &[Event], cut: usize) -> Known {
         let mut known = Known {
@@ -338,7 +338,7 @@ impl Model {
         Ok(())
     }
 
-    /// When the block may have been as it was found.
+    /// The moments at which the block may have had these bytes.
     fn moments_of(&self, slot: Slot, bytes: &[u8], known: &Known) -> Moments {
         let line = &self.lines[slot.0];
         let mut possible = 0;
@@ -355,7 +355,7 @@ impl Model {
         possible
     }
 
-    /// The version that these bytes are.
+    /// The version with these bytes.
     fn version_of(&self, bytes: &[u8]) -> Option<Version> {
         let is_this = |content: &Vec<u8>| *content == bytes;
         self.contents.iter().position(is_this).map(Version)
@@ -376,7 +376,7 @@ impl Model {
         })
     }
 
-    /// Why no moment fits: what each block says.
+    /// Explains that no moment fits, block by block.
     fn explain(&self, known: &Known, found: &[&[u8]]) -> String {
         let mut text = format!(
             "no prefix of the {} commits with the {} acknowledged ones explains the blocks",

@@ -1,9 +1,9 @@
-//! **Purpose.** The same client on a real image: its journal is that of an ext4 file system, its
-//! slots are blocks that nothing in the file system uses, so that other people's recovery of a
-//! crash state can be compared with ours.
+//! **Purpose.** The same client on an ext4 image: the journal is that of the file system and the
+//! slots are unused blocks of it, so that other programs can recover a crash state and the results
+//! can be compared.
 //!
-//! The log of such a journal has at least 1024 blocks. A number of transactions that change
-//! nothing comes first, so that the rest of the history goes around its end.
+//! The log of such a journal has at least 1024 blocks. Transactions that change nothing
+//! come first, so that the rest of the history wraps.
 
 use anyhow::{Context, Result, ensure};
 use fourscore_journal::JournalRun;
@@ -16,11 +16,11 @@ use crate::oracle;
 
 /// The size of the images.
 const SIZE: MiB = MiB(8);
-/// The size of their blocks: the smallest, so that the log has not too many bytes.
+/// Their block size: the smallest, for a small log.
 const BLOCK_BYTES: u32 = 1024;
 
-/// An image with the smallest journal there is, and `features` beside the usual ones, that says
-/// that its journal has to be replayed.
+/// Makes an image with the smallest journal, `features` beside the defaults, and needs_recovery
+/// set.
 ///
 /// # Errors
 /// mke2fs or debugfs is missing or refuses.
@@ -54,8 +54,8 @@ fn numbers(image: &Image, command: &str) -> Result<Vec<PhysBlock>> {
         .with_context(|| format!("'{command}' prints no numbers: {text}"))
 }
 
-/// The runs in what `stat` of debugfs prints: words like `(0-11):80-91`. Blocks of the map itself
-/// have no number in front, such as `(IND):92`.
+/// Parses the runs in the output of debugfs `stat`: words like `(0-11):80-91`. Blocks of the map
+/// itself have no number in front, such as `(IND):92`.
 fn runs(stat: &str) -> Vec<JournalRun> {
     let run = |word: &str| {
         let (logical, physical) = word
@@ -81,10 +81,10 @@ mod tests {
     fn runs_are_read_from_what_debugfs_prints() {
         let stat = "BLOCKS:\n(0-11):48-59, (IND):60, (12):61, (ETB0):81, (13-15):90-92\nTOTAL: 18";
         let runs = runs(stat);
-        let told: Vec<_> = runs
+        let found: Vec<_> = runs
             .iter()
             .map(|run| (run.journal_block.0, run.block.0, run.blocks))
             .collect();
-        assert_eq!(told, [(0, 48, 12), (12, 61, 1), (13, 90, 3)]);
+        assert_eq!(found, [(0, 48, 12), (12, 61, 1), (13, 90, 3)]);
     }
 }

@@ -1,5 +1,5 @@
-//! **Purpose.** The device that a history begins with: an empty journal in two pieces, and the
-//! blocks it is there for.
+//! **Purpose.** The layout of the device that a history begins with: an empty journal in two
+//! pieces, and the blocks that the client changes.
 //!
 //! ```text
 //! block  0      1 ..           .. n   n+1                    n+1+j
@@ -20,10 +20,10 @@ use zerocopy::byteorder::big_endian::U32;
 
 use super::model::{Model, Slot};
 
-/// Blocks that the client works on.
+/// The number of blocks that the client changes.
 pub(super) const SLOTS: usize = 20;
 
-/// How tags are protected and block numbers written.
+/// The format of the journal: checksums and width of block numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// No checksums, block numbers of 32 bits.
@@ -32,11 +32,11 @@ pub(super) enum Format {
     V1,
     /// Short checksums in the tags.
     V2,
-    /// What mke2fs makes today: checksums in the tags, block numbers of 64 bits.
+    /// The default of mke2fs: checksums in the tags, block numbers of 64 bits.
     V3,
 }
 
-/// Where everything is.
+/// The layout.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// The size of a block.
@@ -123,7 +123,7 @@ impl Place {
     /// Opens the journal on a device.
     ///
     /// # Errors
-    /// Its superblock is no good.
+    /// Its superblock is invalid.
     pub(super) fn open(&self, device: Arc<dyn BlockDevice>) -> Result<Log> {
         let map = JournalMap::from_runs(self.journal.iter().copied(), self.blocks)?;
         Ok(Log::open(device, self.block_size, map)?)
@@ -133,14 +133,14 @@ impl Place {
     /// what the slots hold, one after the other.
     ///
     /// # Errors
-    /// The journal's superblock is no good.
+    /// The journal's superblock is invalid.
     pub(super) fn look(&self, bytes: &[u8]) -> Result<(Tid, Vec<u8>)> {
         let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::from_bytes(bytes));
         let log = self.open(Arc::clone(&device))?;
         Ok((log.superblock().sequence().next(), self.read(&*device)?))
     }
 
-    /// Whether the journal is in that block.
+    /// Whether the block belongs to the journal.
     pub(super) fn is_of_the_journal(&self, block: PhysBlock) -> bool {
         let is_in = |run: &JournalRun| {
             (run.block.0..run.block.0 + u64::from(run.blocks)).contains(&block.0)

@@ -18,23 +18,23 @@ use super::setup::{Breaking, Ending, Setup};
 use crate::explore::rng::{Rng, mix};
 use crate::explore::{self, Crash, CrashDisk, Effort, Failure, History};
 
-/// One in so many states has its recovery cut as well.
+/// One in this number of states has its recovery cut as well.
 const CUT_RECOVERIES: u64 = 97;
 /// Transactions that fill most of the log of an image.
 const LONG_WARM_UP: u32 = 42;
 /// Random survivals for each cut of a recovery.
 const RECOVERY_SAMPLES: usize = 4;
 
-/// Which history.
+/// The identity of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Name {
-    /// What everything was drawn from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// How many crashes of this device came before.
+    /// The number of earlier crashes of this device.
     pub generation: u32,
 }
 
-/// A history and what may become of it.
+/// A recorded history with its model.
 #[derive(Debug)]
 pub struct Session {
     name: Name,
@@ -44,7 +44,7 @@ pub struct Session {
     aborted: bool,
 }
 
-/// What was seen in the states of a session; generated input must be what it is meant to be.
+/// Counts over the states of a session, which show that the generated input covers every case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Crash states.
@@ -63,6 +63,12 @@ pub struct Seen {
     pub damaged: u64,
 }
 
+/// What a device and a model begin with.
+struct Start<'b> {
+    bytes: &'b [u8],
+    model: Model,
+}
+
 /// What is saved beside a history.
 #[derive(Serialize, Deserialize)]
 struct Beside {
@@ -72,7 +78,7 @@ struct Beside {
 }
 
 impl Session {
-    /// Makes the first history of a seed.
+    /// Records the first history of a seed.
     ///
     /// # Errors
     /// The journal fails although its device does not.
@@ -87,11 +93,14 @@ impl Session {
         let slots = place.slots.len();
         let model = Model::new(setup.first_tid, block_bytes, setup.metadata, slots);
         let bytes = place.format(setup.format, setup.first_tid, &model);
-        Self::make((name, place), &setup, (&bytes, model), breaking)
+        let start = Start {
+            bytes: &bytes,
+            model,
+        };
+        Self::make(name, place, &setup, start, breaking)
     }
 
-    /// Makes a history on a new ext4 image with `features` beside the usual ones, whose log it
-    /// goes around.
+    /// Records a history on a new ext4 image with `features` beside the defaults; the log wraps.
     ///
     /// # Errors
     /// The image cannot be made, or the journal fails although its device does not.
@@ -111,10 +120,14 @@ impl Session {
             ..Setup::of(seed, 0)
         };
         let model = Model::found(first_tid, setup.block_size.bytes(), &found);
-        Self::make((name, place), &setup, (&bytes, model), None)
+        let start = Start {
+            bytes: &bytes,
+            model,
+        };
+        Self::make(name, place, &setup, start, None)
     }
 
-    /// Makes the next history on what a crash and its recovery left.
+    /// Records the next history on a recovered device.
     ///
     /// # Errors
     /// The journal fails although its device does not.
@@ -126,20 +139,21 @@ impl Session {
         let setup = Setup::of(name.seed, name.generation);
         let (first_tid, found) = self.place.look(recovered)?;
         let model = Model::found(first_tid, setup.block_size.bytes(), &found);
-        Self::make(
-            (name, self.place.clone()),
-            &setup,
-            (recovered, model),
-            breaking,
-        )
+        let start = Start {
+            bytes: recovered,
+            model,
+        };
+        Self::make(name, self.place.clone(), &setup, start, breaking)
     }
 
     fn make(
-        (name, place): (Name, Place),
+        name: Name,
+        place: Place,
         setup: &Setup,
-        (bytes, mut model): (&[u8], Model),
+        start: Start<'_>,
         breaking: Breaking,
     ) -> Result<Self> {
+        let Start { bytes, mut model } = start;
         let base = Arc::new(RamDevice::from_bytes(bytes));
         let recording = RecordingDevice::new(base.clone());
         let device = Arc::new(recording.yielding_in_flushes(setup.flush_yields));
@@ -151,7 +165,7 @@ impl Session {
         } else {
             Arc::new(NoHook)
         };
-        // The journal's device may break; the client's does not, so that readers go on.
+        // Only the journal's device may fail, so that readers go on.
         let faulty = Arc::new(FaultyDevice::new(device.clone()));
         let log = place.open(faulty.clone())?;
         let journal = Journal::open(log, faulty.clone(), hook, setup.options(breaking))?;
@@ -160,9 +174,8 @@ impl Session {
             faulty.add(fault.rule());
         }
         let mut rng = Rng::new(mix(name.seed ^ u64::from(name.generation) << 32));
-        let load = (setup.threads, setup.operations);
         let outcome = client
-            .run(&journal, load, &mut rng)
+            .run(&journal, setup.threads, setup.operations, &mut rng)
             .and_then(|()| end(setup.ending, journal, &client));
         let aborted = setup.fault.is_some() && outcome.as_ref().is_err_and(is_abort);
         if aborted {
@@ -179,19 +192,19 @@ impl Session {
         })
     }
 
-    /// Which history this is.
+    /// The identity of the history.
     #[must_use]
     pub fn name(&self) -> Name {
         self.name
     }
 
-    /// Whether the seed alone makes the same history again: one thread, nobody in the background.
+    /// Whether the seed alone reproduces the history: there is one thread and no background work.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
         Setup::of(self.name.seed, self.name.generation).threads == 1
     }
 
-    /// How many transactions changed something.
+    /// The number of transactions that changed something.
     #[must_use]
     pub fn transactions(&self) -> u32 {
         self.model.transactions()
@@ -203,7 +216,7 @@ impl Session {
         &self.history
     }
 
-    /// Writes the session to a file, so that its states can be looked at again.
+    /// Writes the session to a file, so that its states can be reproduced.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -236,7 +249,7 @@ impl Session {
         })
     }
 
-    /// Whether the journal's device broke, and the journal was aborted for that.
+    /// Whether the journal was aborted because its device failed.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         self.aborted
@@ -254,10 +267,10 @@ impl Session {
         }
     }
 
-    /// Recovers and checks every state. `keep` is shown each recovered disk.
+    /// Recovers and checks every state. Calls `keep` with each recovered disk.
     ///
     /// # Errors
-    /// The first state that is not good.
+    /// The first bad state.
     pub fn explore(
         &self,
         effort: Effort,
@@ -287,11 +300,10 @@ impl Session {
         Ok(seen)
     }
 
-    /// Recovers `count` of the states, spread over the history, and shows each to `look`: the
-    /// bytes before and after.
+    /// Recovers `count` of the states, spread over the history, and calls `look` with each.
     ///
     /// # Errors
-    /// A state is not good, or `look` says so.
+    /// A state is bad, or `look` fails.
     pub fn sample(&self, count: u64, mut look: impl FnMut(&Sample) -> Result<()>) -> Result<()> {
         let effort = self.effort(2, None);
         let all = explore::explore(&self.history, effort, |_, _| Ok(()))?;
@@ -315,7 +327,7 @@ impl Session {
         Ok(())
     }
 
-    /// Blocks in which `ours` and `theirs`, two devices, differ, without those of the journal.
+    /// The blocks outside the journal in which the devices `ours` and `theirs` differ.
     #[must_use]
     pub fn differences(&self, ours: &[u8], theirs: &[u8]) -> Vec<PhysBlock> {
         let block_bytes = self.place.block_size.bytes();
@@ -335,7 +347,7 @@ impl Session {
         &self.place.slots
     }
 
-    /// Recovers the device as a writable mount does, and makes sure that nothing is left to do.
+    /// Recovers the device as a writable mount does, and checks that the log is empty afterwards.
     fn recover(&self, device: &Arc<impl BlockDevice + 'static>) -> Result<Replayed> {
         let mut log = self.place.open(device.clone()).context("opening the log")?;
         let recovered = recover(&log, self.place.blocks).context("recovery")?;
@@ -361,7 +373,7 @@ impl Session {
             self.recover(disk)?;
             ensure!(
                 self.place.read(&**disk)? == expected,
-                "a recovery that was cut gives something else than one that was not"
+                "an interrupted recovery has another result than a complete one"
             );
             Ok(())
         });
@@ -379,7 +391,7 @@ fn end(ending: Ending, journal: Journal, client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody was told that the journal was aborted.
+/// Whether the error is an abort of the journal.
 fn is_abort(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),
@@ -387,20 +399,20 @@ fn is_abort(error: &anyhow::Error) -> bool {
     )
 }
 
-/// A crash state and what became of it.
+/// A crash state and its recovery.
 #[derive(Debug)]
 pub struct Sample {
-    /// The device as the crash left it.
+    /// The device after the crash.
     pub before: Vec<u8>,
     /// The device after our recovery.
     pub after: Vec<u8>,
-    /// What was recovered.
+    /// The result of the recovery.
     pub recovered: Recovered,
-    /// Whether the log went around its end.
+    /// Whether the log wrapped.
     pub wrapped: bool,
 }
 
-/// What a recovery did.
+/// The result of a recovery.
 struct Replayed {
     recovered: Recovered,
     wrapped: bool,
@@ -418,7 +430,7 @@ impl Seen {
         }
     }
 
-    /// Both together.
+    /// Adds the counts of another session.
     pub fn add(&mut self, other: &Self) {
         self.states += other.states;
         self.recovery_states += other.recovery_states;

@@ -1,4 +1,4 @@
-//! **Purpose.** What a seed decides about its histories.
+//! **Purpose.** The parameters of a history, drawn from its seed.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use fourscore_ondisk::{BlockSize, Tid};
 use super::place::{Format, Place, SLOTS};
 use crate::explore::rng::{Rng, mix};
 
-/// What is done wrong on purpose, if anything.
+/// The injected fault, if there is one.
 #[cfg(feature = "sabotage")]
 pub type Breaking = Option<fourscore_journal::Sabotage>;
-/// What is done wrong on purpose: nothing, in a build without the feature `sabotage`.
+/// The injected fault: none in a build without the feature `sabotage`.
 #[cfg(not(feature = "sabotage"))]
 pub type Breaking = Option<std::convert::Infallible>;
 
@@ -21,11 +21,11 @@ pub type Breaking = Option<std::convert::Infallible>;
 pub(super) enum Ending {
     /// The journal is closed and leaves an empty log.
     Closed,
-    /// It is dropped as it is.
+    /// The journal is dropped without closing.
     Dropped,
 }
 
-/// A fault of the journal's device, which lasts from then on.
+/// A permanent fault of the journal's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The n-th write fails, after some of its sectors.
@@ -45,7 +45,7 @@ impl Fault {
     }
 }
 
-/// A history to be made.
+/// The parameters of a history.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) format: Format,
@@ -70,8 +70,8 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// The history of a seed; later generations go on where an earlier one crashed, with other
-    /// threads but on the same device.
+    /// The parameters for a seed. Later generations continue on the device of a crashed one, with
+    /// other threads.
     pub(super) fn of(seed: u64, generation: u32) -> Self {
         let mut device = Rng::new(mix(seed));
         let format = *device.pick(&[
@@ -114,7 +114,7 @@ impl Setup {
         }
     }
 
-    /// In one of four histories the device breaks.
+    /// Draws a fault for one of four histories.
     fn fault(rng: &mut Rng) -> Option<Fault> {
         let nth = 1 + rng.bits() % 60;
         let sectors = rng.below(4);
@@ -134,8 +134,8 @@ impl Setup {
         Place::new(self.block_size, SLOTS, self.journal_blocks)
     }
 
-    /// The journal's options. A history of one thread has nobody in the background, and repeats
-    /// itself exactly.
+    /// The journal's options. A history of one thread has no background work, so it is
+    /// reproducible.
     pub(super) fn options(&self, breaking: Breaking) -> JournalOptions {
         let background = match self.threads {
             1 => Background::None,

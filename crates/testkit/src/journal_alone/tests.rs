@@ -1,4 +1,4 @@
-//! The harness itself: that what it makes is what it promises, and that histories keep.
+//! The harness itself: generated histories cover every case, and saved ones can be loaded.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use fourscore_block::Event;
 
 use super::*;
 
-/// Where an event went and how long it was: all but the time in a commit block.
+/// The offset and the length of each event: everything but the time in a commit block.
 fn shape(session: &Session) -> Vec<(u64, usize)> {
     let shape = |event: &Event| match event {
         Event::Write { offset, bytes, .. } => (*offset, bytes.len()),
@@ -18,7 +18,7 @@ fn shape(session: &Session) -> Vec<(u64, usize)> {
 }
 
 #[test]
-fn a_few_seeds_have_only_good_states_with_everything_in_them() {
+fn a_few_seeds_cover_every_case_without_bad_states() {
     let folder = tempfile::tempdir().unwrap();
     let campaign = Campaign {
         first_seed: 1000,
@@ -41,7 +41,7 @@ fn a_few_seeds_have_only_good_states_with_everything_in_them() {
 }
 
 #[test]
-fn a_device_that_breaks_aborts_the_journal_and_loses_nothing_acknowledged() {
+fn a_failing_device_aborts_the_journal_and_loses_nothing_acknowledged() {
     let mut aborted = 0;
     for seed in 0..24 {
         let session = Session::record(seed, None).unwrap();

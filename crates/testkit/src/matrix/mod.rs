@@ -1,17 +1,17 @@
-//! **Purpose.** The named image configurations that everything is tested on: feature sets, block
-//! sizes and inode sizes.
+//! **Purpose.** The named image configurations that tests run on: feature sets, block sizes and
+//! inode sizes.
 //!
-//! **Model.** A [`Config`] is what mke2fs is told, plus what is done after the tree is in: some
-//! features (quota without a quota format in the kernel, casefold without its Unicode tables) make
-//! the kernel refuse to write or to mount at all, so they are switched on last, by tune2fs or
-//! debugfs, when the kernel has already filled the image. What this kernel can do with the finished
-//! image is [`Config::kernel`].
+//! **Model.** A [`Config`] holds the options of mke2fs and the steps after the image is populated.
+//! Some features (quota without a quota format in the kernel, casefold without its Unicode tables)
+//! make the kernel refuse to write or to mount, so tune2fs or debugfs enables them last, when the
+//! kernel has populated the image. [`Config::kernel`] says how the running kernel can mount the
+//! finished image.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`table`] | the list |
+//! | `table` | the list |
 //!
-//! `FOURSCORE_CONFIGS=ext4-1k,quota` restricts a run to these names, for work on one of them.
+//! `FOURSCORE_CONFIGS=ext4-1k,quota` restricts a run to these names.
 
 mod table;
 
@@ -32,40 +32,40 @@ use crate::{oracle, tools};
 /// How far a kernel's mount of an image can serve as the oracle for all of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kernel {
-    /// Not mount it.
+    /// It cannot mount the image.
     Refuses,
-    /// Mount it read-only.
+    /// It can mount the image read-only.
     Reads,
-    /// Mount it read-write.
+    /// It can mount the image read-write.
     Writes,
 }
 
-/// Something that not every kernel has.
+/// A feature that not every kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KernelNeed {
     /// `CONFIG_UNICODE`; without it casefold images are refused.
     Casefold,
     /// `CONFIG_FS_VERITY`; without it files with verity are not opened.
     Verity,
-    /// The keys of encrypted files, which nobody has any more: the kernel shows their names in an
-    /// encoding of its own and does not open them.
+    /// The keys of encrypted files, which are gone: the kernel shows encoded names and does not
+    /// open the files.
     Keys,
     /// `CONFIG_QFMT_V2`; without it images with quota are mounted read-only.
     QuotaFormat,
 }
 
-/// One command that finishes an image after the tree is in.
+/// A step that finishes an image after it is populated.
 #[derive(Clone, Copy, Debug)]
 enum Finish {
     /// `tune2fs` with arguments.
     Tune(&'static [&'static str]),
     /// Commands of `debugfs -w`.
     Debugfs(&'static [&'static str]),
-    /// `e2fsck -fyD`: all directories are packed and indexed anew.
+    /// `e2fsck -fyD`: all directories are packed and indexed again.
     Rehash,
 }
 
-/// A named way to make an image.
+/// A named image configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// A unique name, `[a-z0-9-]`.
@@ -76,9 +76,9 @@ pub struct Config {
     pub inode_size_bytes: u32,
     /// The size of the image.
     pub size: MiB,
-    /// How many entries the large directory of the populated tree gets.
+    /// The number of entries of the large directory in the populated tree.
     pub entries: u32,
-    /// Into how many pieces the most fragmented file is cut.
+    /// The number of pieces of the most fragmented file.
     pub fragments: u32,
     mke2fs: &'static [&'static str],
     finish: &'static [Finish],
@@ -90,7 +90,7 @@ pub struct Config {
 pub struct Populated {
     /// The image, unmounted and clean.
     pub image: Image,
-    /// What is in it.
+    /// The tree in it.
     pub tree: Tree,
     /// Where the kernel cannot mount the image itself because of its block size: an image that it
     /// can mount, with the tree that `mke2fs -d` copied. Names, types, modes, owners, links,
@@ -102,7 +102,7 @@ impl Config {
     /// The image without a tree, all features on.
     ///
     /// # Errors
-    /// If a tool is missing or refuses.
+    /// If a tool is missing or fails.
     pub fn empty(&self) -> Result<Image> {
         let image = self.base(None)?;
         self.finish(&image)?;
@@ -156,7 +156,7 @@ impl Config {
         })
     }
 
-    /// What the running kernel can do with the finished image.
+    /// How the running kernel can mount the finished image.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         let mut best = Kernel::Writes;
@@ -177,7 +177,7 @@ impl Config {
         best
     }
 
-    /// Whether mke2fs was told a word, such as a feature: `has("bigalloc")`.
+    /// Whether the options of mke2fs contain a word, such as a feature: `has("bigalloc")`.
     #[must_use]
     pub fn has(&self, feature: &str) -> bool {
         self.mke2fs
@@ -240,7 +240,7 @@ pub fn configs() -> Vec<Config> {
 /// `FOURSCORE_CONFIGS` names as well.
 ///
 /// # Panics
-/// If there is none of one of these names, or of one in the variable.
+/// If there is no configuration of one of these names, or of one in the variable.
 #[must_use]
 pub fn named(names: &[&str]) -> Vec<Config> {
     let all = table::all();

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::Writer;
 use crate::tools;
 
-/// Moments at which the encoding of times changes, and the ends of what it can say.
+/// Times at which the encoding changes, and the first and last that can be encoded.
 const TIMES: &[(&str, i64)] = &[
     ("1901", -(1 << 31)),
     ("1901-and-a-second", -(1 << 31) + 1),
@@ -28,7 +28,7 @@ const TIMES: &[(&str, i64)] = &[
     ("2446-max", (3 << 32) + (1 << 31) - 1),
 ];
 
-/// Nanoseconds that go with them in turn.
+/// Nanoseconds for these times, in turn.
 const NANOSECONDS: &[i64] = &[0, 1, 123_456_789, 999_999_999];
 
 /// The names of the inode flags that users set, with their bits.
@@ -40,7 +40,7 @@ const FLAGS: &[(&str, IFlags)] = &[
 ];
 
 impl Writer<'_> {
-    /// Everything about attributes.
+    /// Writes all attributes.
     pub(super) fn attributes(&self) -> Result<()> {
         self.owners_and_modes()?;
         self.times()?;
@@ -72,7 +72,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Times of files, and of a directory and a symlink last, when nothing changes them any more.
+    /// Sets times of files, and last those of a directory and a symbolic link, because later
+    /// changes would update them.
     fn times(&self) -> Result<()> {
         self.directory("times")?;
         for (index, &(name, seconds)) in TIMES.iter().enumerate() {
@@ -99,8 +100,8 @@ impl Writer<'_> {
         set_times(&self.at("times/directory"), far_off, long_ago)
     }
 
-    /// Every namespace, values of every size, one file that fills its inode and then its block, and
-    /// files that share a block.
+    /// Sets attributes of every namespace and size, fills one file's inode and then its block, and
+    /// makes files that share a block.
     fn xattrs(&self) -> Result<()> {
         self.directory("xattrs")?;
         self.file("xattrs/namespaces", 1)?;
@@ -156,7 +157,7 @@ impl Writer<'_> {
                 Err(Errno::NOSPC) if nr > 0 => return Ok(()),
                 Err(error) => bail!("{name}: {error}"),
             }
-            // With EA inodes or large blocks there is no end; this is enough of them.
+            // EA inodes and large blocks do not fill up: this number is enough.
             if nr == 150 {
                 return Ok(());
             }
@@ -188,7 +189,7 @@ impl Writer<'_> {
 
     fn flags(&self) -> Result<()> {
         self.directory("flags")?;
-        // Too large to be inline, so that debugfs may set the flags without knowing that one.
+        // Too large for inline data, so that debugfs may set the flags without INLINE_DATA_FL.
         for &(name, flags) in FLAGS {
             let file = self.file(&format!("flags/{name}"), 5000)?;
             add_flags(&file, flags).with_context(|| format!("flags of {name}"))?;

@@ -24,7 +24,7 @@ const SPARSE_ENDS: &[u64] = &[
 /// rest of an inode of 256 bytes with inline data.
 const SMALL_SIZES: std::ops::RangeInclusive<u64> = 1..=160;
 
-/// Writes `len_bytes` of the content that belongs to a name from `offset`.
+/// Writes `len_bytes` of the content for a name, from `offset` on.
 pub(super) fn fill(file: &File, name: &str, offset: u64, len_bytes: u64) -> Result<()> {
     const CHUNK_BYTES: u64 = 1 << 20;
     let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -56,7 +56,7 @@ fn byte_at(seed: u64, offset: u64) -> u8 {
 }
 
 impl Writer<'_> {
-    /// Everything about the content of files.
+    /// Writes all files.
     pub(super) fn content(&mut self) -> Result<()> {
         self.directory("files")?;
         self.file("plain", 14)?;
@@ -85,7 +85,7 @@ impl Writer<'_> {
         let file = self.file(name, 0)?;
         fill(&file, name, 3 * block, block)?;
         fill(&file, name, 7 * block + 5, 10)?;
-        // Behind the direct blocks and behind the first indirect block of a block map.
+        // After the direct blocks and after the first indirect block of a block map.
         fill(&file, name, 20 * block, 2 * block)?;
         fill(&file, name, (12 + block / 4) * block - 7, 14)?;
         fill(&file, name, (12 + block / 4 + 9) * block, 100)?;
@@ -95,8 +95,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Files in pieces, which make trees of extents deep: one written in pieces, one written whole
-    /// and then punched.
+    /// Files in pieces, with deep extent trees: one written in pieces, one written as a whole and
+    /// then punched.
     fn fragments(&self) -> Result<()> {
         let block = self.limits.block_size_bytes;
         let name = "files/written-in-pieces";
@@ -117,7 +117,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A file whose last byte lies as far out as the file system allows.
+    /// A file whose last byte has the largest possible offset.
     fn sparse(&mut self) -> Result<()> {
         let name = "files/sparse";
         let file = self.file(name, 0)?;
@@ -136,7 +136,7 @@ impl Writer<'_> {
         bail!("no offset of a sparse file can be written")
     }
 
-    /// Files that were longer before.
+    /// Files that were truncated.
     fn truncated(&self) -> Result<()> {
         let block = self.limits.block_size_bytes;
         let file = self.file("files/truncated-in-block", 40 * block)?;
@@ -154,7 +154,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Unwritten extents: inside, behind the end of the file, with a written piece in the middle.
+    /// Unwritten extents: inside, past the end of the file, with a written piece in the middle.
     fn preallocated(&self) -> Result<()> {
         let block = self.limits.block_size_bytes;
         let file = self.file("files/unwritten", 0)?;

@@ -1,17 +1,16 @@
 //! **Purpose.** A tree with one of everything that ext4 can store.
 //!
-//! **Model.** The tree is written with ordinary system calls, so the kernel lays it out as it does
-//! for everybody. What does not depend on the configuration is the same in all of them; the
-//! [`Limits`] say what does. Nothing is tried and forgiven: a call that the configuration allows
-//! must succeed. Content is a function of the file's name and the offset, so that a block in the
-//! wrong place shows in the hash.
+//! **Model.** The tree is written with ordinary system calls, so the kernel chooses the usual
+//! layout. `Limits` holds what depends on the configuration; the rest is the same in all of them.
+//! A call that the configuration allows must succeed. Content is a function of the file's name and
+//! the offset, so that a block in the wrong place shows in the hash.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`content`] | files: extents, holes, preallocation, truncation, small and sparse ones |
-//! | [`names`] | directories, long and strange names, links, special files |
-//! | [`attributes`] | owners, modes, times, xattrs, ACLs, inode flags |
-//! | [`sealed`] | encrypted directories and files with a verity descriptor |
+//! | `content` | files: extents, holes, preallocation, truncation, small and sparse ones |
+//! | `names` | directories, long and strange names, links, special files |
+//! | `attributes` | owners, modes, times, xattrs, ACLs, inode flags |
+//! | `sealed` | encrypted directories and files with a verity descriptor |
 
 mod attributes;
 mod content;
@@ -26,20 +25,20 @@ use anyhow::{Context, Result};
 use crate::matrix::Config;
 use crate::oracle;
 
-/// What was written.
+/// The tree that was written.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// How many names lie below the root, `lost+found` not counted. Hard links count each.
+    /// The number of names below the root, without `lost+found`. Each hard link counts.
     pub names: u64,
     /// The directory with many entries, from the root.
     pub large_directory: PathBuf,
-    /// How many entries it has left after the deletions in its middle.
+    /// The number of its entries after the deletions in its middle.
     pub large_directory_entries: u32,
-    /// How far into the largest sparse file the last byte lies.
+    /// The offset of the last byte of the largest sparse file.
     pub largest_file_bytes: u64,
 }
 
-/// What the file system and its configuration allow.
+/// The limits of the file system and its configuration.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     block_size_bytes: u64,
@@ -51,7 +50,7 @@ struct Limits {
     verity: Supported,
 }
 
-/// Whether the configuration has something.
+/// Whether the configuration has a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Supported {
     Yes,
@@ -68,7 +67,7 @@ impl Supported {
     }
 }
 
-/// The tree in the making.
+/// A tree that is being written.
 struct Writer<'a> {
     root: &'a Path,
     limits: Limits,
@@ -112,7 +111,7 @@ pub fn for_mke2fs(root: &Path, config: &Config) -> Result<Tree> {
 }
 
 /// Adds what `mke2fs -d` does not copy, with debugfs: inode flags (among them the one for journaled
-/// data, which the kernel lets nobody set without `CAP_SYS_RESOURCE`), and times before 1970 and
+/// data, which only `CAP_SYS_RESOURCE` may set), and times before 1970 and
 /// after 2038, creation times included.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use super::Writer;
 /// Lengths of symlink targets: around the 60 bytes of `i_block`, and the longest one.
 const SYMLINK_LENGTHS: &[usize] = &[1, 58, 59, 60, 61, 100, 160, 1000, 4095];
 
-/// The longest target of all: a block, with its closing zero, and never more than the kernel takes.
+/// The longest target: a block with the final NUL, and at most what the kernel accepts.
 fn longest_symlink(block_size_bytes: u64) -> usize {
     usize::try_from(block_size_bytes - 1).map_or(4095, |longest| longest.min(4095))
 }
@@ -28,7 +28,7 @@ const DEVICES: &[(u32, u32)] = &[
     (4095, 1_048_575),
 ];
 
-/// Names that programs stumble over.
+/// Names that programs often handle wrongly.
 const STRANGE_NAMES: &[&[u8]] = &[
     b" ",
     b"-",
@@ -51,7 +51,7 @@ const STRANGE_NAMES: &[&[u8]] = &[
 ];
 
 impl Writer<'_> {
-    /// Everything about names.
+    /// Writes all names.
     pub(super) fn names(&mut self) -> Result<()> {
         self.directories()?;
         self.strange_names()?;
@@ -114,7 +114,7 @@ impl Writer<'_> {
             let path = folder.join(OsStr::from_bytes(name));
             fs::write(&path, name).with_context(|| format!("{}", path.display()))?;
         }
-        // `a` is a file and `a-b` sorts between it and what is below `a.d`.
+        // `a` is a file, and `a-b` sorts between it and the names below `a.d`.
         self.directory("names/a.d")?;
         self.file("names/a.d/x", 1)?;
         Ok(())

@@ -1,5 +1,4 @@
-//! **Purpose.** What only its owner can read or nobody can change: encrypted directories, and files
-//! with a verity descriptor.
+//! **Purpose.** Encrypted directories, and files with a verity descriptor.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,11 +9,11 @@ use anyhow::{Context, Result};
 use super::{Writer, content};
 use crate::tools;
 
-/// Where the verity metadata begins: the end of the content, rounded up to this (ext4's choice).
+/// The verity metadata begins at the end of the data, rounded up to this (ext4's choice).
 const VERITY_ALIGNMENT_BYTES: u64 = 65_536;
 
 impl Writer<'_> {
-    /// Both kinds, where the configuration has them.
+    /// Writes both kinds if the configuration has them.
     pub(super) fn sealed(&self) -> Result<()> {
         if self.limits.encryption.yes() {
             self.encrypted()?;

@@ -1,0 +1,153 @@
+//! **Purpose.** Finds the log of a file system and replays its transactions as a block map: each
+//! block that recovery would write reads as its copy in the log.
+//!
+//! **Model.** The log is found through its inode. Where that cannot be used, the copy of the inode
+//! in the superblock (`s_jnl_blocks`) is tried, as in e2fsck. An external journal is a device that
+//! the caller gives.
+
+use fourscore_block::BlockDevice;
+use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
+use fourscore_ondisk::inode::{FileType, Inode};
+use fourscore_ondisk::jbd2::JournalBlock;
+use fourscore_ondisk::superblock::JournalPlace;
+use fourscore_ondisk::{InodeNr, PhysBlock};
+use fourscore_sync::Arc;
+use std::ops::Range;
+
+use crate::finding::Finding;
+use crate::inode::InodeView;
+use crate::volume::Volume;
+use crate::walk::{Role, Sink, Walker};
+
+/// What the log holds.
+pub(super) struct Replayed {
+    /// The device as it reads after the transactions are replayed.
+    pub(super) device: Arc<dyn BlockDevice>,
+    /// The fast commits that follow the transactions.
+    pub(super) fast_commits: FastCommits,
+    /// Why the last transaction was left out, if it was.
+    pub(super) damage: Option<String>,
+    pub(super) found_by: FoundBy,
+}
+
+/// How the log was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FoundBy {
+    /// By its inode, or on a device of its own.
+    Inode,
+    /// By the copy of its inode in the superblock.
+    Copy,
+}
+
+/// Replays the log of `volume`, whose device is as it was found. `external` is the device of an
+/// external journal.
+///
+/// # Errors
+/// Says why there is no log that could be recovered.
+pub(super) fn replay(
+    volume: &Volume,
+    external: Option<&Arc<dyn BlockDevice>>,
+) -> Result<Replayed, String> {
+    let (log, found_by) = find(volume, external)?;
+    let text = |error: fourscore_journal::Error| error.to_string();
+    let recovered = recover(&log, volume.geometry().blocks()).map_err(text)?;
+    let inode_bytes = volume.geometry().inode_size_bytes();
+    // As for the kernel, fast commits count only behind a log that is not empty.
+    let fast_commits = match log.superblock().start() {
+        Some(_) => FastCommits::read(&log, recovered.end_tid(), inode_bytes).map_err(text)?,
+        None => FastCommits::default(),
+    };
+    let base = Arc::clone(&volume.device);
+    let device: Arc<dyn BlockDevice> = if recovered.copies().is_empty() {
+        base
+    } else {
+        Arc::new(recovered.overlay(&log, base).map_err(text)?)
+    };
+    let damage = recovered.damage();
+    Ok(Replayed {
+        device,
+        fast_commits,
+        damage: damage.map(|(tid, damage)| {
+            format!("transaction {tid}, the last one, was left out: {damage}")
+        }),
+        found_by,
+    })
+}
+
+fn find(
+    volume: &Volume,
+    external: Option<&Arc<dyn BlockDevice>>,
+) -> Result<(Log, FoundBy), String> {
+    match volume.sb.journal() {
+        None => Err("needs_recovery is set, but there is no journal".to_owned()),
+        Some(JournalPlace::Device { uuid, .. }) => {
+            let device = external.ok_or("the device of the journal was not given")?;
+            let size = volume.geometry().block_size();
+            let log = Log::open_external(Arc::clone(device), uuid, size);
+            Ok((log.map_err(|error| error.to_string())?, FoundBy::Inode))
+        }
+        Some(JournalPlace::Inode(number)) => {
+            let mut bytes = Vec::new();
+            let read = volume.read_inode(number, &mut bytes);
+            let read = read.ok_or_else(|| format!("inode {number} cannot be read"));
+            let error = match read.and_then(|()| internal(volume, number, &bytes)) {
+                Ok(log) => return Ok((log, FoundBy::Inode)),
+                Err(error) => error,
+            };
+            let copy = volume.sb.journal_inode_copy();
+            let log = copy.and_then(|(number, bytes)| internal(volume, number, &bytes).ok());
+            log.map(|log| (log, FoundBy::Copy)).ok_or(error)
+        }
+    }
+}
+
+/// The log inside the file system whose inode is `bytes`.
+fn internal(volume: &Volume, number: InodeNr, bytes: &[u8]) -> Result<Log, String> {
+    let in_inode = |error: String| format!("inode {number}: {error}");
+    let inode = Inode::parse(bytes, number, &volume.sb);
+    let inode = inode.map_err(|error| in_inode(error.to_string()))?;
+    if inode.file_type() != Some(FileType::Regular) || inode.links_count() == 0 {
+        return Err(in_inode("not a regular file in use".to_owned()));
+    }
+    let view = InodeView::new(bytes, number).ok_or_else(|| in_inode("too short".to_owned()))?;
+    let mut runs = JournalRuns::default();
+    Walker::new(volume).follow(&view, &mut runs);
+    if let Some(fault) = runs.fault {
+        return Err(in_inode(fault));
+    }
+    let map = JournalMap::from_runs(runs.runs, volume.geometry().blocks());
+    let map = map.map_err(|error| in_inode(error.to_string()))?;
+    let log = Log::open(
+        Arc::clone(&volume.device),
+        volume.geometry().block_size(),
+        map,
+    );
+    log.map_err(|error| error.to_string())
+}
+
+/// Gathers the map of the journal's inode, and the first fault of it.
+#[derive(Debug, Default)]
+struct JournalRuns {
+    runs: Vec<JournalRun>,
+    fault: Option<String>,
+}
+
+impl Sink for JournalRuns {
+    fn claim(&mut self, _run: Range<PhysBlock>, _role: Role) {}
+
+    fn wants_content(&self, _inode: &InodeView<'_>) -> bool {
+        true
+    }
+
+    fn content(&mut self, logical: u64, run: Range<PhysBlock>) {
+        self.runs.push(JournalRun {
+            journal_block: JournalBlock(u32::try_from(logical).unwrap_or(u32::MAX)),
+            block: run.start,
+            blocks: u32::try_from(run.end.0 - run.start.0).unwrap_or(u32::MAX),
+        });
+    }
+
+    fn fault(&mut self, finding: Finding) {
+        self.fault.get_or_insert_with(|| finding.to_string());
+    }
+}

@@ -1,0 +1,150 @@
+//! **Purpose.** Gives the file system as recovery of its journal would leave it, so that this is
+//! what the passes judge.
+//!
+//! **Not here.** Repair: nothing is written to the device.
+//!
+//! **Model.** Transactions of the log hold whole blocks: they are replayed as a block map over the
+//! device. Fast commits describe changes of inodes, maps and names instead. They are not replayed
+//! by a mount of a copy, because then the verdict would rest on the allocator, the directory code
+//! and the orphan processing that the checker is to judge. This module applies them itself, and
+//! writes only what has one right place and one right form:
+//! ```text
+//! changed        where                      why
+//! inodes         copy of the device         their place in the table is fixed
+//! bitmaps        copy of the device         records name the blocks and inodes in use
+//! maps           Changes::maps, in memory   a tree would need nodes: many right forms
+//! names          Changes::dirs, in memory   entries would need blocks, leaves and splits
+//! ```
+//! The walk of a map lays the edits over the extents of the tree, and pass 2 lays the names over
+//! the entries of the blocks. So the trees and directory blocks on the device are checked as they
+//! are, faults before the replay stay visible, and nothing is allocated.
+//!
+//! An inode that the fast commits delete is an orphan, as those of the orphan list are: the next
+//! mount frees it. Quota files are not in fast commits: they count what changed inodes had before
+//! ([`Charged`]).
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `log` | finds the log; the block map of its transactions |
+//! | `records` | applies the records of fast commits |
+//! | `edits` | changed ranges of a map |
+//! | `names` | changed names, and the names on the device |
+//! | `image` | the bytes of a changed inode |
+//! | `clusters` | what the map of an inode holds |
+//! | `write` | the copy of the device: inodes, and what their maps gain and lose |
+//! | `bitmaps` | the copy of the device: bitmaps and descriptors |
+//!
+//! **References.** Kernel `fs/ext4/fast_commit.c`; `docs/FINDINGS.md` for where Linux and e2fsck
+//! differ.
+
+mod bitmaps;
+mod clusters;
+mod edits;
+mod image;
+mod log;
+mod names;
+mod records;
+mod write;
+
+use std::collections::{HashMap, HashSet};
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::{InodeNr, Superblock};
+use fourscore_sync::Arc;
+
+use crate::pass0;
+use crate::pass1::orphans;
+use crate::quota::Owner;
+use crate::report::Findings;
+use crate::volume::Volume;
+
+pub(crate) use edits::MapEdits;
+pub(crate) use log::FoundBy;
+pub(crate) use names::{Change, DirChanges};
+
+/// What fast commits change and the device does not show.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Maps that differ from the tree on the device.
+    pub(crate) maps: HashMap<InodeNr, MapEdits>,
+    /// Directories whose names differ from their blocks.
+    pub(crate) dirs: HashMap<InodeNr, DirChanges>,
+    /// What quota files count of changed inodes: `None` of new ones.
+    pub(crate) charged: HashMap<InodeNr, Option<Charged>>,
+}
+
+impl Changes {
+    /// The parent of a directory that fast commits made outside of its inode: it has no block.
+    pub(crate) fn made_in(&self, dir: InodeNr) -> Option<InodeNr> {
+        self.dirs.get(&dir)?.made_in
+    }
+}
+
+/// What quota files count of an inode that fast commits changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charged {
+    pub(crate) owner: Owner,
+    pub(crate) bytes: u64,
+}
+
+/// The file system after recovery.
+pub(crate) struct Replayed {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) found_by: FoundBy,
+    /// Why the last transaction of the log was left out, if it was.
+    pub(crate) damage: Option<String>,
+    /// What fast commits change beside the device, if there are any.
+    pub(crate) fast_commits: Option<FastCommitted>,
+}
+
+/// What fast commits change beside the device.
+#[derive(Debug)]
+pub(crate) struct FastCommitted {
+    pub(crate) changes: Changes,
+    /// The inodes of the orphan list and of the orphan file, and those that were deleted.
+    pub(crate) orphans: HashSet<InodeNr>,
+}
+
+/// Replays the journal of the file system on `device`. `external` is the device of an external
+/// journal.
+///
+/// # Errors
+/// Says why the journal cannot be replayed. Nothing is added to `findings` then.
+pub(crate) fn replay(
+    device: &Arc<dyn BlockDevice>,
+    sb: &Superblock,
+    external: Option<&Arc<dyn BlockDevice>>,
+    findings: &mut Findings,
+) -> Result<Replayed, String> {
+    let unreplayed = quietly_loaded(Arc::clone(device), sb);
+    let replayed = log::replay(&unreplayed, external)?;
+    let mut result = Replayed {
+        device: replayed.device,
+        found_by: replayed.found_by,
+        damage: replayed.damage,
+        fast_commits: None,
+    };
+    if replayed.fast_commits.is_empty() {
+        return Ok(result);
+    }
+    let sb = crate::open::primary(&*result.device).map_err(|error| error.to_string())?;
+    let before = quietly_loaded(Arc::clone(&result.device), &sb);
+    let mut found = Findings::new(findings.limit());
+    let orphans = orphans::collect(&before, &mut found);
+    let outcome = records::apply(&replayed.fast_commits, &before, &orphans);
+    let outcome = outcome.map_err(|error| error.to_string())?;
+    let written = write::write(&before, orphans, outcome);
+    let (after, orphans) = written.map_err(|error| error.to_string())?;
+    findings.merge(found);
+    result.device = after.device;
+    result.fast_commits = Some(FastCommitted {
+        changes: after.changes,
+        orphans,
+    });
+    Ok(result)
+}
+
+/// The file system of a device, of which pass 0 reports the faults later.
+fn quietly_loaded(device: Arc<dyn BlockDevice>, sb: &Superblock) -> Volume {
+    pass0::load(device, sb.clone(), &mut Findings::new(0))
+}
