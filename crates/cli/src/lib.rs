@@ -34,6 +34,7 @@ mod image;
 mod info;
 mod live;
 mod ls;
+mod mb_stats;
 mod mkfs;
 mod mount;
 mod output;

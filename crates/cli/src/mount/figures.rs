@@ -27,9 +27,10 @@ use std::path::Path;
 use fourscore::mballoc::Tunable;
 use fourscore::{Arc, Fs};
 use fourscore_fuse::Latencies;
-use fourscore_lab::alloc::outcome::mb_stats_to_json;
 use fourscore_sync::{Mutex, Weak, thread};
 use serde_json::{Map, Value, json};
+
+use crate::mb_stats::mb_stats_to_json;
 
 /// The longest request, in bytes.
 const LINE_BYTES: u64 = 256;
