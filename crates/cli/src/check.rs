@@ -92,9 +92,9 @@ fn as_text(report: &Report, name: &str) -> String {
     }
     let tally = report.tally();
     let verdict = if report.is_clean() {
-        "sound"
+        "clean"
     } else {
-        "NOT SOUND"
+        "HAS ERRORS"
     };
     let _ = writeln!(
         text,

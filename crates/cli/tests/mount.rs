@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_block::{
     Access as DeviceAccess, Batch, BlockDevice, Caching, DeviceOptions, IoBuf, Sharing,
     UringDevice, open_path,
@@ -35,13 +35,13 @@ fn what_is_copied_in_is_there_for_the_kernel() {
         Need::Program("e2fsck")
     );
     let place = with_image(Place::odd(), "128M");
-    let mounted = Mounted::new(&place, "image", "dev,suid");
+    let mounted = place.mount("dev,suid");
     let copied = Command::new("cp")
         .arg("-a")
         .arg(format!("{}/.", place.text("tree")))
         .arg(&mounted.point)
         .status();
-    assert!(copied.expect("it is there").success());
+    assert!(copied.expect("it exists").success());
     // Through the mount, both while the kernel has everything and when it has nothing any more.
     let without = |walk: &str| -> Vec<String> {
         let lines = walk
@@ -51,13 +51,12 @@ fn what_is_copied_in_is_there_for_the_kernel() {
     };
     let source = without(&walk_of_host(&place.tree()));
     assert_eq!(without(&walk_of_host(&mounted.point)), source);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
     assert_eq!(without(&place.walk("image")), source);
     let kernel = KernelMount::new(&place.path("image"), Access::ReadOnly, "").expect("sound");
     assert_eq!(without(&walk_of_host(kernel.path())), source);
     drop(kernel);
-    let mounted = Mounted::new(&place, "image", "ro");
+    let mounted = place.mount("ro");
     assert_eq!(without(&walk_of_host(&mounted.point)), source);
     let refused = File::create(mounted.path("new")).expect_err("read-only");
     assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
@@ -69,9 +68,9 @@ fn files_behave_as_files() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     for options in ["", "nowriteback"] {
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         let file = mounted.open("file");
-        file.write_all_at(&[1; 10_000], 0).expect("room");
+        file.write_all_at(&[1; 10_000], 0).expect("space");
         // What was cut off does not come back, in the page cache or behind it.
         file.set_len(5).expect("shorter");
         file.set_len(9_000).expect("longer");
@@ -81,7 +80,7 @@ fn files_behave_as_files() {
         file.sync_all().expect("durable");
         // Without a name, with holes, and with what is written at the end.
         fs::remove_file(mounted.path("file")).expect("removed");
-        file.write_all_at(b"still", 20_000).expect("room");
+        file.write_all_at(b"still", 20_000).expect("space");
         assert_eq!(file.metadata().expect("open").nlink(), 0);
         let mut end = OpenOptions::new()
             .append(true)
@@ -89,14 +88,14 @@ fn files_behave_as_files() {
             .open(mounted.path("log"))
             .expect("made");
         for _ in 0..100 {
-            end.write_all(b"a line\n").expect("room");
+            end.write_all(b"a line\n").expect("space");
         }
         assert_eq!(
             fs::read(mounted.path("log")).expect("there"),
             b"a line\n".repeat(100)
         );
         let holes = mounted.open("holes");
-        holes.write_all_at(b"data", 1 << 20).expect("room");
+        holes.write_all_at(b"data", 1 << 20).expect("space");
         let found = (&holes)
             .seek(SeekFrom::Start(0))
             .and_then(|_| Ok(rustix::fs::seek(&holes, rustix::fs::SeekFrom::Data(0))?));
@@ -110,8 +109,7 @@ fn files_behave_as_files() {
         fs::remove_file(mounted.path("holes")).expect("removed");
         fs::remove_file(mounted.path("log")).expect("removed");
         drop((file, end, holes));
-        mounted.unmount();
-        place.check("image").expect("clean");
+        mounted.unmount_clean(&place);
     }
 }
 
@@ -119,26 +117,25 @@ fn files_behave_as_files() {
 fn times_owners_and_attributes_are_kept() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     let path = mounted.path("file");
     let file = mounted.open("file");
     file.write_all_at(b"written before its time is set", 0)
-        .expect("room");
+        .expect("space");
     let time = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     let times = fs::FileTimes::new().set_modified(time).set_accessed(time);
-    file.set_times(times).expect("ours");
+    file.set_times(times).expect("permission");
     drop(file);
     std::os::unix::fs::chown(&path, Some(1234), Some(70_000)).expect("root may");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("root may");
-    rustix::fs::setxattr(&path, "user.note", b"kept", XattrFlags::CREATE).expect("room");
+    rustix::fs::setxattr(&path, "user.note", b"kept", XattrFlags::CREATE).expect("space");
     let made = fs::metadata(&path)
         .expect("there")
         .created()
         .expect("known");
     assert!(made > time, "when it was made is told");
-    mounted.unmount();
-    place.check("image").expect("clean");
-    let again = Mounted::new(&place, "image", "noatime");
+    mounted.unmount_clean(&place);
+    let again = place.mount("noatime");
     let told = fs::metadata(again.path("file")).expect("there");
     assert_eq!(
         (told.uid(), told.gid(), told.mode() & 0o7777),
@@ -165,7 +162,7 @@ fn many_threads_make_and_remove_names() {
     const NAMES: usize = 300;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("128M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     thread::scope(|scope| {
         for number in 0..THREADS {
             let mounted = &mounted;
@@ -173,7 +170,7 @@ fn many_threads_make_and_remove_names() {
                 let own = mounted.path(&format!("dir-{number}"));
                 fs::create_dir(&own).expect("made");
                 for name in 0..NAMES {
-                    fs::write(own.join(name.to_string()), name.to_string()).expect("room");
+                    fs::write(own.join(name.to_string()), name.to_string()).expect("space");
                     let shared = mounted.path(&format!("{number}-{name}"));
                     fs::rename(own.join(name.to_string()), &shared).expect("renamed");
                     match name % 3 {
@@ -187,8 +184,7 @@ fn many_threads_make_and_remove_names() {
     let names = fs::read_dir(&mounted.point).expect("listed").count();
     // A third of the names is gone; beside them there are lost+found and the directories.
     assert_eq!(names, THREADS * NAMES * 2 / 3 + THREADS + 1);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
 #[test]
@@ -196,28 +192,27 @@ fn what_was_synced_outlives_the_server() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     for round in 0..3 {
-        let mut mounted = Mounted::new(&place, "image", "commit=100000");
+        let mut mounted = place.mount("commit=100000");
         let file = mounted.open(&format!("synced-{round}"));
-        file.write_all_at(&[9; 50_000], 0).expect("room");
+        file.write_all_at(&[9; 50_000], 0).expect("space");
         file.sync_all().expect("durable");
         File::open(&mounted.point)
             .and_then(|root| root.sync_all())
             .expect("durable");
         for number in 0..200 {
-            fs::write(mounted.path(&format!("more-{round}-{number}")), b"x").expect("room");
+            fs::write(mounted.path(&format!("more-{round}-{number}")), b"x").expect("space");
         }
         mounted.signal(rustix::process::Signal::KILL);
         drop(file);
         assert!(!mounted.end().success());
         drop(mounted);
         // The mount recovers it.
-        let again = Mounted::new(&place, "image", "");
+        let again = place.mount("");
         for synced in 0..=round {
             let content = fs::read(again.path(&format!("synced-{synced}")));
             assert_eq!(content.expect("it was synced"), [9; 50_000]);
         }
-        again.unmount();
-        place.check("image").expect("clean");
+        again.unmount_clean(&place);
     }
 }
 
@@ -226,24 +221,23 @@ fn a_dead_server_leaves_no_mount_behind() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     for options in ["", "ro"].repeat(4) {
-        let mut mounted = Mounted::new(&place, "image", options);
+        let mut mounted = place.mount(options);
         let listed = fs::read_dir(&mounted.point).expect("served").count();
         assert_eq!(listed, 1);
         mounted.signal(rustix::process::Signal::KILL);
         assert!(!mounted.end().success());
         wait_until("it is taken away", || !is_mounted(&mounted.point));
     }
-    let again = Mounted::new(&place, "image", "");
-    again.unmount();
-    place.check("image").expect("clean");
+    let again = place.mount("");
+    again.unmount_clean(&place);
 }
 
 #[test]
 fn a_signal_writes_everything_and_unmounts() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mut mounted = Mounted::new(&place, "image", "commit=100000");
-    fs::write(mounted.path("file"), b"never synced").expect("room");
+    let mut mounted = place.mount("commit=100000");
+    fs::write(mounted.path("file"), b"never synced").expect("space");
     mounted.signal(rustix::process::Signal::TERM);
     assert!(mounted.end().success());
     assert!(!is_mounted(&mounted.point));
@@ -251,7 +245,7 @@ fn a_signal_writes_everything_and_unmounts() {
     let inside = printed(&mut fourscore(&["cat", &place.text("image"), "/file"]));
     assert_eq!(inside, "never synced");
     // While somebody has something open, the name of the mount goes and what is open stays.
-    let mut mounted = Mounted::new(&place, "image", "");
+    let mut mounted = place.mount("");
     let file = mounted.open("open");
     mounted.signal(rustix::process::Signal::INT);
     wait_until("it is not mounted", || !is_mounted(&mounted.point));
@@ -269,13 +263,13 @@ fn the_command_returns_when_the_mount_can_be_used() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let (image, point) = (place.text("image"), place.path("mnt"));
-    fs::create_dir(&point).expect("room");
+    fs::create_dir(&point).expect("space");
     for round in 0..3 {
         // Right behind the unmount before, of which the server may still be writing.
         printed(&mut fourscore(&["mount", &image, text(&point)]));
         assert!(is_mounted(&point));
         assert_eq!(fs::read_dir(&point).expect("listed").count(), 1 + round);
-        fs::write(point.join(format!("file-{round}")), b"x").expect("room");
+        fs::write(point.join(format!("file-{round}")), b"x").expect("space");
         umount(&point);
     }
     // e2fsck waits for nobody, so this waits for the last server.
@@ -325,17 +319,17 @@ fn permissions_are_asked_for() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("ours");
-    let mounted = Mounted::new(&place, "image", "allow_other");
+    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("permission");
+    let mounted = place.mount("allow_other");
     let (closed, listed) = (mounted.path("closed"), mounted.path("listed"));
     for path in [&closed, &listed] {
-        fs::write(path, b"secret").expect("room");
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("ours");
+        fs::write(path, b"secret").expect("space");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("permission");
     }
     let reads = |path: &Path| {
-        let mut command = tools::command("setpriv").expect("it is there");
+        let mut command = tools::command("setpriv").expect("it exists");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]);
-        let output = command.arg(path).output().expect("it is there");
+        let output = command.arg(path).output().expect("it exists");
         output.status.success()
     };
     assert!(!reads(&closed) && !reads(&listed));
@@ -343,10 +337,9 @@ fn permissions_are_asked_for() {
         .args(["-m", "u:65534:r"])
         .arg(&listed)
         .status();
-    assert!(list.expect("it is there").success());
+    assert!(list.expect("it exists").success());
     assert!(!reads(&closed) && reads(&listed));
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
 #[test]
@@ -354,18 +347,18 @@ fn what_cannot_be_mounted_is_refused_in_one_line() {
     require!(Need::Root, Need::Fuse);
     let place = empty("64M");
     let (image, point) = (place.text("image"), place.path("mnt"));
-    fs::create_dir(&point).expect("room");
+    fs::create_dir(&point).expect("space");
     let (point, tree) = (text(&point).to_owned(), place.text("tree"));
     let (missing, file) = (place.text("missing"), place.text("file"));
-    fs::write(&file, [0; 1 << 16]).expect("room");
+    fs::write(&file, [0; 1 << 16]).expect("space");
     let refused = |arguments: &[&str], why: &str| {
         let all = [&["mount"], arguments].concat();
-        let (status, complaint) = complained(&all);
-        assert_eq!(status, Some(1), "{complaint}");
-        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        let (status, message) = failing(&all);
+        assert_eq!(status, Some(1), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
         assert!(
-            complaint.starts_with("fourscore: ") && complaint.contains(why),
-            "{complaint}"
+            message.starts_with("fourscore: ") && message.contains(why),
+            "{message}"
         );
         assert!(!is_mounted(Path::new(&point)));
     };
@@ -376,7 +369,7 @@ fn what_cannot_be_mounted_is_refused_in_one_line() {
     refused(&["-o", "offset=1x", &image, &point], "offset=1x");
     refused(&[&missing, &point], "No such file");
     refused(&[&file, &point], "file");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     refused(&[&image, &point], "is being written");
     mounted.unmount();
 }
@@ -385,11 +378,11 @@ fn what_cannot_be_mounted_is_refused_in_one_line() {
 fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
-    fs::write(mounted.path("file"), b"by number").expect("room");
+    let mounted = place.mount("");
+    fs::write(mounted.path("file"), b"by number").expect("space");
     let inode = fs::metadata(mounted.path("file")).expect("there").ino();
     mounted.unmount();
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     assert_eq!(
         fs::metadata(mounted.path("file")).expect("there").ino(),
         inode
@@ -419,10 +412,10 @@ fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     const ROUNDS: u8 = 250;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     let path = mounted.path("file");
     let content = |round: u8| vec![round; PAGES * PAGE];
-    fs::write(&path, content(0)).expect("room");
+    fs::write(&path, content(0)).expect("space");
     mounted.open("file").sync_all().expect("durable");
     let options = DeviceOptions {
         access: DeviceAccess::ReadWrite,
@@ -460,8 +453,7 @@ fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     });
     assert_eq!(stale, 0, "of {ROUNDS} rounds");
     drop(writer);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
 /// Opens a file by its handle, which outlives the mount it was asked of, and prints its content.
@@ -498,7 +490,7 @@ fn file_handles_outlive_a_remount() {
     );
     let place = empty("64M");
     let by_handle = |how: &str, path: &Path, handle: &str| {
-        let mut command = tools::command("perl").expect("it is there");
+        let mut command = tools::command("perl").expect("it exists");
         command.args(["-e", BY_HANDLE, how, text(path), &place.text(handle)]);
         let output = command.output().expect("it runs");
         match output.status.success() {
@@ -506,17 +498,17 @@ fn file_handles_outlive_a_remount() {
             false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
         }
     };
-    let mounted = Mounted::new(&place, "image", "");
-    fs::create_dir(mounted.path("dir")).expect("room");
+    let mounted = place.mount("");
+    fs::create_dir(mounted.path("dir")).expect("space");
     for name in ["dir/kept", "removed"] {
-        fs::write(mounted.path(name), format!("content of {name}")).expect("room");
+        fs::write(mounted.path(name), format!("content of {name}")).expect("space");
     }
     by_handle("ask", &mounted.path("dir/kept"), "kept").expect("it has one");
     by_handle("ask", &mounted.path("removed"), "removed").expect("it has one");
     let read = by_handle("open", &mounted.point, "kept");
     assert_eq!(read.as_deref(), Ok("content of dir/kept"));
     mounted.unmount();
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     let read = by_handle("open", &mounted.point, "kept");
     assert_eq!(read.as_deref(), Ok("content of dir/kept"));
     // The number of an inode that was removed is somebody else's now, but not its generation.
@@ -527,14 +519,13 @@ fn file_handles_outlive_a_remount() {
     let mut others = Vec::new();
     while others.last() != Some(&inode) && others.len() < 1000 {
         let path = mounted.path(&format!("other-{}", others.len()));
-        fs::write(&path, b"of somebody else").expect("room");
+        fs::write(&path, b"of somebody else").expect("space");
         others.push(fs::metadata(&path).expect("there").ino());
     }
     assert_eq!(others.last(), Some(&inode), "its number is used again");
     let refused = by_handle("open", &mounted.point, "removed").expect_err("it is another file");
     assert!(refused.contains("Stale"), "{refused}");
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
 /// How many commands a process has put into its rings for `/dev/fuse`, and how many those are.
@@ -558,9 +549,9 @@ fn passed_to_rings(server: &Child) -> (u64, u64) {
 fn requests_come_the_way_that_was_asked_for() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     for number in 0..200 {
-        fs::write(mounted.path(&number.to_string()), b"x").expect("room");
+        fs::write(mounted.path(&number.to_string()), b"x").expect("space");
     }
     let (commands, rings) = passed_to_rings(&mounted.server);
     match transport() {

@@ -33,7 +33,7 @@ use fourscore_testkit::explore::rng::{Rng, mix};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, oracle, require};
-use mounted::{Mounted, PATIENCE, is_mounted, umount, wait_until};
+use mounted::{Mounted, TIMEOUT, is_mounted, umount, wait_until};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -270,31 +270,34 @@ impl Tally {
 /// A server of a damaged image.
 struct Server {
     mounted: Mounted,
-    said: PathBuf,
+    message: PathBuf,
 }
 
 impl Server {
     /// Mounts. `None` if the image was refused, in one line.
     fn start(image: &Image, options: &str) -> Result<Option<Self>> {
-        let (point, said) = (image.folder().join("mnt"), image.folder().join("said"));
+        let (point, message) = (image.folder().join("mnt"), image.folder().join("message"));
         fs::create_dir_all(&point)?;
         let mut command = fourscore(&["mount", "-f", "-o", options]);
         command.arg(image.path()).arg(&point);
-        let stderr = File::create(&said)?;
+        let stderr = File::create(&message)?;
         let server = command.stdout(Stdio::null()).stderr(stderr).spawn()?;
         let mut server = Self {
             mounted: Mounted {
                 server,
                 point: point.clone(),
             },
-            said,
+            message,
         };
         let outside = fs::metadata(image.folder())?.dev();
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIMEOUT {
             if let Some(status) = server.mounted.server.try_wait()? {
-                let said = server.ended(status)?;
-                ensure!(said.lines().count() == 1, "refused in one line: {said}");
+                let message = server.ended(status)?;
+                ensure!(
+                    message.lines().count() == 1,
+                    "refused in one line: {message}"
+                );
                 ensure!(!is_mounted(&point), "what was refused is mounted");
                 return Ok(None);
             }
@@ -311,12 +314,12 @@ impl Server {
         bail!("a mount without an end")
     }
 
-    /// What a server has said that has ended as it should.
+    /// What a server has message that has ended as it should.
     fn ended(&self, status: ExitStatus) -> Result<String> {
-        let said = String::from_utf8_lossy(&fs::read(&self.said)?).into_owned();
-        let is_sound = matches!(status.code(), Some(0 | 1)) && !said.contains("panicked");
-        ensure!(is_sound, "the server: {status}: {said}");
-        Ok(said)
+        let message = String::from_utf8_lossy(&fs::read(&self.message)?).into_owned();
+        let is_sound = matches!(status.code(), Some(0 | 1)) && !message.contains("panicked");
+        ensure!(is_sound, "the server: {status}: {message}");
+        Ok(message)
     }
 
     fn unmount(mut self) -> Result<()> {
@@ -347,7 +350,7 @@ impl Server {
             let start = Instant::now();
             let mut is_overdue = false;
             while !visit.is_finished() {
-                if start.elapsed() > PATIENCE && !is_overdue {
+                if start.elapsed() > TIMEOUT && !is_overdue {
                     is_overdue = true;
                     self.mounted.signal(Signal::KILL);
                 }
@@ -571,11 +574,11 @@ fn tried(seed: u64, sounds: &[Sound], tally: &Mutex<Tally>) {
         return;
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mount-findings");
-    fs::create_dir_all(&folder).expect("room");
+    fs::create_dir_all(&folder).expect("space");
     let kept = folder.join(seed.to_string());
     let mut rng = Rng::new(mix(seed));
     let again = Damaged::new(rng.pick(sounds), &mut rng).expect("as before");
-    fs::copy(again.image.path(), &kept).expect("room");
+    fs::copy(again.image.path(), &kept).expect("space");
     match tried {
         Ok(failed) => failed.unwrap_or_else(|why| panic!("{why:#} (kept: {})", text(&kept))),
         Err(panicked) => {

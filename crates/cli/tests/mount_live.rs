@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use mounted::{Mounted, as_a_user, empty, is_mounted};
@@ -35,9 +35,9 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "allow_other,nowriteback");
+    let mounted = place.mount("allow_other,nowriteback");
     for number in 0..50 {
-        fs::write(mounted.path(&number.to_string()), [7; 10_000]).expect("room");
+        fs::write(mounted.path(&number.to_string()), [7; 10_000]).expect("space");
     }
     let figures = stats(&mounted.point);
     let count = |path: &[&str]| {
@@ -75,32 +75,31 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         ("mb_stream_req=x", "number"),
         ("mb_optimize_scan=2", "mb_optimize_scan"),
     ] {
-        let (status, complaint) = complained(&["tune", point, value]);
-        assert_eq!(status, Some(1), "{complaint}");
+        let (status, message) = failing(&["tune", point, value]);
+        assert_eq!(status, Some(1), "{message}");
         assert!(
-            complaint.contains(why) && complaint.lines().count() == 1,
-            "{complaint}"
+            message.contains(why) && message.lines().count() == 1,
+            "{message}"
         );
     }
 
     // Another user, who may use the mount, learns nothing of it and changes nothing.
-    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("permission");
     let others = [
         vec!["stats", point],
         vec!["tune", point, "mb_stream_req=8"],
         vec!["umount", point],
     ];
     for arguments in others {
-        let output = place.as_nobody(&arguments).output().expect("it is there");
+        let output = place.as_nobody(&arguments).output().expect("it exists");
         assert!(!output.status.success(), "{arguments:?}");
         assert!(output.stdout.is_empty());
     }
     assert_eq!(stats(&mounted.point)["tunables"]["mb_stream_req"], 32);
     // What is no mount of ours says so.
-    let (status, complaint) = complained(&["stats", "/proc"]);
-    assert_eq!(status, Some(1), "{complaint}");
-    mounted.unmount();
-    place.check("image").expect("clean");
+    let (status, message) = failing(&["stats", "/proc"]);
+    assert_eq!(status, Some(1), "{message}");
+    mounted.unmount_clean(&place);
 }
 
 #[test]
@@ -108,10 +107,10 @@ fn lists_and_writes_take_few_requests() {
     const NAMES: u64 = 3000;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
-    fs::create_dir(mounted.path("many")).expect("room");
+    let mounted = place.mount("");
+    fs::create_dir(mounted.path("many")).expect("space");
     for number in 0..NAMES {
-        fs::write(mounted.path(&format!("many/{number}")), "").expect("room");
+        fs::write(mounted.path(&format!("many/{number}")), "").expect("space");
     }
     mounted.unmount();
     let requests = |mounted: &Mounted, name: &str| {
@@ -121,13 +120,13 @@ fn lists_and_writes_take_few_requests() {
             .unwrap_or_default()
     };
     // Who wants names gets names, but for the first ones, when that is not known yet.
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     let listed = fs::read_dir(mounted.path("many")).expect("listed").count();
     assert_eq!(listed as u64, NAMES);
     assert!(requests(&mounted, "READDIR") > requests(&mounted, "READDIRPLUS"));
     mounted.unmount();
     // Who wants to know what they lead to is told with them.
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     for entry in fs::read_dir(mounted.path("many")).expect("listed") {
         entry.and_then(|entry| entry.metadata()).expect("there");
     }
@@ -141,11 +140,10 @@ fn lists_and_writes_take_few_requests() {
     let content = vec![7; (4 << 20) + 4096];
     let start = content.as_ptr().align_offset(4096);
     let written = file.write_at(&content[start..start + (4 << 20)], 0);
-    assert_eq!(written.expect("room"), 4 << 20);
+    assert_eq!(written.expect("space"), 4 << 20);
     drop(file);
     assert!((1..=5).contains(&requests(&mounted, "WRITE")));
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
 /// Nothing of contents stays in memory, and what is gone leaves none behind.
@@ -154,7 +152,7 @@ fn memory_is_that_of_what_is_there() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     const MIB: usize = 1 << 20;
     let place = empty("512M");
-    let mounted = Mounted::new(&place, "image", "nowriteback");
+    let mounted = place.mount("nowriteback");
     let in_use = || {
         let path = format!("/proc/{}/status", mounted.server.id());
         let status = fs::read_to_string(path).expect("it runs");
@@ -168,9 +166,9 @@ fn memory_is_that_of_what_is_there() {
     };
     let names = || {
         let dir = mounted.path("dir");
-        fs::create_dir(&dir).expect("room");
+        fs::create_dir(&dir).expect("space");
         for number in 0..4000 {
-            fs::write(dir.join(number.to_string()), [7; 10]).expect("room");
+            fs::write(dir.join(number.to_string()), [7; 10]).expect("space");
         }
         fs::remove_dir_all(&dir).expect("there");
     };
@@ -187,7 +185,7 @@ fn memory_is_that_of_what_is_there() {
     let piece = vec![7; MIB];
     let file = mounted.open("large");
     for nth in 0..256 {
-        file.write_all_at(&piece, nth * MIB as u64).expect("room");
+        file.write_all_at(&piece, nth * MIB as u64).expect("space");
     }
     drop(file);
     assert_eq!(
@@ -207,13 +205,13 @@ fn memory_is_that_of_what_is_there() {
 fn umount_waits_for_the_server() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mut mounted = Mounted::new(&place, "image", "commit=100000");
-    fs::write(mounted.path("file"), b"never synced").expect("room");
+    let mut mounted = place.mount("commit=100000");
+    fs::write(mounted.path("file"), b"never synced").expect("space");
     printed(&mut fourscore(&["umount", text(&mounted.point)]));
     assert!(!is_mounted(&mounted.point));
     place.check("image").expect("clean");
     assert!(mounted.end().success());
-    let (status, _) = complained(&["umount", text(&mounted.point)]);
+    let (status, _) = failing(&["umount", text(&mounted.point)]);
     assert_eq!(status, Some(1));
 }
 

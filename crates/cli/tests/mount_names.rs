@@ -18,7 +18,7 @@ use place::Place;
 /// The command under another name.
 fn named(place: &Place, name: &str) -> PathBuf {
     let path = place.path(name);
-    symlink(env!("CARGO_BIN_EXE_fourscore"), &path).expect("room");
+    symlink(env!("CARGO_BIN_EXE_fourscore"), &path).expect("space");
     path
 }
 
@@ -27,7 +27,7 @@ fn it_takes_what_is_passed_to_fuse2fs() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let point = place.path("mnt");
-    fs::create_dir(&point).expect("room");
+    fs::create_dir(&point).expect("space");
     let (image, at) = (place.text("image"), text(&point).to_owned());
     // In the background, with the options where people write them.
     let lines: [&[&str]; 3] = [
@@ -38,7 +38,7 @@ fn it_takes_what_is_passed_to_fuse2fs() {
     let program = named(&place, "fuse2fs");
     for (number, line) in lines.into_iter().enumerate() {
         printed(Command::new(&program).args(line));
-        fs::write(point.join(number.to_string()), b"written").expect("room");
+        fs::write(point.join(number.to_string()), b"written").expect("space");
         umount(&point);
         place.check("image").expect("clean");
     }
@@ -65,11 +65,11 @@ fn it_takes_what_is_passed_to_fuse2fs() {
     // What it would show otherwise than fuse2fs is refused, not ignored.
     let mut command = Command::new(&program);
     let output = command.args([&image, &at, "-o", "minixdf"]).output();
-    let output = output.expect("it is there");
-    let complaint = String::from_utf8_lossy(&output.stderr);
+    let output = output.expect("it exists");
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !output.status.success() && complaint.contains("minixdf"),
-        "{complaint}"
+        !output.status.success() && message.contains("minixdf"),
+        "{message}"
     );
     assert!(!is_mounted(&point));
 }
@@ -114,23 +114,23 @@ fn mount_and_fstab_know_it() {
     let place = empty("64M");
     let (point, folder) = (place.path("mnt"), place.path("bin"));
     for path in [&point, &folder] {
-        fs::create_dir(path).expect("room");
+        fs::create_dir(path).expect("space");
     }
     for name in ["bin/fourscore", "bin/mount.fuse.fourscore"] {
         named(&place, name);
     }
-    let mut command = tools::command("unshare").expect("it is there");
+    let mut command = tools::command("unshare").expect("it exists");
     command.args(["--mount", "sh", "-c", BY_MOUNT]);
     command
         .env("IMAGE", place.path("image"))
         .env("POINT", &point);
     let output = command.env("FOLDER", &folder).output();
-    let output = output.expect("it is there");
-    let said = [output.stdout, output.stderr].concat();
+    let output = output.expect("it exists");
+    let message = [output.stdout, output.stderr].concat();
     assert!(
         output.status.success(),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&message)
     );
     let listed = printed(&mut fourscore(&["ls", &place.text("image"), "/"]));
     let names: Vec<&str> = listed.lines().collect();
@@ -237,11 +237,11 @@ fn fakeroot_asks_nobody_for_permission() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
-    fs::create_dir(mounted.path("closed")).expect("room");
-    fs::write(mounted.path("closed/file"), b"secret\n").expect("room");
+    let mounted = place.mount("");
+    fs::create_dir(mounted.path("closed")).expect("space");
+    fs::write(mounted.path("closed/file"), b"secret\n").expect("space");
     let closed = fs::Permissions::from_mode(0o700);
-    fs::set_permissions(mounted.path("closed"), closed).expect("ours");
+    fs::set_permissions(mounted.path("closed"), closed).expect("permission");
     mounted.unmount();
     assert_eq!(as_a_user(&place, WITH_FAKEROOT), Ok(()));
     wait_until("the image is let go", || place.check("image").is_ok());

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{debugfs, debugfs_write, dumpe2fs_header};
 use fourscore_testkit::require;
@@ -45,10 +45,9 @@ fn every_option_is_accepted() {
         "norecovery,acl,user_xattr",
         "discard,bsdgroups",
     ] {
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         assert!(mounted.path("lost+found").is_dir(), "{options}");
-        mounted.unmount();
-        place.check("image").expect("clean");
+        mounted.unmount_clean(&place);
     }
     let (image, point) = (place.text("image"), place.text("mnt-image"));
     for refused in [
@@ -57,9 +56,9 @@ fn every_option_is_accepted() {
         "mb_no_such=1",
         "data=",
     ] {
-        let (status, complaint) = complained(&["mount", "-o", refused, &image, &point]);
+        let (status, message) = failing(&["mount", "-o", refused, &image, &point]);
         assert_eq!(status, Some(1), "{refused}");
-        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        assert_eq!(message.lines().count(), 1, "{message}");
         assert!(!is_mounted(Path::new(&point)));
     }
 }
@@ -113,12 +112,12 @@ done
 "#;
 
 fn accesses(root: &Path) -> String {
-    let said = [ACCESSES, ACCESSES_IN_CACHE].map(|script| {
-        let mut command = tools::command("sh").expect("it is there");
+    let message = [ACCESSES, ACCESSES_IN_CACHE].map(|script| {
+        let mut command = tools::command("sh").expect("it exists");
         command.args(["-ec", script]).current_dir(root);
         tools::stdout_of(&mut command).expect("it runs")
     });
-    said.concat()
+    message.concat()
 }
 
 #[test]
@@ -126,8 +125,8 @@ fn times_of_access_are_noted_as_the_kernel_does() {
     require!(Need::KernelMount, Need::Fuse, Need::Program("xfs_io"));
     let place = empty("32M");
     let kernel = KernelMount::new(&place.path("image"), Access::ReadWrite, "").expect("sound");
-    fs::write(kernel.path().join("file"), "content").expect("room");
-    fs::create_dir(kernel.path().join("directory")).expect("room");
+    fs::write(kernel.path().join("file"), "content").expect("space");
+    fs::create_dir(kernel.path().join("directory")).expect("space");
     kernel.unmount().expect("idle");
     let mut all = Vec::new();
     for options in [
@@ -140,7 +139,7 @@ fn times_of_access_are_noted_as_the_kernel_does() {
         let kernel = KernelMount::new(&image, Access::ReadWrite, options).expect("sound");
         let theirs = accesses(kernel.path());
         kernel.unmount().expect("idle");
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         assert_eq!(accesses(&mounted.point), theirs, "{options}");
         mounted.unmount();
         all.push(theirs);
@@ -164,17 +163,17 @@ fn chattr_moves_the_time_of_change() {
                 (told.ctime(), told.ctime_nsec())
             })
         };
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         mounted.open("file");
-        fs::create_dir(mounted.path("directory")).expect("room");
+        fs::create_dir(mounted.path("directory")).expect("space");
         let [file, directory] = changed(&mounted);
         std::thread::sleep(std::time::Duration::from_millis(30));
-        place::run("chattr", &["+A", "file", "directory"], &mounted.point).expect("ours");
+        place::run("chattr", &["+A", "file", "directory"], &mounted.point).expect("permission");
         let [file_now, directory_now] = changed(&mounted);
         assert_eq!(file_now > file, sees_files, "{options}");
         assert!(directory_now > directory, "{options}");
         mounted.unmount();
-        let again = Mounted::new(&place, "image", options);
+        let again = place.mount(options);
         let [file_again, directory_again] = changed(&again);
         assert!(file_again > file, "{options}");
         assert_eq!(directory_again, directory_now, "{options}");
@@ -198,10 +197,10 @@ fn contents_go_through_the_journal_if_they_are_to() {
         ("data=journal", 2),
     ] {
         let place = empty("32M");
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         let marker = format!("content that is nowhere else, {options}");
         let file = mounted.open("file");
-        file.write_all_at(marker.as_bytes(), 0).expect("room");
+        file.write_all_at(marker.as_bytes(), 0).expect("space");
         file.sync_all().expect("durable");
         drop(file);
         mounted.unmount();
@@ -214,9 +213,9 @@ fn contents_go_through_the_journal_if_they_are_to() {
 fn a_commit_comes_by_itself() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("32M");
-    let mut mounted = Mounted::new(&place, "image", "commit=1");
+    let mounted = place.mount("commit=1");
     let name = "a-name-that-nothing-else-has";
-    fs::create_dir(mounted.path(name)).expect("room");
+    fs::create_dir(mounted.path(name)).expect("space");
     // The journal has the block of the directory with the name.
     wait_until("it is committed", || {
         let image = fs::read(place.path("image")).expect("there");
@@ -224,19 +223,16 @@ fn a_commit_comes_by_itself() {
         places.any(|bytes| bytes == name.as_bytes())
     });
     // The commit block may be on its way; the next commit is behind it.
-    fs::create_dir(mounted.path("another-name-of-its-own")).expect("room");
+    fs::create_dir(mounted.path("another-name-of-its-own")).expect("space");
     wait_until("that is committed too", || {
         let image = fs::read(place.path("image")).expect("there");
         let mut places = image.windows(23);
         places.any(|bytes| bytes == b"another-name-of-its-own")
     });
-    mounted.signal(Signal::KILL);
-    assert!(!mounted.end().success());
-    drop(mounted);
-    let again = Mounted::new(&place, "image", "");
+    mounted.kill();
+    let again = place.mount("");
     assert!(again.path(name).is_dir());
-    again.unmount();
-    place.check("image").expect("clean");
+    again.unmount_clean(&place);
 }
 
 /// Projects of files, by the commands that know them.
@@ -276,14 +272,13 @@ fn projects_are_kept_to() {
     let features = ["-O", "project", "-I", "256"];
     let line = [&["mkfs", "-q"], &features[..], &[&image, "64M"]].concat();
     printed(&mut fourscore(&line));
-    let mounted = Mounted::new(&place, "image", "");
-    let mut command = tools::command("sh").expect("it is there");
+    let mounted = place.mount("");
+    let mut command = tools::command("sh").expect("it exists");
     command.args(["-ec", PROJECTS]).current_dir(&mounted.point);
     let told = tools::stdout_of(&mut command).expect("it runs");
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!(lines, OF_PROJECTS);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
 #[test]
@@ -292,16 +287,16 @@ fn programs_and_devices_are_what_the_mount_lets_them_be() {
     let place = empty("64M");
     // The caller of the program is told whose it is.
     let told = |mounted: &Mounted| {
-        let mut command = tools::command("setpriv").expect("it is there");
+        let mut command = tools::command("setpriv").expect("it exists");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
         let output = command.arg(mounted.path("id")).arg("-u").output();
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    place::run("chmod", &["755", "."], place.0.path()).expect("ours");
-    let mounted = Mounted::new(&place, "image", "");
+    place::run("chmod", &["755", "."], place.0.path()).expect("permission");
+    let mounted = place.mount("");
     let id = tools::find("id").expect("a program");
-    fs::copy(id, mounted.path("id")).expect("room");
-    place::run("chmod", &["4755", "id"], &mounted.point).expect("ours");
+    fs::copy(id, mounted.path("id")).expect("space");
+    place::run("chmod", &["4755", "id"], &mounted.point).expect("permission");
     place::run("mknod", &["null", "c", "1", "3"], &mounted.point).expect("root may");
     mounted.unmount();
     for (options, user, device) in [
@@ -310,8 +305,8 @@ fn programs_and_devices_are_what_the_mount_lets_them_be() {
         ("allow_other,noexec", "", false),
         ("dev", "", true),
     ] {
-        let mounted = Mounted::new(&place, "image", options);
-        assert_eq!(told(&mounted).expect("it is there"), user, "{options}");
+        let mounted = place.mount(options);
+        assert_eq!(told(&mounted).expect("it exists"), user, "{options}");
         let opened = File::options().write(true).open(mounted.path("null"));
         assert_eq!(opened.is_ok(), device, "{options}");
         drop(opened);
@@ -325,12 +320,12 @@ fn groups_come_from_the_directory_or_the_caller() {
     let place = empty("32M");
     let mut groups = Vec::new();
     for options in ["", "grpid", "bsdgroups", "nogrpid", "grpid,sysvgroups"] {
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         let folder = mounted.path(&format!("folder {options}"));
-        fs::create_dir(&folder).expect("room");
+        fs::create_dir(&folder).expect("space");
         std::os::unix::fs::chown(&folder, None, Some(50)).expect("root may");
-        fs::write(folder.join("file"), "").expect("room");
-        fs::create_dir(folder.join("directory")).expect("room");
+        fs::write(folder.join("file"), "").expect("space");
+        fs::create_dir(folder.join("directory")).expect("space");
         let of = |name: &str| fs::metadata(folder.join(name)).expect("there").gid();
         assert_eq!(of("file"), of("directory"), "{options}");
         groups.push(of("file"));
@@ -350,40 +345,35 @@ fn lazy_times_are_not_part_of_what_others_commit() {
     const OLD: i64 = 978_307_200;
     for (options, is_durable) in [("strictatime", true), ("strictatime,lazytime", false)] {
         let place = empty("32M");
-        let mounted = Mounted::new(&place, "image", options);
-        fs::write(mounted.path("read"), "content").expect("room");
+        let mounted = place.mount(options);
+        fs::write(mounted.path("read"), "content").expect("space");
         let when = format!("@{OLD}");
-        place::run("touch", &["-d", &when, "read"], &mounted.point).expect("ours");
+        place::run("touch", &["-d", &when, "read"], &mounted.point).expect("permission");
         mounted.unmount();
-        let mut mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         assert_eq!(read_at(&mounted, "read"), OLD);
         assert_eq!(fs::read(mounted.path("read")).expect("there"), b"content");
         let noted = read_at(&mounted, "read");
         assert!(noted > OLD, "{options}");
         let other = mounted.open("written");
-        other.write_all_at(b"content", 0).expect("room");
+        other.write_all_at(b"content", 0).expect("space");
         other.sync_all().expect("durable");
         drop(other);
-        mounted.signal(Signal::KILL);
-        assert!(!mounted.end().success());
-        drop(mounted);
-        let again = Mounted::new(&place, "image", "noatime");
+        mounted.kill();
+        let again = place.mount("noatime");
         assert!(again.path("written").is_file());
         let expected = if is_durable { noted } else { OLD };
         assert_eq!(read_at(&again, "read"), expected, "{options}");
         again.unmount();
         // Who says that one file shall be durable means its times as well.
-        let mut mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         fs::read(mounted.path("read")).expect("there");
         let noted = read_at(&mounted, "read");
         mounted.open("read").sync_all().expect("durable");
-        mounted.signal(Signal::KILL);
-        assert!(!mounted.end().success());
-        drop(mounted);
-        let again = Mounted::new(&place, "image", "noatime");
+        mounted.kill();
+        let again = place.mount("noatime");
         assert_eq!(read_at(&again, "read"), noted, "{options}");
-        again.unmount();
-        place.check("image").expect("clean");
+        again.unmount_clean(&place);
     }
 }
 
@@ -404,12 +394,12 @@ fn free_space_goes_back_to_the_host() {
     );
     for (options, goes_by_itself) in [("", false), ("discard", true), ("nodiscard", false)] {
         let place = empty("64M");
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         let kept = vec![6; 1 << 20];
-        fs::write(mounted.path("kept"), &kept).expect("room");
+        fs::write(mounted.path("kept"), &kept).expect("space");
         let before = taken_bytes(&place);
         let file = mounted.open("large");
-        file.write_all_at(&vec![5; 16 << 20], 0).expect("room");
+        file.write_all_at(&vec![5; 16 << 20], 0).expect("space");
         file.sync_all().expect("durable");
         drop(file);
         assert!(taken_bytes(&place) > before + BYTES / 2, "{options}");
@@ -425,17 +415,16 @@ fn free_space_goes_back_to_the_host() {
             // The kernel tells the server of the last close whenever it likes,
             // and the space of a removed file is free only after that.
             wait_until("it is given back by fstrim", || {
-                let mut trim = tools::command("fstrim").expect("it is there");
+                let mut trim = tools::command("fstrim").expect("it exists");
                 let told = tools::stdout_of(trim.arg("-v").arg(&mounted.point)).expect("it works");
                 assert!(told.contains("bytes) trimmed"), "{told}");
                 has_gone()
             });
         }
         mounted.unmount();
-        let again = Mounted::new(&place, "image", "ro");
+        let again = place.mount("ro");
         assert!(fs::read(again.path("kept")).expect("there") == kept);
-        again.unmount();
-        place.check("image").expect("clean");
+        again.unmount_clean(&place);
     }
 }
 
@@ -457,18 +446,18 @@ fn what_is_damaged_has_the_consequence_that_is_asked_for() {
         ("errors=remount-ro", Err(Errno::ROFS)),
     ] {
         let place = empty("32M");
-        let mounted = Mounted::new(&place, "image", "");
+        let mounted = place.mount("");
         for name in ["damaged", "sound"] {
-            fs::write(mounted.path(name), "content").expect("room");
+            fs::write(mounted.path(name), "content").expect("space");
         }
-        set(&mounted, "damaged", &LARGE).expect("room");
+        set(&mounted, "damaged", &LARGE).expect("space");
         mounted.unmount();
         let image = place.path("image");
-        let stat = debugfs(&image, &["stat /damaged"]).expect("it is there");
+        let stat = debugfs(&image, &["stat /damaged"]).expect("it exists");
         let block = stat.split("File ACL: ").nth(1).expect("it is told");
         let block = block.split_whitespace().next().expect("a block");
-        debugfs_write(&image, &[format!("zap_block {block}")]).expect("it is there");
-        let mut mounted = Mounted::new(&place, "image", options);
+        debugfs_write(&image, &[format!("zap_block {block}")]).expect("it exists");
+        let mut mounted = place.mount(options);
         let removed = rustix::fs::removexattr(mounted.path("damaged"), "user.attribute");
         assert_eq!(removed, Err(Errno::UCLEAN), "{options}");
         assert_eq!(set(&mounted, "sound", b"new"), then, "{options}");
@@ -476,7 +465,7 @@ fn what_is_damaged_has_the_consequence_that_is_asked_for() {
         assert_eq!(sound, b"content", "{options}");
         umount(&mounted.point);
         assert_eq!(mounted.end().success(), then.is_ok(), "{options}");
-        let header = dumpe2fs_header(&image).expect("it is there");
+        let header = dumpe2fs_header(&image).expect("it exists");
         assert_eq!(header["FS Error count"], "1", "{options}");
     }
 }
@@ -490,10 +479,10 @@ fn the_generation_of_an_inode_is_told() {
         Need::Program("debugfs")
     );
     let place = empty("32M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     let told = |name: &str| {
-        fs::write(mounted.path(name), "").expect("room");
-        let mut command = tools::command("lsattr").expect("it is there");
+        fs::write(mounted.path(name), "").expect("space");
+        let mut command = tools::command("lsattr").expect("it exists");
         let line = tools::stdout_of(command.arg("-v").arg(mounted.path(name)));
         let generation = line.expect("it works");
         let generation = generation.split_whitespace().next().expect("a number");
@@ -510,7 +499,7 @@ fn the_generation_of_an_inode_is_told() {
     mounted.unmount();
     for (name, (inode, generation)) in [("kept", kept), ("other", other)] {
         let stat = debugfs(&place.path("image"), &[format!("stat /{name}")]);
-        let stat = stat.expect("it is there");
+        let stat = stat.expect("it exists");
         assert!(stat.contains(&format!("Inode: {inode} ")), "{stat}");
         let shown = stat.split("Generation: ").nth(1).expect("it is told");
         assert_eq!(
@@ -525,7 +514,7 @@ fn the_generation_of_an_inode_is_told() {
 fn tunables_of_the_allocator_are_set() {
     require!(Need::Root, Need::Fuse);
     let place = empty("32M");
-    let mounted = Mounted::new(&place, "image", "mb_optimize_scan=0,mb_stream_req=48");
+    let mounted = place.mount("mb_optimize_scan=0,mb_stream_req=48");
     // It tells when it serves.
     assert!(mounted.path("lost+found").is_dir());
     let told = printed(&mut fourscore(&["tune", text(&mounted.point)]));
@@ -541,7 +530,7 @@ fn fill(mounted: &Mounted, left_bytes: u64) {
     let take = free.f_bavail * free.f_frsize - left_bytes;
     let ballast = mounted.open("ballast");
     let flags = rustix::fs::FallocateFlags::empty();
-    rustix::fs::fallocate(&ballast, flags, 0, take).expect("room");
+    rustix::fs::fallocate(&ballast, flags, 0, take).expect("space");
     ballast.sync_all().expect("durable");
 }
 
@@ -562,8 +551,8 @@ fn no_room_is_told_when_it_is_promised_to_be() {
     let content = vec![5; 4 << 20];
     for options in ["", "nowriteback", "nodelalloc", "sync"] {
         let place = empty("32M");
-        let mounted = Mounted::new(&place, "image", options);
-        fs::write(mounted.path("there"), "before").expect("room");
+        let mounted = place.mount(options);
+        fs::write(mounted.path("there"), "before").expect("space");
         fill(&mounted, ROOM_BYTES);
         let mut file = mounted.open("large");
         let written = file.write_all(&content);
@@ -585,12 +574,15 @@ fn no_room_is_told_when_it_is_promised_to_be() {
         assert!(closed.contains("No space left"), "{options}: {closed}");
         fs::remove_file(mounted.path("closed")).expect("removed");
         // A hole that is mapped gets its blocks when it is written back.
-        let mut mapped = tools::command("xfs_io").expect("it is there");
+        let mut mapped = tools::command("xfs_io").expect("it exists");
         mapped.args(["-f", "-c", "truncate 4m", "-c", "mmap -rw 0 4m"]);
         mapped.args(["-c", "mwrite 0 4m", "-c", "msync -s"]);
         let output = tools::output_of(mapped.arg(mounted.path("mapped"))).expect("it runs");
-        let said = tools::describe(&mapped, &output);
-        assert!(said.contains("msync: No space left"), "{options}: {said}");
+        let message = tools::describe(&mapped, &output);
+        assert!(
+            message.contains("msync: No space left"),
+            "{options}: {message}"
+        );
         fs::remove_file(mounted.path("mapped")).expect("removed");
         // There is room again when the server knows of the last close, which nobody waits for; and
         // what was there is whole.
@@ -602,8 +594,7 @@ fn no_room_is_told_when_it_is_promised_to_be() {
             is_durable
         });
         assert_eq!(fs::read(mounted.path("there")).expect("there"), b"before");
-        mounted.unmount();
-        place.check("image").expect("clean");
+        mounted.unmount_clean(&place);
     }
 }
 
@@ -617,9 +608,9 @@ fn what_is_too_large_is_told_as_that_there_is_no_room() {
     };
     let place = empty("32M");
     for (options, is_kept_back) in [("", true), ("nowriteback", false)] {
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         let file = mounted.open("file");
-        file.write_all_at(b"before", 0).expect("room");
+        file.write_all_at(b"before", 0).expect("space");
         file.sync_all().expect("durable");
         let written = file.write_all_at(b"behind", BEHIND_ALL);
         match is_kept_back {
@@ -631,8 +622,7 @@ fn what_is_too_large_is_told_as_that_there_is_no_room() {
         }
         assert!(is_too_large(file.set_len(BEHIND_ALL)), "{options}");
         drop(file);
-        mounted.unmount();
-        place.check("image").expect("clean");
+        mounted.unmount_clean(&place);
         let inside = printed(&mut fourscore(&["cat", &place.text("image"), "/file"]));
         assert_eq!(inside, "before", "{options}");
     }
@@ -656,18 +646,17 @@ fn times_are_what_they_will_be_after_a_remount() {
             let files = (0..FILES).map(|number| of(&number.to_string()));
             files.chain([of("directory")]).collect::<Vec<_>>()
         };
-        let mounted = Mounted::new(&place, "image", "noatime");
+        let mounted = place.mount("noatime");
         // Some of them are written by the kernel when the clock has gone on.
         for number in 0..FILES {
-            fs::write(mounted.path(&number.to_string()), "content").expect("room");
+            fs::write(mounted.path(&number.to_string()), "content").expect("space");
         }
-        fs::create_dir(mounted.path("directory")).expect("room");
+        fs::create_dir(mounted.path("directory")).expect("space");
         let before = times(&mounted);
         mounted.unmount();
-        let again = Mounted::new(&place, "image", "noatime");
+        let again = place.mount("noatime");
         assert_eq!(times(&again), before, "{bytes}");
-        again.unmount();
-        place.check("image").expect("clean");
+        again.unmount_clean(&place);
     }
 }
 
@@ -675,24 +664,24 @@ fn times_are_what_they_will_be_after_a_remount() {
 fn fsync_of_the_root_commits_everything() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mut mounted = Mounted::new(&place, "image", "commit=100000");
-    fs::create_dir_all(mounted.path("a/b")).expect("room");
+    let mut mounted = place.mount("commit=100000");
+    fs::create_dir_all(mounted.path("a/b")).expect("space");
     for number in 0..100 {
         let path = mounted.path(&format!("a/b/{number}"));
-        fs::write(&path, number.to_string()).expect("room");
+        fs::write(&path, number.to_string()).expect("space");
         fs::rename(&path, mounted.path(&format!("a/{number}"))).expect("renamed");
     }
     let link = mounted.path("a/link");
-    std::os::unix::fs::symlink("target", link).expect("room");
+    std::os::unix::fs::symlink("target", link).expect("space");
     let root = File::open(&mounted.point).expect("there");
     root.sync_all().expect("durable");
     // What comes behind it is not promised.
-    fs::write(mounted.path("a/later"), "later").expect("room");
+    fs::write(mounted.path("a/later"), "later").expect("space");
     mounted.signal(Signal::KILL);
     drop(root);
     assert!(!mounted.end().success());
     drop(mounted);
-    let again = Mounted::new(&place, "image", "");
+    let again = place.mount("");
     for number in 0..100 {
         let content = fs::read_to_string(again.path(&format!("a/{number}")));
         assert_eq!(content.expect("durable"), number.to_string());
@@ -700,6 +689,5 @@ fn fsync_of_the_root_commits_everything() {
     let link = fs::read_link(again.path("a/link")).expect("durable");
     assert_eq!(link, Path::new("target"));
     assert_eq!(fs::metadata(again.path("a/b")).expect("durable").nlink(), 2);
-    again.unmount();
-    place.check("image").expect("clean");
+    again.unmount_clean(&place);
 }

@@ -426,8 +426,8 @@ const SCRIPTS: [(&str, &str); 12] = [
 /// What a script prints in a new folder of a mount.
 fn told_by(script: &str, name: &str, root: &Path) -> String {
     let folder = root.join(name);
-    fs::create_dir(&folder).expect("room");
-    let mut command = tools::command("sh").expect("it is there");
+    fs::create_dir(&folder).expect("space");
+    let mut command = tools::command("sh").expect("it exists");
     command.args(["-c", &[PROLOGUE, script].concat()]);
     let output = command.current_dir(&folder).output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -438,21 +438,21 @@ fn told_by(script: &str, name: &str, root: &Path) -> String {
 fn twins(options: &str, scripts: &[(&str, &str)]) {
     let place = Place::new();
     let passable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(place.0.path(), passable).expect("ours");
+    fs::set_permissions(place.0.path(), passable).expect("permission");
     let image = place.text("image");
     printed(&mut fourscore(&[
         "mkfs", "-q", "-b", "4096", "-L", "twin", &image, "256M",
     ]));
-    fs::copy(&image, place.path("theirs")).expect("room");
+    fs::copy(&image, place.path("theirs")).expect("space");
     let kernel = KernelMount::new(&place.path("theirs"), Access::ReadWrite, "").expect("sound");
     let open = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(kernel.path(), open).expect("ours");
+    fs::set_permissions(kernel.path(), open).expect("permission");
     let theirs: Vec<String> = scripts
         .iter()
         .map(|(name, script)| told_by(script, name, kernel.path()))
         .collect();
     kernel.unmount().expect("idle");
-    let mounted = Mounted::new(&place, "image", options);
+    let mounted = place.mount(options);
     for ((name, script), theirs) in scripts.iter().zip(theirs) {
         let ours = told_by(script, name, &mounted.point);
         let pairs = ours.lines().zip(theirs.lines()).enumerate();
@@ -462,9 +462,8 @@ fn twins(options: &str, scripts: &[(&str, &str)]) {
         assert_eq!(ours, theirs, "{name} with {options}");
         assert!(ours.lines().count() > 1, "{name}: {ours}");
     }
-    mounted.unmount();
-    place.check("image").expect("clean");
-    let label = tools::run("e2label", &[image.as_ref()]).expect("it is there");
+    mounted.unmount_clean(&place);
+    let label = tools::run("e2label", &[image.as_ref()]).expect("it exists");
     assert_eq!(label.trim(), "other");
 }
 

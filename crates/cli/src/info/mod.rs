@@ -29,7 +29,8 @@ use crate::output::Stdout;
 const VALUE_COLUMN: usize = 26;
 
 /// Advice for a journal whose last transaction is damaged.
-const DAMAGE_ADVICE: &str = "the changes of the damaged transaction are left out; run e2fsck to decide about it";
+const DAMAGE_ADVICE: &str =
+    "the changes of the damaged transaction are left out; run e2fsck to decide about it";
 
 /// Advice for a wrong field of the superblock.
 const FAULT_ADVICE: &str = "the field is ignored; e2fsck repairs it";

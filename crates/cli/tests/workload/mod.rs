@@ -63,7 +63,7 @@ impl Length {
 
 /// A shell that runs a script in a folder.
 pub(crate) fn shell(place: &Place, script: &str, folder: &Path, length: Length) -> Command {
-    let mut command = tools::command("sh").expect("it is there");
+    let mut command = tools::command("sh").expect("it exists");
     command.args(["-ec", script]);
     command.current_dir(place.0.path());
     command.env("DIR", folder).env("OUTSIDE", place.0.path());
@@ -94,8 +94,8 @@ impl Workload {
 #[track_caller]
 pub(crate) fn succeeds(command: &mut Command) {
     let output = command.stderr(Stdio::piped()).output().expect("it starts");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {complaint}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {message}");
 }
 
 /// The walk of the mount is the one of the kernel's ext4.
@@ -128,7 +128,7 @@ fn kills() -> u32 {
 
 /// Runs a program in a folder, and has it check what it made. Says how long it ran.
 fn run_in(place: &Place, workload: &Workload, folder: &Path, length: Length) -> Duration {
-    fs::create_dir(folder).expect("room");
+    fs::create_dir(folder).expect("space");
     let began = Instant::now();
     succeeds(&mut workload.run(place, folder, length));
     let took = began.elapsed();
@@ -152,7 +152,7 @@ pub(crate) fn end_all(mut program: Child) {
 /// that the run would take.
 fn cut(place: &Place, workload: &Workload, mut mounted: Mounted, whole: Duration) {
     let second = mounted.path("second");
-    fs::create_dir(&second).expect("room");
+    fs::create_dir(&second).expect("space");
     let mut cut = workload.run(place, &second, Length::Short);
     let cut = cut.stderr(Stdio::null()).process_group(0).spawn();
     let cut = cut.expect("it starts");
@@ -173,7 +173,7 @@ fn cut(place: &Place, workload: &Workload, mut mounted: Mounted, whole: Duration
 }
 
 fn conforms(place: &Place, workload: &Workload) {
-    let mut mounted = Mounted::new(place, "image", FOR_ALL);
+    let mut mounted = place.mount(FOR_ALL);
     let (first, second) = (mounted.path("first"), mounted.path("second"));
     let whole = run_in(place, workload, &first, Length::Short);
     // From here on it is promised to outlive the server.
@@ -182,7 +182,7 @@ fn conforms(place: &Place, workload: &Workload) {
     drop(root);
     for _ in 0..kills() {
         cut(place, workload, mounted, whole);
-        mounted = Mounted::new(place, "image", FOR_ALL);
+        mounted = place.mount(FOR_ALL);
         succeeds(&mut workload.verify(place, &first));
         // What the cut left, if anything of it was durable, is in nobody's way.
         if second.exists() {
@@ -218,7 +218,7 @@ pub(crate) fn are_there(workload: &Workload) -> bool {
 pub(crate) fn for_all(size: &str) -> Place {
     let place = empty(size);
     let passable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(place.0.path(), passable).expect("ours");
+    fs::set_permissions(place.0.path(), passable).expect("permission");
     place
 }
 
@@ -240,7 +240,7 @@ pub(crate) fn lasts(workload: &Workload, prepare: impl FnOnce(&Place)) -> Option
     }
     let place = for_all("2G");
     prepare(&place);
-    let mounted = Mounted::new(&place, "image", FOR_ALL);
+    let mounted = place.mount(FOR_ALL);
     let took = run_in(&place, workload, &mounted.path("run"), Length::Recorded);
     eprintln!("{}: {took:?}", workload.program);
     ends_as_the_kernels(&place, mounted);
