@@ -132,7 +132,9 @@ fn text_and_json_have_the_same_findings_and_status_4() {
     assert_eq!(report["counts"]["links-count"], 1);
     let passes = found.iter().map(|finding| finding["pass"].as_u64());
     assert!(passes.is_sorted(), "findings come by pass");
-    let links = found.iter().find(|finding| finding["code"] == "links-count");
+    let links = found
+        .iter()
+        .find(|finding| finding["code"] == "links-count");
     let fields = &links.expect("it is found")["fields"];
     assert_eq!(
         (&fields["found"], &fields["expected"]),

@@ -1,5 +1,4 @@
-//! `fourscore mount`: what is done through the mount is what the kernel's ext4 and e2fsck find in
-//! the image.
+//! `fourscore mount`: the kernel's ext4 and e2fsck find all changes through the mount in the image.
 
 mod common;
 mod mounted;
@@ -27,7 +26,7 @@ use place::{Place, walk_of_host};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
 #[test]
-fn what_is_copied_in_is_there_for_the_kernel() {
+fn copied_objects_are_read_by_the_kernel() {
     require!(
         Need::KernelMount,
         Need::Fuse,
@@ -42,7 +41,7 @@ fn what_is_copied_in_is_there_for_the_kernel() {
         .arg(&mounted.point)
         .status();
     assert!(copied.expect("it exists").success());
-    // Through the mount, both while the kernel has everything and when it has nothing any more.
+    // Through the mount, with the kernel's caches filled and after they were dropped.
     let without = |walk: &str| -> Vec<String> {
         let lines = walk
             .lines()
@@ -71,14 +70,14 @@ fn files_behave_as_files() {
         let mounted = place.mount(options);
         let file = mounted.open("file");
         file.write_all_at(&[1; 10_000], 0).expect("space");
-        // What was cut off does not come back, in the page cache or behind it.
+        // Truncated data does not come back, neither from the page cache nor from the image.
         file.set_len(5).expect("shorter");
         file.set_len(9_000).expect("longer");
         let mut content = Vec::new();
         (&file).read_to_end(&mut content).expect("there");
         assert_eq!(content, [&[1; 5][..], &[0; 8_995]].concat());
         file.sync_all().expect("durable");
-        // Without a name, with holes, and with what is written at the end.
+        // A file without a name, holes, and writes at the end.
         fs::remove_file(mounted.path("file")).expect("removed");
         file.write_all_at(b"still", 20_000).expect("space");
         assert_eq!(file.metadata().expect("open").nlink(), 0);
@@ -99,7 +98,7 @@ fn files_behave_as_files() {
         let found = (&holes)
             .seek(SeekFrom::Start(0))
             .and_then(|_| Ok(rustix::fs::seek(&holes, rustix::fs::SeekFrom::Data(0))?));
-        // Data that only the kernel has must not be taken for a hole.
+        // Dirty data in the page cache must not be taken for a hole.
         assert!(found.expect("there is data") <= 1 << 20);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&holes, flags, 1 << 20, 2).expect("punched");
@@ -133,23 +132,23 @@ fn times_owners_and_attributes_are_kept() {
         .expect("there")
         .created()
         .expect("known");
-    assert!(made > time, "when it was made is told");
+    assert!(made > time, "the time of creation is shown");
     mounted.unmount_clean(&place);
     let again = place.mount("noatime");
-    let told = fs::metadata(again.path("file")).expect("there");
+    let found = fs::metadata(again.path("file")).expect("there");
     assert_eq!(
-        (told.uid(), told.gid(), told.mode() & 0o7777),
+        (found.uid(), found.gid(), found.mode() & 0o7777),
         (1234, 70_000, 0o640)
     );
     assert_eq!(
-        (told.mtime(), told.mtime_nsec()),
+        (found.mtime(), found.mtime_nsec()),
         (1_000_000_000, 123_456_789)
     );
     assert_eq!(
-        (told.atime(), told.atime_nsec()),
+        (found.atime(), found.atime_nsec()),
         (1_000_000_000, 123_456_789)
     );
-    assert_eq!(told.created().expect("known"), made);
+    assert_eq!(found.created().expect("known"), made);
     let mut value = [0; 10];
     let len = rustix::fs::getxattr(again.path("file"), "user.note", &mut value).expect("there");
     assert_eq!(&value[..len], b"kept");
@@ -157,7 +156,7 @@ fn times_owners_and_attributes_are_kept() {
 }
 
 #[test]
-fn many_threads_make_and_remove_names() {
+fn many_threads_create_and_remove_names() {
     const THREADS: usize = 4;
     const NAMES: usize = 300;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
@@ -182,13 +181,13 @@ fn many_threads_make_and_remove_names() {
         }
     });
     let names = fs::read_dir(&mounted.point).expect("listed").count();
-    // A third of the names is gone; beside them there are lost+found and the directories.
+    // A third of the names is removed; lost+found and the directories are there as well.
     assert_eq!(names, THREADS * NAMES * 2 / 3 + THREADS + 1);
     mounted.unmount_clean(&place);
 }
 
 #[test]
-fn what_was_synced_outlives_the_server() {
+fn synced_data_survives_the_death_of_the_server() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     for round in 0..3 {
@@ -206,7 +205,7 @@ fn what_was_synced_outlives_the_server() {
         drop(file);
         assert!(!mounted.end().success());
         drop(mounted);
-        // The mount recovers it.
+        // The next mount replays the journal.
         let again = place.mount("");
         for synced in 0..=round {
             let content = fs::read(again.path(&format!("synced-{synced}")));
@@ -226,7 +225,7 @@ fn a_dead_server_leaves_no_mount_behind() {
         assert_eq!(listed, 1);
         mounted.signal(rustix::process::Signal::KILL);
         assert!(!mounted.end().success());
-        wait_until("it is taken away", || !is_mounted(&mounted.point));
+        wait_until("the mount is removed", || !is_mounted(&mounted.point));
     }
     let again = place.mount("");
     again.unmount_clean(&place);
@@ -244,7 +243,7 @@ fn a_signal_writes_everything_and_unmounts() {
     place.check("image").expect("clean");
     let inside = printed(&mut fourscore(&["cat", &place.text("image"), "/file"]));
     assert_eq!(inside, "never synced");
-    // While somebody has something open, the name of the mount goes and what is open stays.
+    // With an open file the mount point is removed at once, and the file stays usable.
     let mut mounted = place.mount("");
     let file = mounted.open("open");
     mounted.signal(rustix::process::Signal::INT);
@@ -265,14 +264,14 @@ fn the_command_returns_when_the_mount_can_be_used() {
     let (image, point) = (place.text("image"), place.path("mnt"));
     fs::create_dir(&point).expect("space");
     for round in 0..3 {
-        // Right behind the unmount before, of which the server may still be writing.
+        // Directly after the last unmount, whose server may still be writing.
         printed(&mut fourscore(&["mount", &image, text(&point)]));
         assert!(is_mounted(&point));
         assert_eq!(fs::read_dir(&point).expect("listed").count(), 1 + round);
         fs::write(point.join(format!("file-{round}")), b"x").expect("space");
         umount(&point);
     }
-    // e2fsck waits for nobody, so this waits for the last server.
+    // e2fsck does not wait for the last server, so this does.
     wait_until("the image is let go", || place.check("image").is_ok());
     let listed = printed(&mut fourscore(&["ls", &image, "/"]));
     assert_eq!(
@@ -284,7 +283,7 @@ fn the_command_returns_when_the_mount_can_be_used() {
     );
 }
 
-/// Mounts as a user, looks, and unmounts.
+/// Mounts as a user, reads, and unmounts.
 const BY_A_USER: &str = r#"
 $user "$FOURSCORE" mount "$IMAGE" "$POINT"
 grep -q " $POINT fuse.fourscore " /proc/self/mounts
@@ -310,7 +309,7 @@ fn without_root_the_helper_mounts() {
 }
 
 #[test]
-fn permissions_are_asked_for() {
+fn permissions_are_checked() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -343,7 +342,7 @@ fn permissions_are_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_refused_in_one_line() {
+fn the_error_of_a_mount_is_one_line() {
     require!(Need::Root, Need::Fuse);
     let place = empty("64M");
     let (image, point) = (place.text("image"), place.path("mnt"));
@@ -375,7 +374,7 @@ fn what_cannot_be_mounted_is_refused_in_one_line() {
 }
 
 #[test]
-fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
+fn inode_numbers_are_stable_and_direct_reads_agree() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let mounted = place.mount("");
@@ -387,7 +386,7 @@ fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
         fs::metadata(mounted.path("file")).expect("there").ino(),
         inode
     );
-    // O_DIRECT goes around the page cache, to the same bytes.
+    // O_DIRECT bypasses the page cache and reads the same bytes.
     let mut options = OpenOptions::new();
     options
         .read(true)
@@ -403,8 +402,8 @@ fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
     mounted.unmount();
 }
 
-/// Programs that write a file directly and asynchronously, while others read it through the page
-/// cache: what a write has completed is what every later read returns, also after a new open.
+/// Some threads write a file with asynchronous direct I/O while others read it through the page cache.
+/// Every read after the completion of a write returns its data, also after a new open.
 #[test]
 fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     const PAGE: usize = 4096;
@@ -456,9 +455,8 @@ fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     mounted.unmount_clean(&place);
 }
 
-/// Opens a file by its handle, which outlives the mount it was asked of, and prints its content.
-/// The system calls have no command of their own; the numbers are those of x86-64 and of all
-/// others.
+/// Opens a file by its handle, which stays valid after a remount, and prints its content. There are no
+/// commands for these system calls; their numbers are those of x86-64 and of other architectures.
 const BY_HANDLE: &str = r#"
 use strict;
 use POSIX ();
@@ -481,7 +479,7 @@ if ($how eq "ask") {
 "#;
 
 #[test]
-fn file_handles_outlive_a_remount() {
+fn file_handles_survive_a_remount() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -511,7 +509,7 @@ fn file_handles_outlive_a_remount() {
     let mounted = place.mount("");
     let read = by_handle("open", &mounted.point, "kept");
     assert_eq!(read.as_deref(), Ok("content of dir/kept"));
-    // The number of an inode that was removed is somebody else's now, but not its generation.
+    // Another file has the number of the removed inode now, with another generation.
     let inode = fs::metadata(mounted.path("removed")).expect("there").ino();
     fs::remove_file(mounted.path("removed")).expect("removed");
     let refused = by_handle("open", &mounted.point, "removed").expect_err("it is gone");
@@ -528,16 +526,16 @@ fn file_handles_outlive_a_remount() {
     mounted.unmount_clean(&place);
 }
 
-/// How many commands a process has put into its rings for `/dev/fuse`, and how many those are.
+/// Number of commands that a process has put into its rings for `/dev/fuse`, and number of rings.
 fn passed_to_rings(server: &Child) -> (u64, u64) {
     let folder = format!("/proc/{}/fdinfo", server.id());
     let (mut commands, mut rings) = (0, 0);
     for entry in fs::read_dir(folder).expect("it runs") {
-        // Whatever is closed meanwhile is no ring of these.
-        let told = entry.and_then(|entry| fs::read_to_string(entry.path()));
-        let told = told.unwrap_or_default();
-        let tail = told.lines().find_map(|line| line.strip_prefix("SqTail:"));
-        if let (Some(tail), true) = (tail, told.contains("fuse")) {
+        // A file that is closed meanwhile is no ring of the server.
+        let info = entry.and_then(|entry| fs::read_to_string(entry.path()));
+        let info = info.unwrap_or_default();
+        let tail = info.lines().find_map(|line| line.strip_prefix("SqTail:"));
+        if let (Some(tail), true) = (tail, info.contains("fuse")) {
             commands += tail.trim().parse::<u64>().expect("a number");
             rings += 1;
         }
@@ -546,7 +544,7 @@ fn passed_to_rings(server: &Child) -> (u64, u64) {
 }
 
 #[test]
-fn requests_come_the_way_that_was_asked_for() {
+fn requests_use_the_given_transport() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let mounted = place.mount("");
@@ -555,7 +553,7 @@ fn requests_come_the_way_that_was_asked_for() {
     }
     let (commands, rings) = passed_to_rings(&mounted.server);
     match transport() {
-        // One for each file at least, beside the first one of each entry.
+        // At least one for each file, besides the first one of each ring entry.
         "ring" => assert!(
             rings > 0 && commands >= rings + 200,
             "{commands} on {rings}"

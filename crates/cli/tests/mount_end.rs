@@ -1,4 +1,4 @@
-//! `fourscore mount`: what is durable when, and what is left when it ends.
+//! `fourscore mount`: durability, and the end of a mount.
 
 mod common;
 mod mounted;
@@ -16,7 +16,7 @@ use mounted::{Mounted, TIMEOUT, empty, is_mounted, umount};
 use rustix::process::Signal;
 
 #[test]
-fn umount_returns_when_everything_is_in_its_place() {
+fn umount_returns_when_all_data_is_on_the_device() {
     require!(Need::KernelMount, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     for round in 0..4 {
@@ -25,13 +25,13 @@ fn umount_returns_when_everything_is_in_its_place() {
             let name = format!("{round}-{number}");
             fs::write(mounted.path(&name), name.repeat(700)).expect("space");
         }
-        // A file without a name is gone, whoever had it open.
+        // A file without a name is deleted.
         let unnamed = mounted.open("unnamed");
         unnamed.write_all_at(&[1; 100_000], 0).expect("space");
         fs::remove_file(mounted.path("unnamed")).expect("removed");
         drop(unnamed);
         umount(&mounted.point);
-        // Right behind it, and without a look at the server.
+        // Directly after it, without a wait for the server.
         place.check("image").expect("clean");
         let image = place.path("image");
         let kernel = KernelMount::new(&image, Access::ReadWrite, "").expect("sound");
@@ -46,7 +46,7 @@ fn umount_returns_when_everything_is_in_its_place() {
     }
 }
 
-/// Kills the server right behind what `act` does, and mounts again.
+/// Kills the server directly after `act`, mounts again and calls `look`.
 fn killed_after(options: &str, act: impl FnOnce(&Mounted), look: impl FnOnce(&Mounted)) {
     let place = empty("64M");
     let mounted = place.mount(&format!("{options},commit=100000"));
@@ -58,7 +58,7 @@ fn killed_after(options: &str, act: impl FnOnce(&Mounted), look: impl FnOnce(&Mo
 }
 
 #[test]
-fn what_is_to_be_synchronous_is() {
+fn synchronous_options_make_changes_durable() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     killed_after(
         "sync",
@@ -83,7 +83,7 @@ fn what_is_to_be_synchronous_is() {
             assert!(again.path("dir/new").exists() && !again.path("old").exists());
         },
     );
-    // Without it nothing of that is promised, or these prove nothing.
+    // Without the options the changes are lost, or the checks above prove nothing.
     killed_after(
         "",
         |mounted| fs::create_dir(mounted.path("dir")).expect("space"),
@@ -92,7 +92,7 @@ fn what_is_to_be_synchronous_is() {
 }
 
 #[test]
-fn what_is_not_recovered_is_only_read() {
+fn a_mount_without_recovery_is_read_only() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let mut mounted = place.mount("");
@@ -134,7 +134,7 @@ fn a_partition_is_mounted_by_its_offset() {
 }
 
 #[test]
-fn a_service_manager_is_told() {
+fn a_service_manager_is_notified() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("32M");
     let (point, path) = (place.path("mnt"), place.path("notify"));
@@ -147,16 +147,16 @@ fn a_service_manager_is_told() {
         server: server.expect("it starts"),
         point,
     };
-    let told = || {
+    let received = || {
         let mut text = [0; 100];
-        let len = socket.recv(&mut text).expect("it is told");
+        let len = socket.recv(&mut text).expect("a notification");
         String::from_utf8_lossy(&text[..len]).into_owned()
     };
     let expected = format!("READY=1\nMAINPID={}", mounted.server.id());
-    assert_eq!(told(), expected);
+    assert_eq!(received(), expected);
     assert!(is_mounted(&mounted.point));
     mounted.signal(Signal::TERM);
-    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(received(), "STOPPING=1");
     assert!(mounted.end().success());
     assert!(!is_mounted(&mounted.point));
     place.check("image").expect("clean");

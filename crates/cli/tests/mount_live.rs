@@ -1,4 +1,4 @@
-//! A live mount tells its figures, takes new values, and ends when it is asked to.
+//! A mount reports statistics, takes new values of tunables, and unmounts on request.
 
 mod common;
 mod mounted;
@@ -19,15 +19,15 @@ fn stats(point: &Path) -> Value {
     serde_json::from_str(&printed).expect("JSON")
 }
 
-/// Whether figures say how often locks of several kinds were waited for.
-fn tells_waits(figures: &Value) -> bool {
+/// Whether the statistics have the waits for locks of several kinds.
+fn has_lock_waits(figures: &Value) -> bool {
     let locks = ["directory", "inode", "buffer", "group"];
     let waits = |lock: &&str| &figures["locks"][*lock]["waits"];
     locks.iter().all(|lock| waits(lock).is_u64())
 }
 
 #[test]
-fn figures_are_told_and_tunables_changed_while_it_serves() {
+fn a_mount_reports_statistics_and_takes_tunables() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -57,13 +57,13 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         .sum();
     assert_eq!(sum, writes);
     assert!(count(&["mb_stats", "reqs"]) >= 50);
-    assert!(tells_waits(&figures), "{figures:#}");
+    assert!(has_lock_waits(&figures), "{figures:#}");
     count(&["journal", "commits"]);
     count(&["buffers", "loads"]);
     let text_form = printed(&mut fourscore(&["stats", text(&mounted.point)]));
     assert!(text_form.contains("\tCREATE:\n\t\t"), "{text_form}");
 
-    // A new value is there for everybody who asks.
+    // A new value is shown in all forms.
     let point = text(&mounted.point);
     assert_ne!(count(&["tunables", "mb_stream_req"]), 32);
     printed(&mut fourscore(&["tune", point, "mb_stream_req=32"]));
@@ -83,7 +83,7 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         );
     }
 
-    // Another user, who may use the mount, learns nothing of it and changes nothing.
+    // Another user, who may use the mount, can neither read statistics nor change tunables.
     fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("permission");
     let others = [
         vec!["stats", point],
@@ -96,14 +96,14 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         assert!(output.stdout.is_empty());
     }
     assert_eq!(stats(&mounted.point)["tunables"]["mb_stream_req"], 32);
-    // What is no mount of ours says so.
+    // Another mount is refused.
     let (status, message) = failing(&["stats", "/proc"]);
     assert_eq!(status, Some(1), "{message}");
     mounted.unmount_clean(&place);
 }
 
 #[test]
-fn lists_and_writes_take_few_requests() {
+fn listing_and_writing_take_few_requests() {
     const NAMES: u64 = 3000;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
@@ -119,20 +119,20 @@ fn lists_and_writes_take_few_requests() {
             .as_u64()
             .unwrap_or_default()
     };
-    // Who wants names gets names, but for the first ones, when that is not known yet.
+    // ls takes READDIR requests; only the first may be READDIRPLUS.
     let mounted = place.mount("");
     let listed = fs::read_dir(mounted.path("many")).expect("listed").count();
     assert_eq!(listed as u64, NAMES);
     assert!(requests(&mounted, "READDIR") > requests(&mounted, "READDIRPLUS"));
     mounted.unmount();
-    // Who wants to know what they lead to is told with them.
+    // ls -l takes READDIRPLUS requests, which return the attributes with the names.
     let mounted = place.mount("");
     for entry in fs::read_dir(mounted.path("many")).expect("listed") {
         entry.and_then(|entry| entry.metadata()).expect("there");
     }
     assert!(requests(&mounted, "READDIRPLUS") > requests(&mounted, "READDIR"));
     assert!(requests(&mounted, "LOOKUP") < NAMES / 4);
-    // A write goes in pieces of a MiB at least, if it need not go through the page cache.
+    // A direct write is split into requests of at least 1 MiB.
     let mut options = fs::OpenOptions::new();
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     options.write(true).create(true).custom_flags(direct);
@@ -146,9 +146,9 @@ fn lists_and_writes_take_few_requests() {
     mounted.unmount_clean(&place);
 }
 
-/// Nothing of contents stays in memory, and what is gone leaves none behind.
+/// File data does not stay in memory, and removed inodes take none.
 #[test]
-fn memory_is_that_of_what_is_there() {
+fn memory_is_bounded_by_existing_inodes() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     const MIB: usize = 1 << 20;
     let place = empty("512M");
@@ -172,10 +172,10 @@ fn memory_is_that_of_what_is_there() {
         }
         fs::remove_dir_all(&dir).expect("there");
     };
-    // So many that the caches have what they keep.
+    // The number fills the caches to their limits.
     (0..4).for_each(|_| names());
     let after_some = in_use();
-    // If an inode of each were left behind it would be more.
+    // If the inode of each stayed in memory, it would be more.
     (0..12).for_each(|_| names());
     let after_all = in_use();
     assert!(
@@ -215,7 +215,7 @@ fn umount_waits_for_the_server() {
     assert_eq!(status, Some(1));
 }
 
-/// Mounts as a user, writes, unmounts, and looks at the image at once.
+/// Mounts as a user, writes, unmounts, and reads the image at once.
 const BY_A_USER: &str = r#"
 for round in 1 2 3; do
     $user "$FOURSCORE" mount -o fakeroot,commit=100000 "$IMAGE" "$POINT"

@@ -1,4 +1,4 @@
-//! Mounting under the names of others, with their arguments.
+//! Mounting under the names of other programs, with their arguments.
 
 mod common;
 mod mounted;
@@ -23,13 +23,13 @@ fn named(place: &Place, name: &str) -> PathBuf {
 }
 
 #[test]
-fn it_takes_what_is_passed_to_fuse2fs() {
+fn the_command_lines_of_fuse2fs_work() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let point = place.path("mnt");
     fs::create_dir(&point).expect("space");
     let (image, at) = (place.text("image"), text(&point).to_owned());
-    // In the background, with the options where people write them.
+    // In the background, with options before and after the paths.
     let lines: [&[&str]; 3] = [
         &[&image, &at],
         &["-o", "rw,no_default_opts,acl", &image, &at],
@@ -42,7 +42,7 @@ fn it_takes_what_is_passed_to_fuse2fs() {
         umount(&point);
         place.check("image").expect("clean");
     }
-    // As apptainer calls it: in the foreground, with what may be no options at all.
+    // As apptainer calls it: in the foreground, with an empty list of options.
     for (name, options) in [("fuse2fs", ""), ("fuse4fs", "fakeroot,ro")] {
         let program = match name {
             "fuse2fs" => program.clone(),
@@ -62,7 +62,7 @@ fn it_takes_what_is_passed_to_fuse2fs() {
         assert!(mounted.end().success());
     }
     place.check("image").expect("clean");
-    // What it would show otherwise than fuse2fs is refused, not ignored.
+    // An option that would change the behaviour is refused, not ignored.
     let mut command = Command::new(&program);
     let output = command.args([&image, &at, "-o", "minixdf"]).output();
     let output = output.expect("it exists");
@@ -74,8 +74,8 @@ fn it_takes_what_is_passed_to_fuse2fs() {
     assert!(!is_mounted(&point));
 }
 
-/// mount(8) finds helpers in the folders of the system only, so the command is put there, in a
-/// namespace of its own.
+/// mount(8) searches helpers in the folders of the system only, so the command is copied there, in a
+/// separate mount namespace.
 const BY_MOUNT: &str = r#"
 set -e
 mount --bind "$FOLDER" /usr/local/bin
@@ -103,7 +103,7 @@ in_turn all_twice
 "#;
 
 #[test]
-fn mount_and_fstab_know_it() {
+fn mount_and_fstab_use_the_helper() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -137,7 +137,7 @@ fn mount_and_fstab_know_it() {
     assert_eq!(names, ["0", "1", "2", "3", "lost+found"]);
 }
 
-/// The image is what the mount is found by, however it was named.
+/// A mount is found by its image under any of its names.
 const BY_IMAGE: &str = r#"
 set -e
 cd "${IMAGE%/*}"
@@ -174,7 +174,7 @@ umount "$POINT"
 e2fsck -fn "$IMAGE"
 "#;
 
-/// Through fusermount3, which shows what it is told.
+/// Through fusermount3, which passes on the source.
 const BY_IMAGE_OF_A_USER: &str = r#"
 cd "${IMAGE%/*}"
 $user "$FOURSCORE" mount "${IMAGE##*/}" "$POINT"
@@ -197,7 +197,7 @@ fn a_mount_is_found_by_its_image() {
     assert_eq!(as_a_user(&place, &script), Ok(()));
 }
 
-/// A user without root sees what only root may in an image of his, if he says so.
+/// With fakeroot, a user without root can read files of root in an image of the user.
 const WITH_FAKEROOT: &str = r#"
 program="${FOURSCORE%/*}/fuse2fs"
 ln -s fourscore "$program"
@@ -228,7 +228,7 @@ $user fusermount3 -u "$POINT"
 "#;
 
 #[test]
-fn fakeroot_asks_nobody_for_permission() {
+fn fakeroot_checks_no_permissions() {
     require!(
         Need::Root,
         Need::Fuse,

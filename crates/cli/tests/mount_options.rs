@@ -1,4 +1,4 @@
-//! What the options of a mount bring about, and when it is told that there is no room.
+//! The effects of mount options, and when a lack of space is reported.
 
 mod common;
 mod mounted;
@@ -24,7 +24,7 @@ use rustix::process::Signal;
 fn every_option_is_accepted() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("32M");
-    // As ext4(5), mount(8) and fuse2fs(1) have them.
+    // The options in ext4(5), mount(8) and fuse2fs(1).
     for options in [
         "rw,suid,dev,exec,async,defaults",
         "ro,nosuid,nodev,noexec",
@@ -63,9 +63,9 @@ fn every_option_is_accepted() {
     }
 }
 
-/// Reads a file and a directory whose times of access are older and newer than those of writing,
-/// and says which change. The page cache is emptied first: FUSE does not tell who reads there. Each
-/// time is a tick of the kernel's clock behind the one before.
+/// Reads files and directories whose atime is older or newer than their mtime, and prints which atimes
+/// change. The page cache is emptied first, since a FUSE server does not see reads from it. Each time
+/// is a tick of the kernel's clock after the last one.
 const ACCESSES: &str = r#"
 old='2001-01-01 UTC'
 for path in file directory; do
@@ -86,8 +86,8 @@ for path in file directory; do
 done
 "#;
 
-/// Reads a file that is in the page cache, since it was just written, and says when its time of
-/// access changes.
+/// Reads a file that is in the page cache, since it was just written, and prints when its atime
+/// changes.
 const ACCESSES_IN_CACHE: &str = r#"
 seen() {
     before=$(stat -c %x "$1")
@@ -121,7 +121,7 @@ fn accesses(root: &Path) -> String {
 }
 
 #[test]
-fn times_of_access_are_noted_as_the_kernel_does() {
+fn atime_is_updated_like_in_the_kernel() {
     require!(Need::KernelMount, Need::Fuse, Need::Program("xfs_io"));
     let place = empty("32M");
     let kernel = KernelMount::new(&place.path("image"), Access::ReadWrite, "").expect("sound");
@@ -148,19 +148,17 @@ fn times_of_access_are_noted_as_the_kernel_does() {
     assert_eq!(all.len(), 4, "each has its effect: {all:?}");
 }
 
-/// Says of a file and a directory whether chattr(1) has moved their time of change: seen at once,
-/// and in the next mount.
+/// chattr(1) changes the ctime of a file and a directory: at once, and in the next mount.
 #[test]
-fn chattr_moves_the_time_of_change() {
+fn chattr_changes_the_ctime() {
     require!(Need::Root, Need::Fuse, Need::Program("chattr"));
-    // With the writeback cache the kernel believes in its own time of a file, which it does not
-    // move for an ioctl.
+    // With the writeback cache the kernel uses its own ctime of a file, which an ioctl does not change.
     for (options, sees_files) in [("nowriteback", true), ("", false)] {
         let place = empty("32M");
         let changed = |mounted: &Mounted| {
             ["file", "directory"].map(|name| {
-                let told = fs::metadata(mounted.path(name)).expect("there");
-                (told.ctime(), told.ctime_nsec())
+                let found = fs::metadata(mounted.path(name)).expect("there");
+                (found.ctime(), found.ctime_nsec())
             })
         };
         let mounted = place.mount(options);
@@ -181,7 +179,7 @@ fn chattr_moves_the_time_of_change() {
     }
 }
 
-/// How often bytes that nothing else has are in the image.
+/// Number of copies of a unique marker in the image.
 fn copies(place: &Place, marker: &[u8]) -> usize {
     let image = fs::read(place.path("image")).expect("there");
     let blocks = image.chunks(4096);
@@ -189,7 +187,7 @@ fn copies(place: &Place, marker: &[u8]) -> usize {
 }
 
 #[test]
-fn contents_go_through_the_journal_if_they_are_to() {
+fn data_goes_through_the_journal_with_data_journal() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     for (options, expected) in [
         ("data=ordered", 1),
@@ -210,7 +208,7 @@ fn contents_go_through_the_journal_if_they_are_to() {
 }
 
 #[test]
-fn a_commit_comes_by_itself() {
+fn commits_are_periodic() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("32M");
     let mounted = place.mount("commit=1");
@@ -222,7 +220,7 @@ fn a_commit_comes_by_itself() {
         let mut places = image.windows(name.len());
         places.any(|bytes| bytes == name.as_bytes())
     });
-    // The commit block may be on its way; the next commit is behind it.
+    // The commit block may not be written yet; the next commit comes after it.
     fs::create_dir(mounted.path("another-name-of-its-own")).expect("space");
     wait_until("that is committed too", || {
         let image = fs::read(place.path("image")).expect("there");
@@ -235,7 +233,7 @@ fn a_commit_comes_by_itself() {
     again.unmount_clean(&place);
 }
 
-/// Projects of files, by the commands that know them.
+/// Project ids of files, by the commands chattr and lsattr.
 const PROJECTS: &str = r#"
 exec 2>&1
 mkdir project
@@ -260,7 +258,7 @@ const OF_PROJECTS: [&str; 8] = [
 ];
 
 #[test]
-fn projects_are_kept_to() {
+fn project_ids_are_kept_and_inherited() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -275,17 +273,17 @@ fn projects_are_kept_to() {
     let mounted = place.mount("");
     let mut command = tools::command("sh").expect("it exists");
     command.args(["-ec", PROJECTS]).current_dir(&mounted.point);
-    let told = tools::stdout_of(&mut command).expect("it runs");
+    let output = tools::stdout_of(&mut command).expect("it runs");
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!(lines, OF_PROJECTS);
     mounted.unmount_clean(&place);
 }
 
 #[test]
-fn programs_and_devices_are_what_the_mount_lets_them_be() {
+fn programs_and_devices_follow_the_mount_options() {
     require!(Need::Root, Need::Fuse, Need::Program("setpriv"));
     let place = empty("64M");
-    // The caller of the program is told whose it is.
+    // The program prints its effective user.
     let told = |mounted: &Mounted| {
         let mut command = tools::command("setpriv").expect("it exists");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -334,13 +332,13 @@ fn groups_come_from_the_directory_or_the_caller() {
     assert_eq!(groups, [0, 50, 50, 0, 0]);
 }
 
-/// When a file was read last, in seconds.
+/// The atime of a file in seconds.
 fn read_at(mounted: &Mounted, name: &str) -> i64 {
     fs::metadata(mounted.path(name)).expect("there").atime()
 }
 
 #[test]
-fn lazy_times_are_not_part_of_what_others_commit() {
+fn lazy_times_are_not_committed_with_other_changes() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     const OLD: i64 = 978_307_200;
     for (options, is_durable) in [("strictatime", true), ("strictatime,lazytime", false)] {
@@ -365,7 +363,7 @@ fn lazy_times_are_not_part_of_what_others_commit() {
         let expected = if is_durable { noted } else { OLD };
         assert_eq!(read_at(&again, "read"), expected, "{options}");
         again.unmount();
-        // Who says that one file shall be durable means its times as well.
+        // fsync of a file makes its times durable as well.
         let mounted = place.mount(options);
         fs::read(mounted.path("read")).expect("there");
         let noted = read_at(&mounted, "read");
@@ -377,14 +375,14 @@ fn lazy_times_are_not_part_of_what_others_commit() {
     }
 }
 
-/// What the image takes of the host, in bytes.
+/// Bytes of the host that the image takes.
 fn taken_bytes(place: &Place) -> u64 {
     let image = fs::metadata(place.path("image")).expect("there");
     image.blocks() * 512
 }
 
 #[test]
-fn free_space_goes_back_to_the_host() {
+fn freed_space_is_discarded() {
     const BYTES: u64 = 16 << 20;
     require!(
         Need::Root,
@@ -412,11 +410,12 @@ fn free_space_goes_back_to_the_host() {
             wait_until("it is given back", has_gone);
         } else {
             assert!(!has_gone(), "{options}");
-            // The kernel tells the server of the last close whenever it likes,
+            // The kernel sends the last close to the server asynchronously,
             // and the space of a removed file is free only after that.
             wait_until("it is given back by fstrim", || {
                 let mut trim = tools::command("fstrim").expect("it exists");
-                let told = tools::stdout_of(trim.arg("-v").arg(&mounted.point)).expect("it works");
+                let output =
+                    tools::stdout_of(trim.arg("-v").arg(&mounted.point)).expect("it works");
                 assert!(told.contains("bytes) trimmed"), "{told}");
                 has_gone()
             });
@@ -429,7 +428,7 @@ fn free_space_goes_back_to_the_host() {
 }
 
 #[test]
-fn what_is_damaged_has_the_consequence_that_is_asked_for() {
+fn a_damaged_image_has_the_effect_of_the_option_errors() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -471,7 +470,7 @@ fn what_is_damaged_has_the_consequence_that_is_asked_for() {
 }
 
 #[test]
-fn the_generation_of_an_inode_is_told() {
+fn the_generation_of_an_inode_is_shown() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -515,7 +514,7 @@ fn tunables_of_the_allocator_are_set() {
     require!(Need::Root, Need::Fuse);
     let place = empty("32M");
     let mounted = place.mount("mb_optimize_scan=0,mb_stream_req=48");
-    // It tells when it serves.
+    // The server prints when it is ready.
     assert!(mounted.path("lost+found").is_dir());
     let told = printed(&mut fourscore(&["tune", text(&mounted.point)]));
     let lines: Vec<&str> = told.lines().collect();
@@ -524,7 +523,7 @@ fn tunables_of_the_allocator_are_set() {
     mounted.unmount();
 }
 
-/// Takes all room but `left_bytes` of it.
+/// Fills the file system except for `left_bytes`.
 fn fill(mounted: &Mounted, left_bytes: u64) {
     let free = rustix::fs::statvfs(&mounted.point).expect("told");
     let take = free.f_bavail * free.f_frsize - left_bytes;
@@ -534,13 +533,13 @@ fn fill(mounted: &Mounted, left_bytes: u64) {
     ballast.sync_all().expect("durable");
 }
 
-fn is_no_room<T>(result: io::Result<T>) -> bool {
+fn is_no_space<T>(result: io::Result<T>) -> bool {
     let errno = Errno::NOSPC.raw_os_error();
     result.is_err_and(|why| why.raw_os_error() == Some(errno))
 }
 
 #[test]
-fn no_room_is_told_when_it_is_promised_to_be() {
+fn enospc_is_reported_as_documented() {
     const ROOM_BYTES: u64 = 1 << 20;
     require!(
         Need::Root,
@@ -557,15 +556,15 @@ fn no_room_is_told_when_it_is_promised_to_be() {
         let mut file = mounted.open("large");
         let written = file.write_all(&content);
         if options.is_empty() {
-            // The page cache has room.
+            // The page cache accepts the data.
             written.expect("the kernel keeps it");
-            assert!(is_no_room(file.sync_all()));
+            assert!(is_no_space(file.sync_all()));
         } else {
-            assert!(is_no_room(written), "{options}");
+            assert!(is_no_space(written), "{options}");
         }
         drop(file);
         fs::remove_file(mounted.path("large")).expect("removed");
-        // close(2) tells it as well; libraries do not say what that returns.
+        // close(2) reports it as well; libraries ignore its result.
         let closed = Command::new("sh")
             .args(["-c", "head -c 4194304 /dev/zero | dd of=closed bs=64K 2>&1"])
             .current_dir(&mounted.point)
@@ -573,7 +572,7 @@ fn no_room_is_told_when_it_is_promised_to_be() {
         let closed = String::from_utf8_lossy(&closed.expect("it runs").stdout).into_owned();
         assert!(closed.contains("No space left"), "{options}: {closed}");
         fs::remove_file(mounted.path("closed")).expect("removed");
-        // A hole that is mapped gets its blocks when it is written back.
+        // A hole in a mapped file gets its blocks at writeback.
         let mut mapped = tools::command("xfs_io").expect("it exists");
         mapped.args(["-f", "-c", "truncate 4m", "-c", "mmap -rw 0 4m"]);
         mapped.args(["-c", "mwrite 0 4m", "-c", "msync -s"]);
@@ -584,8 +583,8 @@ fn no_room_is_told_when_it_is_promised_to_be() {
             "{options}: {message}"
         );
         fs::remove_file(mounted.path("mapped")).expect("removed");
-        // There is room again when the server knows of the last close, which nobody waits for; and
-        // what was there is whole.
+        // There is space again when the server has got the last close, which is asynchronous; and the
+        // other files are intact.
         wait_until("there is room again", || {
             let written = fs::write(mounted.path("small"), &content[..100_000]);
             let small = File::open(mounted.path("small")).expect("there");
@@ -599,7 +598,7 @@ fn no_room_is_told_when_it_is_promised_to_be() {
 }
 
 #[test]
-fn what_is_too_large_is_told_as_that_there_is_no_room() {
+fn efbig_is_reported_by_the_same_calls_as_enospc() {
     const BEHIND_ALL: u64 = 1 << 50;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let is_too_large = |result: io::Result<()>| {
@@ -629,7 +628,7 @@ fn what_is_too_large_is_told_as_that_there_is_no_room() {
 }
 
 #[test]
-fn times_are_what_they_will_be_after_a_remount() {
+fn times_are_the_same_after_a_remount() {
     const FILES: u32 = 200;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     for bytes in ["128", "256"] {
@@ -639,7 +638,7 @@ fn times_are_what_they_will_be_after_a_remount() {
         printed(&mut fourscore(&line));
         let times = |mounted: &Mounted| {
             let of = |name: &str| {
-                let told = fs::metadata(mounted.path(name)).expect("there");
+                let found = fs::metadata(mounted.path(name)).expect("there");
                 let (mtime, atime) = (told.mtime_nsec(), told.atime_nsec());
                 [told.mtime(), mtime, told.atime(), atime, told.ctime_nsec()]
             };
@@ -647,7 +646,7 @@ fn times_are_what_they_will_be_after_a_remount() {
             files.chain([of("directory")]).collect::<Vec<_>>()
         };
         let mounted = place.mount("noatime");
-        // Some of them are written by the kernel when the clock has gone on.
+        // The kernel writes some of them after the clock has advanced.
         for number in 0..FILES {
             fs::write(mounted.path(&number.to_string()), "content").expect("space");
         }
@@ -675,7 +674,7 @@ fn fsync_of_the_root_commits_everything() {
     std::os::unix::fs::symlink("target", link).expect("space");
     let root = File::open(&mounted.point).expect("there");
     root.sync_all().expect("durable");
-    // What comes behind it is not promised.
+    // Changes after the fsync are not durable.
     fs::write(mounted.path("a/later"), "later").expect("space");
     mounted.signal(Signal::KILL);
     drop(root);

@@ -1,4 +1,4 @@
-//! A server that has locked itself up serves all the same, and a broken image breaks nothing else.
+//! The server in its sandbox, and corrupt images on a mount.
 
 mod common;
 mod mounted;
@@ -13,7 +13,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use mounted::{Mounted, empty, is_mounted, wait_until};
 
-/// What the kernel says of each thread of a process under `name`.
+/// The field `name` in the status of each thread of a process.
 fn of_threads(process: u32, name: &str) -> Vec<String> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let of_thread = |thread: &Path| {
@@ -27,11 +27,11 @@ fn of_threads(process: u32, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn all_threads_of_the_server_are_locked() {
+fn all_threads_of_the_server_are_in_the_sandbox() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let mounted = place.mount("");
-    // The first answer comes when it is locked.
+    // The first reply comes after the server has entered the sandbox.
     fs::write(mounted.path("file"), b"served").expect("space");
     let server = mounted.server.id();
     for (name, value) in [
@@ -68,7 +68,7 @@ fn all_threads_of_the_server_are_locked() {
     free.unmount();
 }
 
-/// Where debugfs says an inode lies in the image, in bytes.
+/// Offset of an inode in the image according to debugfs.
 fn place_of_inode(image: &str, path: &str) -> u64 {
     let request = format!("imap {path}");
     let arguments = ["-R".as_ref(), request.as_ref(), image.as_ref()];
@@ -82,7 +82,7 @@ fn place_of_inode(image: &str, path: &str) -> u64 {
 }
 
 #[test]
-fn what_is_broken_is_told_and_the_rest_is_served() {
+fn corruption_is_reported_and_the_rest_is_served() {
     const EUCLEAN: i32 = 117;
     require!(
         Need::Root,
@@ -131,7 +131,7 @@ fn what_is_broken_is_told_and_the_rest_is_served() {
         }
         mounted.unmount();
     }
-    // What cannot be mounted at all leaves nothing behind.
+    // An image that cannot be mounted leaves nothing behind.
     let file = OpenOptions::new().write(true).open(&image).expect("there");
     file.write_all_at(&[0; 4096], 0).expect("there");
     let point = place.text("mnt-image");
