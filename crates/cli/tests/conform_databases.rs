@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use fourscore_testkit::tools;
-use mounted::{Mounted, wait_until};
+use mounted::wait_until;
 use place::Place;
 use rustix::process::Signal;
 use workload::{FOR_ALL, Length, Workload, are_there, for_all, runs, succeeds};

@@ -12,7 +12,7 @@ use std::path::Path;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, empty};
+use mounted::empty;
 use place::Place;
 
 /// The result of each test, by its name.

@@ -21,7 +21,7 @@ use fourscore_sync::thread;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, as_a_user, empty, is_mounted, transport, umount, wait_until, with_image};
+use mounted::{as_a_user, empty, is_mounted, transport, umount, wait_until, with_image};
 use place::{Place, walk_of_host};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
