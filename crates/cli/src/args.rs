@@ -64,8 +64,8 @@ pub(crate) enum Verb {
     ///
     /// A directory gets owners (as root), modes, times in nanoseconds, hard links, symbolic links,
     /// devices, extended attributes, ACLs and holes. Nothing is written outside of it, even if the
-    /// image contains hostile names. The archive has the pax format; GNU tar restores all attributes
-    /// with `--xattrs --xattrs-include='*'`.
+    /// image contains hostile names. The archive has the pax format; GNU tar restores all
+    /// attributes with `--xattrs --xattrs-include='*'`.
     #[command(after_help = "Examples:\n  fourscore extract disk.img tree/\n  \
                             fourscore extract disk.img - | ssh host tar -xf - -C /srv")]
     Extract(Extract),
@@ -73,16 +73,16 @@ pub(crate) enum Verb {
     ///
     /// Fields: path type mode uid gid links size mtime rdev target xattrs. --full adds: inode,
     /// blocks of 512 bytes, atime, ctime, btime. --hash adds: SHA-256 of the data; for files over
-    /// 1 GiB, SHA-256 of the hashes of their chunks of 16 MiB, so that large holes are fast. A field
-    /// that does not apply is `-`; bytes that are not visible ASCII are `\ooo`.
+    /// 1 GiB, SHA-256 of the hashes of their chunks of 16 MiB, so that large holes are fast. A
+    /// field that does not apply is `-`; bytes that are not visible ASCII are `\ooo`.
     #[command(after_help = "Example:\n  diff <(fourscore walk --hash disk.img) \
                             <(fourscore walk --hash --host tree/)")]
     Walk(Walk),
     /// Makes an image from directories, archives, file systems and container images
     ///
     /// Owners, modes, times, hard links, devices, extended attributes, ACLs and holes are kept.
-    /// The same sources, options and SOURCE_DATE_EPOCH make an identical image; with --canonical the
-    /// same files do so from any kind of source.
+    /// The same sources, options and SOURCE_DATE_EPOCH make an identical image; with --canonical
+    /// the same files do so from any kind of source.
     #[command(after_help = "Examples:\n  fourscore build rootfs/ -o disk.ext4\n  \
                             zcat x.tgz | fourscore build - --size +20% -L data -o disk.ext4\n  \
                             fourscore build oci:image:latest overlay/ --owner 0:0 -o disk.ext4\n  \
@@ -117,11 +117,11 @@ pub(crate) enum Verb {
     Filefrag(OnePath),
     /// Shows the statistics of an image or of a mount
     ///
-    /// For an image: mb_groups and mb_structs_summary, as the kernel shows them in /proc/fs/ext4 and
-    /// in the same format, so that they can be compared line by line.
+    /// For an image: mb_groups and mb_structs_summary, as the kernel shows them in /proc/fs/ext4
+    /// and in the same format, so that they can be compared line by line.
     ///
-    /// For a mount point: the latencies of requests by operation, and the counters of the allocator,
-    /// the journal and the caches.
+    /// For a mount point: the latencies of requests by operation, and the counters of the
+    /// allocator, the journal and the caches.
     #[command(after_help = "Example:\n  fourscore stats disk.img mb_groups | \
                             diff - /proc/fs/ext4/loop0/mb_groups")]
     Stats(crate::stats::Stats),

@@ -1,8 +1,8 @@
 //! **Purpose.** `fourscore cat` and `fourscore readlink`: the data of files, and the target of a
 //! symbolic link.
 //!
-//! **Model.** If standard output is a regular file that is written at its end, holes are seeked over,
-//! so that a sparse file stays sparse. If it is a pipe, long runs are spliced.
+//! **Model.** If standard output is a regular file that is written at its end, holes are seeked
+//! over, so that a sparse file stays sparse. If it is a pipe, long runs are spliced.
 
 use std::os::unix::ffi::OsStrExt;
 

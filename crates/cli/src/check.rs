@@ -1,8 +1,8 @@
-//! **Purpose.** `fourscore check -n`: checks every invariant of a file system and prints one line, or
-//! one JSON object, for each violation.
+//! **Purpose.** `fourscore check -n`: checks every invariant of a file system and prints one line,
+//! or one JSON object, for each violation.
 //!
-//! **Model.** The exit status is that of e2fsck: 0 for a clean file system, 4 if errors were found, 8
-//! if the check could not run.
+//! **Model.** The exit status is that of e2fsck: 0 for a clean file system, 4 if errors were found,
+//! 8 if the check could not run.
 
 use clap::Args;
 use fourscore_block::{Access, DeviceOptions};

@@ -1,9 +1,9 @@
-//! **Purpose.** The data of a file of an image as runs with holes between them. A run has its offset
-//! on the device, so that it can be spliced from there.
+//! **Purpose.** The data of a file of an image as runs with holes between them. A run has its
+//! offset on the device, so that it can be spliced from there.
 //!
 //! **Model.** Unwritten extents are holes. Blocks past the file's size are left out. Inline data is
-//! one run without an offset on the device. A callback visits the runs, so memory does not grow with
-//! the number of extents.
+//! one run without an offset on the device. A callback visits the runs, so memory does not grow
+//! with the number of extents.
 
 use std::ops::ControlFlow;
 

@@ -1,10 +1,10 @@
 //! **Purpose.** `fourscore filefrag`: the extents of a file, in the format of `filefrag -v`.
 //!
 //! **Model.** An extent is *expected* at the physical block after the extent before it, with holes
-//! counted as if they took space. An extent at another block begins a new fragment, and the last line
-//! has the number of fragments. Inline data is shown in bytes, at the offset of the inode's `i_block`.
-//! A file without an extent tree gets two more facts: the number of groups, and the fewest fragments
-//! it could have if each filled its group.
+//! counted as if they took space. An extent at another block begins a new fragment, and the last
+//! line has the number of fragments. Inline data is shown in bytes, at the offset of the inode's
+//! `i_block`. A file without an extent tree gets two more facts: the number of groups, and the
+//! fewest fragments it could have if each filled its group.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;

@@ -1,8 +1,9 @@
-//! **Purpose.** `fourscore freefrag`: the fragmentation of the free space, in the format of e2freefrag.
+//! **Purpose.** `fourscore freefrag`: the fragmentation of the free space, in the format of
+//! e2freefrag.
 //!
-//! **Model.** The free runs of all groups are visited in order. A run at the end of a group and a run
-//! at the start of the next one are one extent. Extents are counted by the power of two of their
-//! length.
+//! **Model.** The free runs of all groups are visited in order. A run at the end of a group and a
+//! run at the start of the next one are one extent. Extents are counted by the power of two of
+//! their length.
 
 use std::fmt::Write as _;
 

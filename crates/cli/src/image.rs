@@ -16,8 +16,8 @@ use fourscore_sync::Arc;
 use crate::facts::{Facts, Kind, Time};
 use crate::failure::{Failure, Result};
 
-/// Cache of a command that reads a tree once: the metadata of some hundred thousand objects fits, so
-/// that nothing is evicted.
+/// Cache of a command that reads a tree once: the metadata of some hundred thousand objects fits,
+/// so that nothing is evicted.
 const CACHE_BYTES: usize = 512 << 20;
 
 /// An image file or block device, and the offset of the file system in it.
@@ -28,8 +28,8 @@ pub(crate) struct ImageSpec {
 }
 
 impl ImageSpec {
-    /// Splits at the last `@`. An existing file with an `@` in its name is accepted, unless the text
-    /// after the `@` is an offset.
+    /// Splits at the last `@`. An existing file with an `@` in its name is accepted, unless the
+    /// text after the `@` is an offset.
     pub(crate) fn parse(text: &OsStr) -> std::result::Result<Self, String> {
         let bytes = text.as_bytes();
         let whole = || Self {

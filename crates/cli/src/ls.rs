@@ -67,7 +67,8 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Lists one directory and returns the directories in it. The outer error is that of the output.
+    /// Lists one directory and returns the directories in it. The outer error is that of the
+    /// output.
     #[expect(
         clippy::type_complexity,
         reason = "two kinds of errors with different consequences"

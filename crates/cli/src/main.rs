@@ -1,5 +1,5 @@
-//! **Purpose.** The `fourscore` command. Its code is in the library of this crate, so that man pages
-//! and completions are generated from the same definition.
+//! **Purpose.** The `fourscore` command. Its code is in the library of this crate, so that man
+//! pages and completions are generated from the same definition.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-/// Converts the text of `mb_stats`, fourscore's or the kernel's, to an object with the same names. A
-/// line `name: value` is a member, and a line `name:` begins an object of the deeper lines below it.
+/// Converts the text of `mb_stats`, fourscore's or the kernel's, to an object with the same names.
+/// A line `name: value` is a member, and a line `name:` begins an object of the deeper lines below
+/// it.
 pub(crate) fn mb_stats_to_json(text: &str) -> Value {
     let mut whole = Map::new();
     let mut section: Option<(usize, String)> = None;

@@ -60,8 +60,8 @@ pub(crate) struct Mkfs {
     /// Writes with direct I/O
     #[arg(short = 'D')]
     direct: bool,
-    /// Fills the file system from a directory or a tar archive (plain, gzip or zstd; `-` is standard
-    /// input)
+    /// Fills the file system from a directory or a tar archive (plain, gzip or zstd; `-` is
+    /// standard input)
     #[arg(short = 'd', value_name = "SOURCE")]
     source: Option<OsString>,
     #[command(flatten)]
@@ -323,8 +323,8 @@ fn fill(
     };
     let mut tree = intake.tree(&bar)?;
     if Path::new(source).is_dir() {
-        // As in mke2fs, the root has the attributes of the source. Owner, mode and times are those of
-        // a new file system, since the source is any directory.
+        // As in mke2fs, the root has the attributes of the source. Owner, mode and times are those
+        // of a new file system, since the source is any directory.
         let now = || SystemTime::now().duration_since(UNIX_EPOCH);
         let made = format.time_seconds.or_else(|| Some(now().ok()?.as_secs()));
         format.time_seconds = made;
@@ -350,8 +350,8 @@ fn fill(
     }
 }
 
-/// The upper limit of all times, if `SOURCE_DATE_EPOCH` is set. `E2FSPROGS_FAKE_TIME` sets the clock
-/// only.
+/// The upper limit of all times, if `SOURCE_DATE_EPOCH` is set. `E2FSPROGS_FAKE_TIME` sets the
+/// clock only.
 pub(crate) fn source_date_epoch(format: &Options) -> Option<u64> {
     let has_epoch = std::env::var_os("SOURCE_DATE_EPOCH").is_some();
     format.time_seconds.filter(|_| has_epoch)

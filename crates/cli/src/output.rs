@@ -1,5 +1,5 @@
-//! **Purpose.** Standard output through one large buffer. A pipe is enlarged and takes spliced pages
-//! without a copy; a regular file keeps holes.
+//! **Purpose.** Standard output through one large buffer. A pipe is enlarged and takes spliced
+//! pages without a copy; a regular file keeps holes.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};

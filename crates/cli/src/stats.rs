@@ -1,10 +1,10 @@
-//! **Purpose.** `fourscore stats`: `mb_groups` and `mb_structs_summary` as `/proc/fs/ext4` would show
-//! them for a file system that has just been mounted and whose groups have all been loaded.
+//! **Purpose.** `fourscore stats`: `mb_groups` and `mb_structs_summary` as `/proc/fs/ext4` would
+//! show them for a file system that has just been mounted and whose groups have all been loaded.
 //!
 //! **Model.** The bitmaps are read one group after another. A buddy is made of each, and only its
-//! figures are kept, so an image of any size takes little memory. As in ext4, the order sets are used
-//! from 16 groups on and stay empty below that. Blocks larger than 4 KiB have orders above 2^13,
-//! which are printed after those in the heading.
+//! figures are kept, so an image of any size takes little memory. As in ext4, the order sets are
+//! used from 16 groups on and stay empty below that. Blocks larger than 4 KiB have orders above
+//! 2^13, which are printed after those in the heading.
 
 use clap::{Args, ValueEnum};
 use fourscore::Error;

@@ -1,5 +1,5 @@
-//! **Purpose.** Appends numbers and names to a byte buffer without `fmt`, which would take half of the
-//! time of a walk: it prints millions of them.
+//! **Purpose.** Appends numbers and names to a byte buffer without `fmt`, which would take half of
+//! the time of a walk: it prints millions of them.
 
 /// Appends `value` in decimal.
 pub(crate) fn push_u64(out: &mut Vec<u8>, mut value: u64) {

@@ -1,4 +1,5 @@
-//! `fourscore bench`: the workloads run and report, and errors of unknown names list the known ones.
+//! `fourscore bench`: the workloads run and report, and errors of unknown names list the known
+//! ones.
 
 mod common;
 

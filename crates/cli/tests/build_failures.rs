@@ -1,5 +1,5 @@
-//! Builds that fail or are interrupted: the message names the entry at fault, the exit status is 1, and
-//! neither an image nor a temporary file is left.
+//! Builds that fail or are interrupted: the message names the entry at fault, the exit status is 1,
+//! and neither an image nor a temporary file is left.
 
 mod common;
 mod place;
@@ -61,8 +61,8 @@ fn archive(name: &str, len: usize) -> Vec<u8> {
     builder.into_inner().expect("memory")
 }
 
-/// The command with the default action of SIGINT, as a shell runs it in the foreground. Tests in the
-/// background may ignore SIGINT, and their children inherit that.
+/// The command with the default action of SIGINT, as a shell runs it in the foreground. Tests in
+/// the background may ignore SIGINT, and their children inherit that.
 fn stoppable(arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_fourscore")]);
@@ -70,8 +70,8 @@ fn stoppable(arguments: &[&str]) -> Command {
     command
 }
 
-/// A build of a source and an archive from a pipe. It has read the source and waits for the end of the
-/// archive.
+/// A build of a source and an archive from a pipe. It has read the source and waits for the end of
+/// the archive.
 fn build_that_waits(place: &Place, source: &str) -> (Child, Vec<u8>) {
     let arguments = [
         "build",
@@ -289,8 +289,8 @@ fn a_signal_leaves_nothing_behind() {
     }
 }
 
-/// The output on a terminal of a build of the tree and an archive of one file of this length, which is
-/// written after bars have begun to show.
+/// The output on a terminal of a build of the tree and an archive of one file of this length, which
+/// is written after bars have begun to show.
 fn shown_on_a_terminal(place: &Place, more: &str, len: usize) -> String {
     run("mkfifo", &["output"], place.0.path()).expect("space");
     let line = format!(
@@ -451,7 +451,7 @@ fn an_incomplete_partition_is_reported_and_the_rest_of_the_disk_is_kept() {
     refused(&[&tree, "-F", "--size", "1M", "-o", &part], "is too small");
     refused(
         &[&tree, "--size", "20M", "-o", &part],
-        "holds data of an unknown kind",
+        "contains data of an unknown kind",
     );
     assert!(
         fs::read(&disk)

@@ -1,5 +1,5 @@
-//! `fourscore extract` is the inverse of `fourscore build`, for a tree and for an archive; and an image
-//! of an OCI layout has the files of its layers.
+//! `fourscore extract` is the inverse of `fourscore build`, for a tree and for an archive; and an
+//! image of an OCI layout has the files of its layers.
 
 mod common;
 mod place;
@@ -395,8 +395,8 @@ fn sources_of_all_kinds_merge_in_any_order() {
     }
 }
 
-/// Extremes: a path that is too long for one system call, more hard links than a byte can count, a file
-/// of 100 GiB.
+/// Extremes: a path that is too long for one system call, more hard links than a byte can count, a
+/// file of 100 GiB.
 #[test]
 fn extremes_are_built_and_extracted() {
     require!(Need::Program("e2fsck"));

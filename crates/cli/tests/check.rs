@@ -287,8 +287,8 @@ fn check_within(mib: u32, image: &Path) -> Run {
     }
 }
 
-/// 900 GiB in one file: 236 million blocks in use take 28 MiB of bits. A second inode with the same map
-/// shares all of them, which takes as many bits again, and a bounded list of shared blocks.
+/// 900 GiB in one file: 236 million blocks in use take 28 MiB of bits. A second inode with the same
+/// map shares all of them, which takes as many bits again, and a bounded list of shared blocks.
 #[test]
 fn memory_is_bounded_by_bits_of_blocks() {
     require!(

@@ -1,5 +1,5 @@
-//! Programs that verify their own data, on a mount. Each runs to its end and finds all its data, and
-//! finds it again after the server was killed at some moment of its next run.
+//! Programs that verify their own data, on a mount. Each runs to its end and finds all its data,
+//! and finds it again after the server was killed at some moment of its next run.
 //!
 //! `FOURSCORE_KILLS=20` sets the number of kills. The ignored tests take as long as a record.
 
@@ -108,7 +108,8 @@ sha256sum $ways > sums
 "#,
     verify: r#"cd "$DIR" && sha256sum --check --quiet sums"#,
 };
-/// The operations and their weights. Linux refuses to preallocate 0 bytes, which `fsx` does not expect.
+/// The operations and their weights. Linux refuses to preallocate 0 bytes, which `fsx` does not
+/// expect.
 const WAYS: [(&str, &str); 3] = [
     (
         "plain",

@@ -1,4 +1,5 @@
-//! The rules of POSIX for system calls, as pjdfstest checks them: on a mount and on the kernel's ext4.
+//! The rules of POSIX for system calls, as pjdfstest checks them: on a mount and on the kernel's
+//! ext4.
 
 mod common;
 mod mounted;
@@ -37,8 +38,8 @@ fn configuration(remounts: bool) -> String {
     )
 }
 
-/// Runs every test in `folder`. Tests that remount it read-only run in a separate process, since others
-/// leave files open for writing.
+/// Runs every test in `folder`. Tests that remount it read-only run in a separate process, since
+/// others leave files open for writing.
 fn verdicts(place: &Place, folder: &Path) -> Verdicts {
     let mut verdicts = verdicts_of(place, folder, (false, None));
     let of_remounts = verdicts_of(place, folder, (true, Some("::erofs_")));

@@ -1,4 +1,5 @@
-//! An external journal: `check -j`, `mount -o journal_path=`, and the messages if the device is missing.
+//! An external journal: `check -j`, `mount -o journal_path=`, and the messages if the device is
+//! missing.
 
 mod common;
 mod mounted;

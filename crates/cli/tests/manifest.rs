@@ -1,5 +1,5 @@
-//! `fourscore build --manifest` and `--write-manifest`: attributes that a user without root cannot set
-//! in a tree, and a list of the objects of an image.
+//! `fourscore build --manifest` and `--write-manifest`: attributes that a user without root cannot
+//! set in a tree, and a list of the objects of an image.
 
 mod common;
 mod place;

@@ -1,5 +1,6 @@
-//! Every configuration reads like the kernel's mount of the image: each object, each attribute, each
-//! byte. If this kernel cannot mount an image, debugfs is the oracle, and e2fsck has found it clean.
+//! Every configuration reads like the kernel's mount of the image: each object, each attribute,
+//! each byte. If this kernel cannot mount an image, debugfs is the oracle, and e2fsck has found it
+//! clean.
 
 mod oracle;
 
@@ -71,8 +72,8 @@ fn check(config: &Config, populated: &Populated) -> Result<()> {
     }
 }
 
-/// A portable walk without the attributes that `mke2fs -d` does not keep (fractions of seconds, hard
-/// links to symbolic links) and without the objects that it creates itself.
+/// A portable walk without the attributes that `mke2fs -d` does not keep (fractions of seconds,
+/// hard links to symbolic links) and without the objects that it creates itself.
 fn kept_by_mke2fs(walk: &str) -> String {
     let line = |line: &str| {
         let mut fields: Vec<&str> = line.split(' ').collect();

@@ -1,5 +1,5 @@
-//! `fourscore mkfs`: the image equals that of mke2fs with the same command line, a refused device is
-//! not changed, and errors name the option.
+//! `fourscore mkfs`: the image equals that of mke2fs with the same command line, a refused device
+//! is not changed, and errors name the option.
 //!
 //! The image may differ from that of mke2fs in the superblock's count of written bytes and in its
 //! checksum.

@@ -402,8 +402,8 @@ fn inode_numbers_are_stable_and_direct_reads_agree() {
     mounted.unmount();
 }
 
-/// Some threads write a file with asynchronous direct I/O while others read it through the page cache.
-/// Every read after the completion of a write returns its data, also after a new open.
+/// Some threads write a file with asynchronous direct I/O while others read it through the page
+/// cache. Every read after the completion of a write returns its data, also after a new open.
 #[test]
 fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     const PAGE: usize = 4096;
@@ -455,8 +455,9 @@ fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     mounted.unmount_clean(&place);
 }
 
-/// Opens a file by its handle, which stays valid after a remount, and prints its content. There are no
-/// commands for these system calls; their numbers are those of x86-64 and of other architectures.
+/// Opens a file by its handle, which stays valid after a remount, and prints its content. There are
+/// no commands for these system calls; their numbers are those of x86-64 and of other
+/// architectures.
 const BY_HANDLE: &str = r#"
 use strict;
 use POSIX ();

@@ -1,10 +1,10 @@
-//! Damaged images on a mount: the server neither dies nor hangs nor violates its sandbox, and files that
-//! the damage cannot affect are served correctly.
+//! Damaged images on a mount: the server neither dies nor hangs nor violates its sandbox, and files
+//! that the damage cannot affect are served correctly.
 //!
-//! A round damages a copy of an image at one to three positions and mounts it. It compares the files
-//! that the damage cannot affect with those that the kernel showed on the undamaged image. Then two
-//! threads walk the mount and change it at random. The mount is unmounted, or the server is killed and
-//! the image is mounted and walked again.
+//! A round damages a copy of an image at one to three positions and mounts it. It compares the
+//! files that the damage cannot affect with those that the kernel showed on the undamaged image.
+//! Then two threads walk the mount and change it at random. The mount is unmounted, or the server
+//! is killed and the image is mounted and walked again.
 //!
 //! The mount options always have a policy for errors, since the superblock may request a panic.
 //!

@@ -74,8 +74,8 @@ fn the_command_lines_of_fuse2fs_work() {
     assert!(!is_mounted(&point));
 }
 
-/// mount(8) searches helpers in the folders of the system only, so the command is copied there, in a
-/// separate mount namespace.
+/// mount(8) searches helpers in the folders of the system only, so the command is copied there, in
+/// a separate mount namespace.
 const BY_MOUNT: &str = r#"
 set -e
 mount --bind "$FOLDER" /usr/local/bin

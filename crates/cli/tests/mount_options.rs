@@ -63,9 +63,9 @@ fn every_option_is_accepted() {
     }
 }
 
-/// Reads files and directories whose atime is older or newer than their mtime, and prints which atimes
-/// change. The page cache is emptied first, since a FUSE server does not see reads from it. Each time
-/// is a tick of the kernel's clock after the last one.
+/// Reads files and directories whose atime is older or newer than their mtime, and prints which
+/// atimes change. The page cache is emptied first, since a FUSE server does not see reads from it.
+/// Each time is a tick of the kernel's clock after the last one.
 const ACCESSES: &str = r#"
 old='2001-01-01 UTC'
 for path in file directory; do
@@ -152,7 +152,8 @@ fn atime_is_updated_like_in_the_kernel() {
 #[test]
 fn chattr_changes_the_ctime() {
     require!(Need::Root, Need::Fuse, Need::Program("chattr"));
-    // With the writeback cache the kernel uses its own ctime of a file, which an ioctl does not change.
+    // With the writeback cache the kernel uses its own ctime of a file, which an ioctl does not
+    // change.
     for (options, sees_files) in [("nowriteback", true), ("", false)] {
         let place = empty("32M");
         let changed = |mounted: &Mounted| {
@@ -274,7 +275,7 @@ fn project_ids_are_kept_and_inherited() {
     let mut command = tools::command("sh").expect("it exists");
     command.args(["-ec", PROJECTS]).current_dir(&mounted.point);
     let output = tools::stdout_of(&mut command).expect("it runs");
-    let lines: Vec<&str> = told.lines().collect();
+    let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines, OF_PROJECTS);
     mounted.unmount_clean(&place);
 }
@@ -284,7 +285,7 @@ fn programs_and_devices_follow_the_mount_options() {
     require!(Need::Root, Need::Fuse, Need::Program("setpriv"));
     let place = empty("64M");
     // The program prints its effective user.
-    let told = |mounted: &Mounted| {
+    let user_of = |mounted: &Mounted| {
         let mut command = tools::command("setpriv").expect("it exists");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
         let output = command.arg(mounted.path("id")).arg("-u").output();
@@ -304,7 +305,7 @@ fn programs_and_devices_follow_the_mount_options() {
         ("dev", "", true),
     ] {
         let mounted = place.mount(options);
-        assert_eq!(told(&mounted).expect("it exists"), user, "{options}");
+        assert_eq!(user_of(&mounted).expect("it exists"), user, "{options}");
         let opened = File::options().write(true).open(mounted.path("null"));
         assert_eq!(opened.is_ok(), device, "{options}");
         drop(opened);
@@ -416,7 +417,7 @@ fn freed_space_is_discarded() {
                 let mut trim = tools::command("fstrim").expect("it exists");
                 let output =
                     tools::stdout_of(trim.arg("-v").arg(&mounted.point)).expect("it works");
-                assert!(told.contains("bytes) trimmed"), "{told}");
+                assert!(output.contains("bytes) trimmed"), "{output}");
                 has_gone()
             });
         }
@@ -453,7 +454,7 @@ fn a_damaged_image_has_the_effect_of_the_option_errors() {
         mounted.unmount();
         let image = place.path("image");
         let stat = debugfs(&image, &["stat /damaged"]).expect("it exists");
-        let block = stat.split("File ACL: ").nth(1).expect("it is told");
+        let block = stat.split("File ACL: ").nth(1).expect("the field");
         let block = block.split_whitespace().next().expect("a block");
         debugfs_write(&image, &[format!("zap_block {block}")]).expect("it exists");
         let mut mounted = place.mount(options);
@@ -479,7 +480,7 @@ fn the_generation_of_an_inode_is_shown() {
     );
     let place = empty("32M");
     let mounted = place.mount("");
-    let told = |name: &str| {
+    let generation = |name: &str| {
         fs::write(mounted.path(name), "").expect("space");
         let mut command = tools::command("lsattr").expect("it exists");
         let line = tools::stdout_of(command.arg("-v").arg(mounted.path(name)));
@@ -488,9 +489,9 @@ fn the_generation_of_an_inode_is_shown() {
         let inode = fs::metadata(mounted.path(name)).expect("there").ino();
         (inode, generation.to_owned())
     };
-    let gone = told("gone");
+    let gone = generation("gone");
     fs::remove_file(mounted.path("gone")).expect("removed");
-    let (kept, other) = (told("kept"), told("other"));
+    let (kept, other) = (generation("kept"), generation("other"));
     assert!(
         gone != kept && gone != other,
         "{gone:?}, {kept:?}, {other:?}"
@@ -500,7 +501,7 @@ fn the_generation_of_an_inode_is_shown() {
         let stat = debugfs(&place.path("image"), &[format!("stat /{name}")]);
         let stat = stat.expect("it exists");
         assert!(stat.contains(&format!("Inode: {inode} ")), "{stat}");
-        let shown = stat.split("Generation: ").nth(1).expect("it is told");
+        let shown = stat.split("Generation: ").nth(1).expect("the field");
         assert_eq!(
             shown.split_whitespace().next(),
             Some(&generation[..]),
@@ -516,16 +517,16 @@ fn tunables_of_the_allocator_are_set() {
     let mounted = place.mount("mb_optimize_scan=0,mb_stream_req=48");
     // The server prints when it is ready.
     assert!(mounted.path("lost+found").is_dir());
-    let told = printed(&mut fourscore(&["tune", text(&mounted.point)]));
-    let lines: Vec<&str> = told.lines().collect();
-    assert!(lines.contains(&"mb_optimize_scan=0"), "{told}");
-    assert!(lines.contains(&"mb_stream_req=48"), "{told}");
+    let tunables = printed(&mut fourscore(&["tune", text(&mounted.point)]));
+    let lines: Vec<&str> = tunables.lines().collect();
+    assert!(lines.contains(&"mb_optimize_scan=0"), "{tunables}");
+    assert!(lines.contains(&"mb_stream_req=48"), "{tunables}");
     mounted.unmount();
 }
 
 /// Fills the file system except for `left_bytes`.
 fn fill(mounted: &Mounted, left_bytes: u64) {
-    let free = rustix::fs::statvfs(&mounted.point).expect("told");
+    let free = rustix::fs::statvfs(&mounted.point).expect("statvfs");
     let take = free.f_bavail * free.f_frsize - left_bytes;
     let ballast = mounted.open("ballast");
     let flags = rustix::fs::FallocateFlags::empty();
@@ -583,8 +584,8 @@ fn enospc_is_reported_as_documented() {
             "{options}: {message}"
         );
         fs::remove_file(mounted.path("mapped")).expect("removed");
-        // There is space again when the server has got the last close, which is asynchronous; and the
-        // other files are intact.
+        // There is space again when the server has got the last close, which is asynchronous; and
+        // the other files are intact.
         wait_until("there is room again", || {
             let written = fs::write(mounted.path("small"), &content[..100_000]);
             let small = File::open(mounted.path("small")).expect("there");
@@ -639,8 +640,14 @@ fn times_are_the_same_after_a_remount() {
         let times = |mounted: &Mounted| {
             let of = |name: &str| {
                 let found = fs::metadata(mounted.path(name)).expect("there");
-                let (mtime, atime) = (told.mtime_nsec(), told.atime_nsec());
-                [told.mtime(), mtime, told.atime(), atime, told.ctime_nsec()]
+                let (mtime, atime) = (found.mtime_nsec(), found.atime_nsec());
+                [
+                    found.mtime(),
+                    mtime,
+                    found.atime(),
+                    atime,
+                    found.ctime_nsec(),
+                ]
             };
             let files = (0..FILES).map(|number| of(&number.to_string()));
             files.chain([of("directory")]).collect::<Vec<_>>()

@@ -13,7 +13,6 @@ use common::{fourscore, printed, text};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::Mounted;
 use place::Place;
 
 /// The beginning of each script. Error messages are compared as well.
@@ -142,7 +141,8 @@ $user setfacl -m u:1000:rwx file
 getfattr -h -m - -d file
 "#;
 
-/// The flags of renameat2(2), for which there is no command: 1 is NOREPLACE, 2 EXCHANGE, 4 WHITEOUT.
+/// The flags of renameat2(2), for which there is no command: 1 is NOREPLACE, 2 EXCHANGE, 4
+/// WHITEOUT.
 const RENAMED: &str = r#"
 rename2() {
     perl -e '
@@ -395,8 +395,8 @@ perl -e '
 ls many | wc -l
 "#;
 
-/// The numbers of statfs(2). The space for users without root is not compared: Linux reserves two of a
-/// hundred blocks for growing extent trees, which fourscore does not.
+/// The numbers of statfs(2). The space for users without root is not compared: Linux reserves two
+/// of a hundred blocks for growing extent trees, which fourscore does not.
 const COUNTED: &str = r#"
 stat -f -c '%b %f %c %d %s %S %l' .
 # How its map is kept is no matter of what is counted.
@@ -482,8 +482,8 @@ fn commands_behave_like_on_the_kernels_ext4() {
         let scripts = SCRIPTS.into_iter();
         scripts.filter(|(name, _)| *name != left_out).collect()
     };
-    // The exceptions for holes with the writeback cache, and for changes of the owner to nobody without
-    // it, are in docs/COMPAT.md.
+    // The exceptions for holes with the writeback cache, and for changes of the owner to nobody
+    // without it, are in docs/COMPAT.md.
     twins("allow_other,suid,dev", &without("ranges"));
     twins("allow_other,suid,dev,nowriteback", &without("owned"));
 }

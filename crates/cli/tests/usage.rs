@@ -86,8 +86,8 @@ fn a_closed_pipe_is_no_error() {
 fn long_work_shows_a_bar_on_a_terminal() {
     require!(Need::Program("mke2fs"), Need::Program("script"));
     let source = scratch::folder().expect("a folder");
-    // More output than the pipe and the command's buffer hold. The directories are small, since mke2fs
-    // searches each from the start for every name.
+    // More output than the pipe and the command's buffer hold. The directories are small, since
+    // mke2fs searches each from the start for every name.
     for folder in 0..60 {
         let folder = source.path().join(format!("folder-{folder}"));
         std::fs::create_dir(&folder).expect("space");

@@ -1,6 +1,6 @@
 //! Builds an image of a directory with the crate mkext4, for the comparison in
-//! `cargo xtask bench build`: names in sorted order, with attributes and hard links, without extended
-//! attributes.
+//! `cargo xtask bench build`: names in sorted order, with attributes and hard links, without
+//! extended attributes.
 //!
 //! ```text
 //! mkext4_tree DIRECTORY IMAGE BYTES INODES

@@ -20,10 +20,10 @@
 //! | `again` | a lookup of a name that is in the name cache |
 //! | `write`, `read` | writing or reading the one block of a file of the thread |
 //!
-//! Each of THREADS threads runs it COUNT times, in the DIRECTORIES directories in turn. With as many
-//! directories as threads each thread has its own. A directory has FIRST names before: 5000 make an
-//! index with many leaves, 0 an unindexed directory. One thread does the preparation. Prints
-//! nanoseconds per operation and thread.
+//! Each of THREADS threads runs it COUNT times, in the DIRECTORIES directories in turn. With as
+//! many directories as threads each thread has its own. A directory has FIRST names before: 5000
+//! make an index with many leaves, 0 an unindexed directory. One thread does the preparation.
+//! Prints nanoseconds per operation and thread.
 #![forbid(unsafe_code)]
 
 use std::env;

@@ -1,5 +1,5 @@
-//! Measures reads of a file while another thread changes the same file, and while it changes another
-//! file. Both run in memory, in turns.
+//! Measures reads of a file while another thread changes the same file, and while it changes
+//! another file. Both run in memory, in turns.
 //!
 //! ```console
 //! $ fourscore mkfs disk.ext4 512M
@@ -8,9 +8,9 @@
 //!
 //! The image is not changed. One thread reads blocks of 4 KiB at random offsets of a file of 16 MiB
 //! for half a second. Meanwhile another thread overwrites blocks, appends and truncates, or punches
-//! holes and fills them: in that file on one side, in another file on the other side. So what the two
-//! cores have to share in any case affects both sides. Prints reads per second as the median of the
-//! rounds (here 5), and the ratio of the two sides.
+//! holes and fills them: in that file on one side, in another file on the other side. So what the
+//! two cores have to share in any case affects both sides. Prints reads per second as the median of
+//! the rounds (here 5), and the ratio of the two sides.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -21,8 +21,8 @@ use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 
-/// The allocator of the `fourscore` command: that of the C library serialises threads that free each
-/// other's memory.
+/// The allocator of the `fourscore` command: that of the C library serialises threads that free
+/// each other's memory.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,5 +1,5 @@
-//! **Purpose.** The source of times. Everything that measures takes a [`Clock`], so that tests of the
-//! statistics can advance a clock of their own and compare exact figures.
+//! **Purpose.** The source of times. Everything that measures takes a [`Clock`], so that tests of
+//! the statistics can advance a clock of their own and compare exact figures.
 
 use std::time::{Duration, Instant};
 

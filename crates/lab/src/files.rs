@@ -1,10 +1,10 @@
 //! **Purpose.** The everyday work of a file system as workloads: creating, looking up, listing,
 //! writing, preallocating and removing files, each worker in its own directory.
 //!
-//! **Model.** A run has a number of steps and not a time, since making its changes durable is part of
-//! it. The measured time begins at the common start, when everything prepared is durable, and ends
-//! with a sync of the whole target. The files are removed after that, so that runs can follow each
-//! other.
+//! **Model.** A run has a number of steps and not a time, since making its changes durable is part
+//! of it. The measured time begins at the common start, when everything prepared is durable, and
+//! ends with a sync of the whole target. The files are removed after that, so that runs can follow
+//! each other.
 
 use std::io;
 
@@ -81,8 +81,8 @@ impl FileWorkload {
         Self::ALL.iter().copied().find(|named| named.name == name)
     }
 
-    /// Runs it in `threads` workers, `steps` steps each, and makes all changes durable. The files are
-    /// removed in the end.
+    /// Runs it in `threads` workers, `steps` steps each, and makes all changes durable. The files
+    /// are removed in the end.
     ///
     /// # Errors
     /// The first failure of the target.

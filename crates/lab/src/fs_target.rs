@@ -1,5 +1,5 @@
-//! **Purpose.** A file system that is mounted for writing in this process, as a target. It calls the
-//! library where [`DirectoryTarget`](crate::target::DirectoryTarget) uses system calls.
+//! **Purpose.** A file system that is mounted for writing in this process, as a target. It calls
+//! the library where [`DirectoryTarget`](crate::target::DirectoryTarget) uses system calls.
 
 use std::io;
 use std::ops::ControlFlow;

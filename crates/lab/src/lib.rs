@@ -3,8 +3,8 @@
 //! needed to judge and repeat the figures.
 //!
 //! The library is what `fourscore bench` and `cargo xtask bench` use. `examples/` holds the
-//! measuring programs, which need other crates of the workspace: `cargo xtask bench` builds and runs
-//! some of them, the others are for `perf` and callgrind.
+//! measuring programs, which need other crates of the workspace: `cargo xtask bench` builds and
+//! runs some of them, the others are for `perf` and callgrind.
 //!
 //! | program | measures |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! **Purpose.** The machine and the code that figures were measured on. Without these facts a figure
-//! can neither be judged nor repeated.
+//! **Purpose.** The machine and the code that figures were measured on. Without these facts a
+//! figure can neither be judged nor repeated.
 
 use std::collections::BTreeMap;
 use std::fs;

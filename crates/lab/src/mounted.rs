@@ -1,9 +1,9 @@
 //! **Purpose.** Loads on a mounted file system: creating and removing names, buffered and direct
 //! reads and writes, and fsync.
 //!
-//! **Model.** A [`Load`] runs in a directory that is empty or holds what earlier loads have left, and
-//! returns its operations per second. The time of a write load includes an fsync of the dirty pages
-//! at its end.
+//! **Model.** A [`Load`] runs in a directory that is empty or holds what earlier loads have left,
+//! and returns its operations per second. The time of a write load includes an fsync of the dirty
+//! pages at its end.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

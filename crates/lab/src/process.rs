@@ -1,5 +1,5 @@
-//! **Purpose.** A command line as a side of a comparison: starts the process, waits for its end, and
-//! takes its CPU time and peak memory from the kernel.
+//! **Purpose.** A command line as a side of a comparison: starts the process, waits for its end,
+//! and takes its CPU time and peak memory from the kernel.
 //!
 //! **Model.** `wait4` accounts for the child and every descendant that the child has waited for. A
 //! pipeline in a shell is therefore counted completely, and its peak memory is that of its largest

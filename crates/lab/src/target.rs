@@ -1,10 +1,10 @@
-//! **Purpose.** The interface between workloads and what they measure: a directory of a mounted file
-//! system, a file system in this process, or the block allocator alone.
+//! **Purpose.** The interface between workloads and what they measure: a directory of a mounted
+//! file system, a file system in this process, or the block allocator alone.
 //!
 //! **Model.** A target gives each thread a [`Worker`]. A worker owns files, numbered from 0, that
 //! no other worker touches, as in the will-it-scale and fs_mark workloads. A target decides what a
-//! file is: a path, an inode, a list of extents. An operation that has no meaning for a target fails
-//! with `Unsupported`.
+//! file is: a path, an inode, a list of extents. An operation that has no meaning for a target
+//! fails with `Unsupported`.
 //!
 //! **Locking.** Workers share nothing but the target, so a workload measures the contention in the
 //! target and none of the lab's own.

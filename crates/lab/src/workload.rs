@@ -1,9 +1,9 @@
 //! **Purpose.** Workloads, and the threads that drive them against a target.
 //!
 //! **Model.** A workload defines what a worker does before the measured time
-//! ([`Workload::prepare`]), in each step, and after it. [`drive`] starts one thread per worker, waits
-//! until all have prepared, opens a gate, and measures the time from the gate to the end of the last
-//! worker.
+//! ([`Workload::prepare`]), in each step, and after it. [`drive`] starts one thread per worker,
+//! waits until all have prepared, opens a gate, and measures the time from the gate to the end of
+//! the last worker.
 
 use std::io;
 use std::time::Duration;
@@ -175,8 +175,8 @@ fn run_steps(
     }
 }
 
-/// Makes the workers wait until all of them are ready. They wait by yielding: if a lock woke them one
-/// by one, the last of many would start long after the first.
+/// Makes the workers wait until all of them are ready. They wait by yielding: if a lock woke them
+/// one by one, the last of many would start long after the first.
 #[derive(Default)]
 struct Gate {
     arrived: AtomicUsize,

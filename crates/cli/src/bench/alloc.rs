@@ -1,8 +1,8 @@
-//! **Purpose.** `fourscore bench alloc`: runs workloads on the block allocator without the rest of the
-//! file system.
+//! **Purpose.** `fourscore bench alloc`: runs workloads on the block allocator without the rest of
+//! the file system.
 //!
-//! **Model.** Every name is checked before anything runs, and the error of an unknown name lists the
-//! known ones.
+//! **Model.** Every name is checked before anything runs, and the error of an unknown name lists
+//! the known ones.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,8 @@ pub(super) struct Options {
     /// Directory of this host, on any file system, instead of the allocator alone
     #[arg(long, conflicts_with_all = ["scenario", "set", "switch", "commit_every"])]
     dir: Option<PathBuf>,
-    /// Counts transfers between this number of virtual cores, in --steps rounds, instead of the time
+    /// Counts transfers between this number of virtual cores, in --steps rounds, instead of the
+    /// time
     #[cfg(feature = "count")]
     #[arg(
         long,

@@ -1,5 +1,6 @@
-//! **Purpose.** `fourscore bench files`: creating, looking up, writing and removing files, in an image
-//! in this process or in a directory of the host. The measured time includes a sync at the end.
+//! **Purpose.** `fourscore bench files`: creating, looking up, writing and removing files, in an
+//! image in this process or in a directory of the host. The measured time includes a sync at the
+//! end.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,7 @@
 //! **Purpose.** `fourscore bench`: runs workloads of the crate `lab` and prints their results.
 //!
-//! **Not here.** The workloads and the targets. No other module of the command uses the crate `lab`.
+//! **Not here.** The workloads and the targets. No other module of the command uses the crate
+//! `lab`.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -41,8 +42,8 @@ enum What {
     Alloc(alloc::Options),
     /// Creates, looks up, lists, writes, preallocates or removes files, and syncs the file system
     ///
-    /// The measured time includes the sync. Each thread has its own directory, and removes its files
-    /// at the end. IMAGE is changed.
+    /// The measured time includes the sync. Each thread has its own directory, and removes its
+    /// files at the end. IMAGE is changed.
     #[command(after_help = files::help())]
     Files(files::Options),
     /// Looks up every object of a tree, reads its attributes and its first 4 KiB

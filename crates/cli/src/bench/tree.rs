@@ -1,5 +1,5 @@
-//! **Purpose.** `fourscore bench read-tree`: looking up every object of a tree, reading its attributes
-//! and its data, in an image in this process or in a directory of the host.
+//! **Purpose.** `fourscore bench read-tree`: looking up every object of a tree, reading its
+//! attributes and its data, in an image in this process or in a directory of the host.
 //!
 //! **Model.** One pass of one thread before the measured time fills the caches, so the measured
 //! operations hit them.

@@ -1,10 +1,11 @@
-//! **Purpose.** The progress bar of a build: files, bytes, rate and remaining time. While the sources
-//! are read and the total is unknown, it shows the number of objects and bytes read.
+//! **Purpose.** The progress bar of a build: files, bytes, rate and remaining time. While the
+//! sources are read and the total is unknown, it shows the number of objects and bytes read.
 //!
 //! **Model.** Nothing is shown for the first second, nor if standard error is not a terminal.
 //!
-//! **Locking.** Objects and bytes read are counted per core. Threads that write the image replace the
-//! last report under a mutex. They skip it if the mutex is taken, since the next report follows soon.
+//! **Locking.** Objects and bytes read are counted per core. Threads that write the image replace
+//! the last report under a mutex. They skip it if the mutex is taken, since the next report follows
+//! soon.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! **Purpose.** Ctrl-C while an image is written: the unfinished image is removed and the command ends.
-//! On a host with files without names (`O_TMPFILE`) there is nothing to remove.
+//! **Purpose.** Ctrl-C while an image is written: the unfinished image is removed and the command
+//! ends. On a host with files without names (`O_TMPFILE`) there is nothing to remove.
 
 use fourscore_build::Flow;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,8 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Installs the handler: the first signal requests the end, a second one ends the command at once.
+    /// Installs the handler: the first signal requests the end, a second one ends the command at
+    /// once.
     pub(crate) fn install() -> Result<Self> {
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
         let mut signals = signals.map_err(|why| Failure::new("signals", why))?;

@@ -1,5 +1,5 @@
-//! **Purpose.** `fourscore build`: makes an image of directories, archives, file systems and container
-//! images.
+//! **Purpose.** `fourscore build`: makes an image of directories, archives, file systems and
+//! container images.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -83,18 +83,18 @@ pub(crate) struct Build {
     /// Platform of the container image [default: that of this machine]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]")]
     platform: Option<Platform>,
-    /// Makes an identical image of the same files, whether they come from a directory, an archive or
-    /// a pipe (with SOURCE_DATE_EPOCH). Times are rounded down to seconds, and blocks of zeroes become
-    /// holes. All data is read once more; that of a pipe or a compressed archive is stored in a
-    /// temporary file beside the image
+    /// Makes an identical image of the same files, whether they come from a directory, an archive
+    /// or a pipe (with SOURCE_DATE_EPOCH). Times are rounded down to seconds, and blocks of zeroes
+    /// become holes. All data is read once more; that of a pipe or a compressed archive is stored
+    /// in a temporary file beside the image
     #[arg(long)]
     canonical: bool,
     /// Leaves out objects that match: a name or, if it contains a slash, a path from the root (`*`,
     /// `**`, `?`, `[a-z]`)
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<OsString>,
-    /// Applies an mtree manifest, which sets owners, modes and more and adds missing devices; or the
-    /// state that `fakeroot -s FILE` has saved
+    /// Applies an mtree manifest, which sets owners, modes and more and adds missing devices; or
+    /// the state that `fakeroot -s FILE` has saved
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
     /// Reads the image back and compares it with the sources
@@ -292,9 +292,9 @@ impl Intake<'_> {
     }
 }
 
-/// The directory of temporary files, for data that can be read only once and cannot be written to the
-/// image at once. It is that of the image, where the kernel may share their blocks with the image. A
-/// device that is written in place has none.
+/// The directory of temporary files, for data that can be read only once and cannot be written to
+/// the image at once. It is that of the image, where the kernel may share their blocks with the
+/// image. A device that is written in place has none.
 fn scratch(target: &Target) -> PathBuf {
     target
         .folder()

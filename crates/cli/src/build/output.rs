@@ -1,10 +1,11 @@
-//! **Purpose.** The destination of a build: a file, a block device, a partition of a disk, or standard
-//! output.
+//! **Purpose.** The destination of a build: a file, a block device, a partition of a disk, or
+//! standard output.
 //!
 //! **Not here.** The check that it may be overwritten (`Target` in the crate `fourscore-build`).
 //!
 //! **Model.** All cores write the image in any order. For standard output it is therefore made in a
-//! file without a name in the folder for temporary files, and then copied, with zeroes for its holes.
+//! file without a name in the folder for temporary files, and then copied, with zeroes for its
+//! holes.
 
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, stdout};

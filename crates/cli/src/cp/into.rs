@@ -200,8 +200,8 @@ impl Copier<'_> {
         self.fs.set_attributes(inode, &times).map_err(why)
     }
 
-    /// Replaces the group, the ACLs and the mode that an object has inherited from its directory, or
-    /// had before.
+    /// Replaces the group, the ACLs and the mode that an object has inherited from its directory,
+    /// or had before.
     fn clear_inherited(&self, inode: InodeNr, facts: &Facts) -> fourscore::Result<()> {
         let mut change = AttributeChange {
             uid: Some(facts.uid),

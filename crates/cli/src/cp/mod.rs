@@ -6,9 +6,9 @@
 //!
 //! **Not here.** Creating objects on the host ([`mod@crate::extract`]).
 //!
-//! **Model.** As cp(1): without `-a` only files and their permissions are copied, and existing files
-//! are overwritten. With `-a` trees are copied with owners, times, extended attributes and links;
-//! existing directories are merged, and no other existing object is replaced.
+//! **Model.** As cp(1): without `-a` only files and their permissions are copied, and existing
+//! files are overwritten. With `-a` trees are copied with owners, times, extended attributes and
+//! links; existing directories are merged, and no other existing object is replaced.
 
 mod into;
 
@@ -46,8 +46,8 @@ enum Side {
 }
 
 impl Side {
-    /// The text before a colon is an image if such a file exists. A path of the host that contains a
-    /// colon can begin with `./`.
+    /// The text before a colon is an image if such a file exists. A path of the host that contains
+    /// a colon can begin with `./`.
     fn parse(text: &OsStr) -> Result<Self> {
         let bytes = text.as_bytes();
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':');

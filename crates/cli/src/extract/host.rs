@@ -1,9 +1,9 @@
 //! **Purpose.** Creates objects below one directory of the host, and never outside of it.
 //!
-//! **Model.** Every object is created relative to an open parent directory by a name of one component,
-//! and only if that name does not exist (`O_EXCL` and similar flags), so that no symbolic link of a
-//! hostile image is followed. A directory is opened again by its path below the target
-//! ([`fourscore_build::host::beneath`]).
+//! **Model.** Every object is created relative to an open parent directory by a name of one
+//! component, and only if that name does not exist (`O_EXCL` and similar flags), so that no
+//! symbolic link of a hostile image is followed. A directory is opened again by its path below the
+//! target ([`fourscore_build::host::beneath`]).
 //!
 //! **Invariants.** A name is refused when it is empty, `.` or `..`, or has a slash or NUL in it.
 
@@ -27,7 +27,8 @@ use crate::walk::line::Attributes;
 pub(crate) enum Privilege {
     /// Owners, devices and all attributes are restored.
     Root,
-    /// All objects belong to this user. Devices, and attributes that only root may set, are left out.
+    /// All objects belong to this user. Devices, and attributes that only root may set, are left
+    /// out.
     User,
 }
 
@@ -163,9 +164,9 @@ impl TargetDir {
         rustix::fs::linkat(&old.0, old_name, &self.0, name, AtFlags::empty()).map_err(why)
     }
 
-    /// Sets owner, attributes, mode and times of a new object. The order matters: a new owner clears
-    /// setuid and capabilities, an ACL changes the mode, and everything changes the times. Returns
-    /// the number of attributes that were left out because only root may set them.
+    /// Sets owner, attributes, mode and times of a new object. The order matters: a new owner
+    /// clears setuid and capabilities, an ACL changes the mode, and everything changes the times.
+    /// Returns the number of attributes that were left out because only root may set them.
     pub(crate) fn finish(
         &self,
         name: &[u8],

@@ -1,4 +1,5 @@
-//! **Purpose.** `fourscore extract IMAGE DIR`: copies the tree of an image to a directory of the host.
+//! **Purpose.** `fourscore extract IMAGE DIR`: copies the tree of an image to a directory of the
+//! host.
 //!
 //! **Not here.** The tar archive on standard output ([`crate::tar`]).
 //!
@@ -6,9 +7,9 @@
 //! |---|---|
 //! | [`host`] | creates objects below one directory, and never outside of it |
 //!
-//! **Model.** All threads create objects. Until everything in a directory is complete, only its owner
-//! can enter it. The first thread that finds a name of a file with several hard links creates the
-//! file. The other names are linked after all objects exist. The directories get their owners,
+//! **Model.** All threads create objects. Until everything in a directory is complete, only its
+//! owner can enter it. The first thread that finds a name of a file with several hard links creates
+//! the file. The other names are linked after all objects exist. The directories get their owners,
 //! attributes, modes and times last, since every new entry changes these.
 //!
 //! **Locking.** The lists of links and directories are locked once per task. The map of inodes with
@@ -56,8 +57,8 @@ pub(crate) fn to_directory(image: &Image, to: &Path, threads: usize) -> Result<(
     Extractor::new(image, TargetTree::open(to)?).run_all(root, threads)
 }
 
-/// Extracts objects of `image`, with everything below them, into the directory `parent`, in which their
-/// names must not exist.
+/// Extracts objects of `image`, with everything below them, into the directory `parent`, in which
+/// their names must not exist.
 pub(crate) fn objects(
     image: &Image,
     objects: &[(InodeNr, Vec<u8>)],
@@ -402,8 +403,8 @@ pub(crate) fn copy_content(
     })
 }
 
-/// Copies a long run from the image's file in the kernel, which shares its blocks if the host's file
-/// system can. Returns whether it was copied.
+/// Copies a long run from the image's file in the kernel, which shares its blocks if the host's
+/// file system can. Returns whether it was copied.
 fn copy_in_kernel(image: &Image, run: Run, file: &File) -> Result<bool> {
     let Some(from) = run
         .device_offset

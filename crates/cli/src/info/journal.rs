@@ -61,8 +61,8 @@ pub(crate) fn describe(image: &Image, lines: &mut Lines) -> Result<()> {
     Ok(())
 }
 
-/// The blocks reserved for fast commits. A journal that was never mounted has no feature flag for them
-/// yet.
+/// The blocks reserved for fast commits. A journal that was never mounted has no feature flag for
+/// them yet.
 fn fast_commit_blocks(image: &Image, journal: &JournalSuperblock) -> u64 {
     if !image
         .fs

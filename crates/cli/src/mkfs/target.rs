@@ -1,5 +1,5 @@
-//! **Purpose.** The file or device that a file system is made on: its kind, its content and its users
-//! are checked before it is opened for writing.
+//! **Purpose.** The file or device that a file system is made on: its kind, its content and its
+//! users are checked before it is opened for writing.
 
 use std::fs::{self, File, FileType};
 use std::io::ErrorKind;

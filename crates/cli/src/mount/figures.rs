@@ -1,7 +1,7 @@
 //! **Purpose.** A socket of the server, which returns statistics and sets tunables of a mount.
 //!
-//! **Model.** The socket has an abstract name, which contains the device number of the mount, so that
-//! a client can find it by the mount point. A request is one line, and the reply ends with the
+//! **Model.** The socket has an abstract name, which contains the device number of the mount, so
+//! that a client can find it by the mount point. A request is one line, and the reply ends with the
 //! stream:
 //!
 //! | request | reply |
@@ -11,8 +11,8 @@
 //! | `wait` | empty, when the server has ended |
 //!
 //! The server answers root and its own user, and closes the connections of others; the kernel gives
-//! the peer's user (`SO_PEERCRED`). The client checks in the same way that the server runs as root or
-//! as its own user.
+//! the peer's user (`SO_PEERCRED`). The client checks in the same way that the server runs as root
+//! or as its own user.
 //!
 //! **Locking.** One lock is held while a request is answered, so that an unmount does not find
 //! another reference to the file system.
@@ -161,8 +161,8 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
 /// Sends a request to the server of the mount on `point` and returns the reply.
 ///
 /// # Errors
-/// `NotFound` if nothing is mounted there; `ConnectionRefused` if no server listens, or one of another
-/// user.
+/// `NotFound` if nothing is mounted there; `ConnectionRefused` if no server listens, or one of
+/// another user.
 pub(crate) fn request(point: &Path, request: &str) -> io::Result<String> {
     let mut reply = String::new();
     send(point, request)?.read_to_string(&mut reply)?;

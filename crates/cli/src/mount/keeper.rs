@@ -1,5 +1,5 @@
-//! **Purpose.** A process outside the sandbox that unmounts: on request of the server, whose sandbox
-//! forbids it, and when the server has died.
+//! **Purpose.** A process outside the sandbox that unmounts: on request of the server, whose
+//! sandbox forbids it, and when the server has died.
 //!
 //! **Model.** The server starts this process after mounting, before it enters its sandbox. The
 //! process's standard input is a pipe from the server. A byte requests the unmount; the reply is a
@@ -120,8 +120,8 @@ pub(crate) fn run(args: &KeepMount) -> Result<()> {
             let _ = write!(replies, "{}", why.to_string().replace('\n', " "));
         }
     }
-    // O_PATH sends no request to the server, and refers to this mount even if another one is mounted
-    // over it.
+    // O_PATH sends no request to the server, and refers to this mount even if another one is
+    // mounted over it.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if let Ok(root) = rustix::fs::open(&args.point, flags, Mode::empty())
         && is_dead(&root)

@@ -4,11 +4,12 @@
 //! messages until the server prints that the mount can be used. Then the command ends. The server
 //! has left the terminal and the working directory by then, and its messages are no longer read.
 //!
-//! SIGTERM, SIGINT and SIGHUP unmount; open files stay usable until they are closed. A second signal
-//! syncs the file system and ends the server at once.
+//! SIGTERM, SIGINT and SIGHUP unmount; open files stay usable until they are closed. A second
+//! signal syncs the file system and ends the server at once.
 //!
-//! The server enters its sandbox (`fourscore_fuse::sandbox`) before it reads the image. So the image
-//! is opened and the directory mounted first, and an error in the image removes the mount again.
+//! The server enters its sandbox (`fourscore_fuse::sandbox`) before it reads the image. So the
+//! image is opened and the directory mounted first, and an error in the image removes the mount
+//! again.
 //!
 //! If Linux waits for the server when it unmounts, the server ends as soon as it has answered that
 //! request: after it, another program may use the device. Otherwise the server ends after it has
@@ -322,9 +323,9 @@ fn offset_of(image: &ImageSpec, text: &str) -> Result<u64> {
     }
 }
 
-/// The source of the mount in `/proc/mounts`: the canonical path of the image, under which umount(8),
-/// findmnt(8) and `mount -a` look for it. The offset in the name of the image follows it, in the
-/// largest unit that it is a multiple of.
+/// The source of the mount in `/proc/mounts`: the canonical path of the image, under which
+/// umount(8), findmnt(8) and `mount -a` look for it. The offset in the name of the image follows
+/// it, in the largest unit that it is a multiple of.
 fn source_of(image: &ImageSpec) -> OsString {
     const UNITS: [(u64, &str); 4] = [
         (1 << 40, "T"),
@@ -385,8 +386,8 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a panic of a worker end the server. Otherwise its requests would never be answered, and what
-/// it was changing would stay half done. The journal recovers the image.
+/// Makes a panic of a worker end the server. Otherwise its requests would never be answered, and
+/// what it was changing would stay half done. The journal recovers the image.
 fn abort_on_panics() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

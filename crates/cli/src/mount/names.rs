@@ -9,8 +9,8 @@
 //! | `mount.fourscore`, `mount.fuse.fourscore` | those that mount(8) passes to a helper |
 //! | `fourscore /IMAGE DIR -o OPTIONS` | those that mount.fuse(8) passes for the type `fuse.fourscore` |
 //!
-//! Options of libfuse about performance and messages are accepted and have no effect. An option that
-//! would change the behaviour of the mount and is not supported is refused by `mount` itself.
+//! Options of libfuse about performance and messages are accepted and have no effect. An option
+//! that would change the behaviour of the mount and is not supported is refused by `mount` itself.
 //!
 //! **References.** fuse2fs(1), mount(8) (external helpers), mount.fuse3(8).
 

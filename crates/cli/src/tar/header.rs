@@ -1,9 +1,9 @@
 //! **Purpose.** Headers of a tar archive in the pax format, as bytes.
 //!
-//! **Model.** A member is a ustar block. Values that do not fit there (nanoseconds, times before 1970,
-//! long names, large numbers, extended attributes, the map of a sparse file) are in a pax header
-//! before it: a member of type `x` whose data are records `LENGTH key=value\n`. The length includes
-//! its own digits.
+//! **Model.** A member is a ustar block. Values that do not fit there (nanoseconds, times before
+//! 1970, long names, large numbers, extended attributes, the map of a sparse file) are in a pax
+//! header before it: a member of type `x` whose data are records `LENGTH key=value\n`. The length
+//! includes its own digits.
 //!
 //! **References.** POSIX.1-2017, pax, "pax Interchange Format"; the GNU tar manual, "Storing
 //! Sparse Files" (PAX format 1.0); star(5) for `SCHILY.xattr`.

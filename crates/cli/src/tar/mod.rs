@@ -5,15 +5,15 @@
 //! | [`header`] | headers in the pax format |
 //! | [`acl`] | POSIX ACLs as text |
 //!
-//! **Model.** All threads make headers and read small files. The receiving thread writes the archive:
-//! names are sorted by their bytes, and the contents of a directory directly follow it. Tar programs
-//! need that order, since they set the time of a directory when the next member is not inside it.
-//! If standard output is a pipe, the data of a large file is not read: `splice` moves its pages from
-//! the image's file into the pipe.
+//! **Model.** All threads make headers and read small files. The receiving thread writes the
+//! archive: names are sorted by their bytes, and the contents of a directory directly follow it.
+//! Tar programs need that order, since they set the time of a directory when the next member is not
+//! inside it. If standard output is a pipe, the data of a large file is not read: `splice` moves
+//! its pages from the image's file into the pipe.
 //!
-//! Holes are kept: a sparse file is stored in GNU's PAX format 1.0. A file with several hard links is
-//! stored under its first name in path order; the other names are links to that. Sockets cannot be
-//! stored; each is left out with a message.
+//! Holes are kept: a sparse file is stored in GNU's PAX format 1.0. A file with several hard links
+//! is stored under its first name in path order; the other names are links to that. Sockets cannot
+//! be stored; each is left out with a message.
 
 mod acl;
 pub(crate) mod header;

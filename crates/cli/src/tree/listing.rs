@@ -1,7 +1,7 @@
 //! **Purpose.** The entries of one directory, and the order of their paths.
 //!
-//! **Model.** Paths are ordered by their bytes over the whole tree. So the entries of `a` come after
-//! `a-b`, since `-` is less than `/`:
+//! **Model.** Paths are ordered by their bytes over the whole tree. So the entries of `a` come
+//! after `a-b`, since `-` is less than `/`:
 //!
 //! ```text
 //! a  <  a-b  <  a/x  <  ab
@@ -95,8 +95,8 @@ impl Listing {
         steps.sort_unstable_by(|a, b| self.key(*a).cmp(self.key(*b)));
     }
 
-    /// Writes the steps to `steps`: names in the order of their bytes, and each subtree directly after
-    /// its directory.
+    /// Writes the steps to `steps`: names in the order of their bytes, and each subtree directly
+    /// after its directory.
     pub(crate) fn depth_first_steps(&self, steps: &mut Vec<Step>) {
         self.steps(steps);
         steps.sort_by(|a, b| {

@@ -16,17 +16,17 @@
 //! ```
 //!
 //! **Invariants.** The receiver always makes progress, because it can run every task it needs. So
-//! the helpers may stop while more than [`AHEAD_BYTES`] of output wait for the receiver, which bounds
-//! the memory for a tree of any size.
+//! the helpers may stop while more than [`AHEAD_BYTES`] of output wait for the receiver, which
+//! bounds the memory for a tree of any size.
 //!
-//! The tasks that the receiver needs next are left to it: a helper that took the next one would make
-//! it wait. While the receiver has to wait for a task, it runs another one.
+//! The tasks that the receiver needs next are left to it: a helper that took the next one would
+//! make it wait. While the receiver has to wait for a task, it runs another one.
 //!
-//! **Locking.** Each thread has its own queue, newest task last. A thread takes its own newest task.
-//! From the receiver's queue a helper takes the task [`LEAD_TASKS`] before the end, from another
-//! helper's queue the oldest. Lock order: a node's lock before a queue's; both are held for a few
-//! instructions. Shared cache lines are written per task and not per object: `idle` when a helper
-//! finds no task, `ahead` for every 64 KiB of output.
+//! **Locking.** Each thread has its own queue, newest task last. A thread takes its own newest
+//! task. From the receiver's queue a helper takes the task [`LEAD_TASKS`] before the end, from
+//! another helper's queue the oldest. Lock order: a node's lock before a queue's; both are held for
+//! a few instructions. Shared cache lines are written per task and not per object: `idle` when a
+//! helper finds no task, `ahead` for every 64 KiB of output.
 
 pub(crate) mod listing;
 
@@ -147,8 +147,8 @@ struct Pool<'w, W: Walker> {
     walker: &'w W,
     /// The receiver's queue, then one for each helper.
     queues: Vec<CachePadded<Mutex<Queue<W>>>>,
-    /// Bytes of output that are not received yet. Helpers add theirs late, so that the number may be
-    /// negative for a while.
+    /// Bytes of output that are not received yet. Helpers add theirs late, so that the number may
+    /// be negative for a while.
     ahead: CachePadded<AtomicI64>,
     /// Helpers that wait for work or are about to.
     idle: CachePadded<AtomicUsize>,
@@ -159,8 +159,8 @@ struct Pool<'w, W: Walker> {
     stop: AtomicBool,
 }
 
-/// A running task. Dropping this publishes its output, also after a panic of the walker: the receiver
-/// would wait for it forever.
+/// A running task. Dropping this publishes its output, also after a panic of the walker: the
+/// receiver would wait for it forever.
 struct Running<'r, 'w, W: Walker> {
     pool: &'r Pool<'w, W>,
     node: &'r Node<W>,
@@ -279,7 +279,8 @@ impl<'w, W: Walker> Pool<'w, W> {
         running.output.weight()
     }
 
-    /// Puts the children of `output` into queue `nr`, the first child last, so that it is taken next.
+    /// Puts the children of `output` into queue `nr`, the first child last, so that it is taken
+    /// next.
     fn offer(&self, nr: usize, output: &Output<W>) {
         let Some(queue) = self.queues.get(nr) else {
             return;

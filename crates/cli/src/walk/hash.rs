@@ -1,10 +1,10 @@
 //! **Purpose.** The hash of a file's data, which is fast for holes.
 //!
-//! **Model.** For files of at most [`PLAIN_BYTES_MAX`] it is SHA-256 of the data, as sha256sum prints
-//! it. A sparse file of many terabytes would take hours in that way. So a longer file is divided into
-//! chunks of [`CHUNK_BYTES`], and its hash is SHA-256 of the concatenated hashes of the chunks. The
-//! hash of a chunk of zeros is computed once. Zeros have the same hash whether they are a hole or
-//! written.
+//! **Model.** For files of at most [`PLAIN_BYTES_MAX`] it is SHA-256 of the data, as sha256sum
+//! prints it. A sparse file of many terabytes would take hours in that way. So a longer file is
+//! divided into chunks of [`CHUNK_BYTES`], and its hash is SHA-256 of the concatenated hashes of
+//! the chunks. The hash of a chunk of zeros is computed once. Zeros have the same hash whether they
+//! are a hole or written.
 
 use fourscore_sync::OnceLock;
 use sha2::{Digest, Sha256};

@@ -1,10 +1,10 @@
 //! **Purpose.** An image as a source of the walk.
 //!
-//! **Invariants.** A directory is walked once. A second entry for it, which only a corrupt image has,
-//! is reported and not followed, so the walk ends on any image.
+//! **Invariants.** A directory is walked once. A second entry for it, which only a corrupt image
+//! has, is reported and not followed, so the walk ends on any image.
 //!
-//! **Locking.** The set of directories that have been walked is sharded by inode number. One lock is
-//! taken per directory.
+//! **Locking.** The set of directories that have been walked is sharded by inode number. One lock
+//! is taken per directory.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -82,7 +82,8 @@ fn kind_of(file_type: FileType) -> Kind {
     }
 }
 
-/// Adds the entries of a directory of `image` without `.` and `..` to `listing`. `buffer` is reused.
+/// Adds the entries of a directory of `image` without `.` and `..` to `listing`. `buffer` is
+/// reused.
 pub(crate) fn list(
     image: &Image,
     dir: InodeNr,
@@ -136,7 +137,8 @@ impl Source for ImageTree<'_> {
     }
 
     fn facts(&self, open: &InodeNr, entry: Entry<'_>, _: &mut Vec<u8>) -> Result<Facts> {
-        // Most inodes are read once, which `scan` is for; only directories and links are read again.
+        // Most inodes are read once, which `scan` is for; only directories and links are read
+        // again.
         let scanned = self.image.fs.scan(inode_of(*open, entry)?).map_err(why)?;
         Ok(Facts {
             may_have_attributes: scanned.has_xattrs,

@@ -1,5 +1,5 @@
-//! **Purpose.** The canonical line of an object. It is the same for an image and for a directory of the
-//! host, so that trees can be compared with `diff`.
+//! **Purpose.** The canonical line of an object. It is the same for an image and for a directory of
+//! the host, so that trees can be compared with `diff`.
 //!
 //! **Model.** Fields are separated by one space; a field that does not apply is `-`:
 //!

@@ -8,9 +8,9 @@
 //! | [`image`] | an image as a source |
 //! | [`hash`] | SHA-256 of a file's data |
 //!
-//! **Model.** A task is a directory, or a run of [`CHUNK_OBJECTS`] steps of a large one, so that one
-//! directory with a million entries keeps all threads busy. Within a task the inodes are read in
-//! inode order, which is the order of the inode table, and printed in path order.
+//! **Model.** A task is a directory, or a run of [`CHUNK_OBJECTS`] steps of a large one, so that
+//! one directory with a million entries keeps all threads busy. Within a task the inodes are read
+//! in inode order, which is the order of the inode table, and printed in path order.
 
 pub(crate) mod hash;
 pub(crate) mod host;
@@ -52,8 +52,8 @@ pub(crate) struct Format {
     pub(crate) hashing: Hashing,
 }
 
-/// Prints the tree of `source` to `out` with `threads` threads. `objects` is the number of objects, if
-/// it is known.
+/// Prints the tree of `source` to `out` with `threads` threads. `objects` is the number of objects,
+/// if it is known.
 pub(crate) fn print<S: Source>(
     source: &S,
     format: Format,

@@ -16,8 +16,8 @@ pub(crate) enum Entry<'e> {
 
 /// A tree that can be walked by many threads.
 pub(crate) trait Source: Sync {
-    /// Whether it is an error if directory entry and inode differ in type. On the host a program such
-    /// as fakeroot may show a file as a device.
+    /// Whether it is an error if directory entry and inode differ in type. On the host a program
+    /// such as fakeroot may show a file as a device.
     const KINDS_AGREE: bool;
     /// A directory that has not been opened.
     type Directory: Send;

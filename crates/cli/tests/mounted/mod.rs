@@ -36,8 +36,8 @@ pub(crate) fn is_mounted(point: &Path) -> bool {
         .any(|line| line.split(' ').nth(1) == Some(point))
 }
 
-/// Unmounts. A child that another thread has forked has all files of this process open until it calls
-/// execve, and keeps the mount busy until then.
+/// Unmounts. A child that another thread has forked has all files of this process open until it
+/// calls execve, and keeps the mount busy until then.
 pub(crate) fn umount(point: &Path) {
     wait_until("unmounted", || {
         let status = Command::new("umount").arg(point).status();
@@ -148,8 +148,8 @@ mknod -m 666 "$DEVICES/fuse" c 10 229
 mount --bind "$DEVICES/fuse" /dev/fuse
 "#;
 
-/// Runs a shell script. `$user` before a command runs it as a user without root, and `$FOURSCORE` is
-/// the command. The image of `place`, `$IMAGE`, and the directory `$POINT` belong to the user.
+/// Runs a shell script. `$user` before a command runs it as a user without root, and `$FOURSCORE`
+/// is the command. The image of `place`, `$IMAGE`, and the directory `$POINT` belong to the user.
 ///
 /// # Errors
 /// The output of the script, if a command in it failed.

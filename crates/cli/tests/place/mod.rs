@@ -52,8 +52,8 @@ impl Place {
         ))
     }
 
-    /// The command for a user without root, with a copy of the binary in `output`, into which the user
-    /// can write.
+    /// The command for a user without root, with a copy of the binary in `output`, into which the
+    /// user can write.
     pub(crate) fn as_nobody(&self, arguments: &[&str]) -> Command {
         let binary = self.path("output/fourscore");
         if !binary.exists() {

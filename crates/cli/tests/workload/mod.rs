@@ -1,5 +1,5 @@
-//! Programs that verify their own data, and their runs on a mount: to the end, and until the server is
-//! killed.
+//! Programs that verify their own data, and their runs on a mount: to the end, and until the server
+//! is killed.
 //!
 //! `FOURSCORE_KILLS=20` sets the number of kills for each.
 #![allow(dead_code, reason = "each test program uses its part")]
@@ -146,8 +146,8 @@ pub(crate) fn end_all(mut program: Child) {
     });
 }
 
-/// Runs a program in the folder `second`, and kills the server after a part of the time of a complete
-/// run.
+/// Runs a program in the folder `second`, and kills the server after a part of the time of a
+/// complete run.
 fn cut(place: &Place, workload: &Workload, mut mounted: Mounted, whole: Duration) {
     let second = mounted.path("second");
     fs::create_dir(&second).expect("space");

@@ -1,5 +1,5 @@
-//! **Purpose.** The devices of the measurements: a home area, whose blocks are changed, followed by a
-//! journal.
+//! **Purpose.** The devices of the measurements: a home area, whose blocks are changed, followed by
+//! a journal.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;

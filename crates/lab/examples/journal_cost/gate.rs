@@ -1,9 +1,9 @@
-//! **Purpose.** How long a seal keeps the gate of the journal closed, and a baseline: an empty gate,
-//! which shows what the machine's scheduler allows.
+//! **Purpose.** How long a seal keeps the gate of the journal closed, and a baseline: an empty
+//! gate, which shows what the machine's scheduler allows.
 //!
-//! **Model.** One thread commits now and then, as a thread does that calls `fsync`. The other threads
-//! run handles without a pause, and rest while the transaction is written, which is not measured.
-//! The device drops what is written to it.
+//! **Model.** One thread commits now and then, as a thread does that calls `fsync`. The other
+//! threads run handles without a pause, and rest while the transaction is written, which is not
+//! measured. The device drops what is written to it.
 
 use std::time::{Duration, Instant};
 
@@ -77,8 +77,8 @@ impl Workers {
     }
 }
 
-/// Measures how long seals keep the journal's gate closed, with `dirty` buffers in each transaction.
-/// One of the `threads` commits.
+/// Measures how long seals keep the journal's gate closed, with `dirty` buffers in each
+/// transaction. One of the `threads` commits.
 pub(crate) fn journal_gate(threads: u64, dirty: u64) {
     let device = Arc::new(Dropping::new(&LARGE_LOG));
     let journal = journal(&LARGE_LOG, device, Batching::Off);

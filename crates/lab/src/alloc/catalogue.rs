@@ -1,5 +1,5 @@
-//! **Purpose.** Workloads and switches by name. A switch turns a feature of the allocator on or off,
-//! or sets it back to what ext4 does.
+//! **Purpose.** Workloads and switches by name. A switch turns a feature of the allocator on or
+//! off, or sets it back to what ext4 does.
 //!
 //! **Not here.** The names of scenarios, which are in [`scenario`](crate::alloc::scenario).
 

@@ -78,8 +78,8 @@ impl AllocOutcome {
         }
     }
 
-    /// The 99th percentile of the hold times of group locks in nanoseconds, rounded up to a power of
-    /// two; `None` if they were not measured.
+    /// The 99th percentile of the hold times of group locks in nanoseconds, rounded up to a power
+    /// of two; `None` if they were not measured.
     #[must_use]
     pub fn lock_held_p99_ns(&self) -> Option<u64> {
         let measured = self.holds.iter().any(|&count| count > 0);

@@ -1,10 +1,10 @@
-//! **Purpose.** The block bitmaps of a file system in memory. A group's bitmap is generated from the
-//! seed whenever it is read, and stored only once it has been changed.
+//! **Purpose.** The block bitmaps of a file system in memory. A group's bitmap is generated from
+//! the seed whenever it is read, and stored only once it has been changed.
 //!
 //! **Model.** If changes are applied ([`Changes::Applied`](crate::alloc::target::Changes)), a
 //! group's bitmap is stored at its first change, and every change is checked: allocating or freeing
-//! a cluster twice is an error. If they are dropped, the allocator's own buddies are the only record,
-//! and a run measures the allocator alone.
+//! a cluster twice is an error. If they are dropped, the allocator's own buddies are the only
+//! record, and a run measures the allocator alone.
 
 use fourscore_mballoc::geometry::ClusterCount;
 use fourscore_mballoc::{
@@ -51,7 +51,8 @@ impl Random {
         1 + self.below(((mean << doublings) / 2).max(1))
     }
 
-    /// A length from half of `mean` to one and a half, like the gaps between files of similar sizes.
+    /// A length from half of `mean` to one and a half, like the gaps between files of similar
+    /// sizes.
     fn free_length(&mut self, mean: u64) -> u64 {
         1 + mean / 2 + self.below(mean.max(1))
     }

@@ -1,9 +1,10 @@
-//! **Purpose.** The block allocator alone as a target of workloads. A file is a list of extents, and a
-//! commit only increments the transaction's number.
+//! **Purpose.** The block allocator alone as a target of workloads. A file is a list of extents,
+//! and a commit only increments the transaction's number.
 //!
-//! **Model.** A worker calls the allocator as the file system would: it reserves clusters, allocates
-//! them, marks them in the running transaction, and frees them at truncation. If a request needs a
-//! commit first, the worker commits itself, where the file system would wait for a commit.
+//! **Model.** A worker calls the allocator as the file system would: it reserves clusters,
+//! allocates them, marks them in the running transaction, and frees them at truncation. If a
+//! request needs a commit first, the worker commits itself, where the file system would wait for a
+//! commit.
 //!
 //! **Locking.** All workers read the transaction's number; a commit writes it under the lock
 //! `commit`.
@@ -120,8 +121,8 @@ impl AllocTarget {
         self.periodic.add(1);
     }
 
-    /// Commits transaction `seen`, for a request that needs the clusters freed in it, unless another
-    /// worker has committed it meanwhile: one commit serves all waiters.
+    /// Commits transaction `seen`, for a request that needs the clusters freed in it, unless
+    /// another worker has committed it meanwhile: one commit serves all waiters.
     fn commit_after(&self, seen: Tid) {
         let _guard = self.commit.lock();
         if self.tid() == seen {

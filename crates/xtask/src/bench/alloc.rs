@@ -1,9 +1,9 @@
 //! **Purpose.** Measures the block allocator alone, and compares every figure with its target: one
 //! row for each target.
 //!
-//! **Model.** Each run is a process `fourscore bench alloc --json` with a new file system in memory.
-//! In a round every side runs once; a ratio is taken within each round, and its median is the
-//! figure. A run during which other programs used the processors is repeated, and the least
+//! **Model.** Each run is a process `fourscore bench alloc --json` with a new file system in
+//! memory. In a round every side runs once; a ratio is taken within each round, and its median is
+//! the figure. A run during which other programs used the processors is repeated, and the least
 //! disturbed attempt counts. Cache line transfers between cores come from a build that counts them,
 //! in which every figure repeats exactly.
 
@@ -30,8 +30,8 @@ const MAX_SHARE_OF_OTHERS: f64 = 0.03;
 const MAX_ATTEMPTS: u32 = 3;
 /// No run is repeated after this time, so that the benchmark takes less than five minutes.
 const REPEAT_UNTIL: Duration = Duration::from_secs(140);
-/// Workloads and rounds of the counted runs. Each is preceded by as many rounds of warm-up, in which
-/// every group adapts, once, how long it stays in its bins.
+/// Workloads and rounds of the counted runs. Each is preceded by as many rounds of warm-up, in
+/// which every group adapts, once, how long it stays in its bins.
 const COUNTED: [(&str, &str); 2] = [("fallocate2", "2048"), ("fallocate3", "20")];
 const VIRTUAL_CORES: &str = "2,80,192";
 /// Fewer transfers per operation than this count as none.

@@ -1,12 +1,12 @@
 //! **Purpose.** Measures what the journal costs, and compares every figure with its target: one
 //! row for each target.
 //!
-//! **Model.** Each figure is a run of the lab's program `journal_cost`, a process with a new journal
-//! in memory. In a round every command runs once; the figure is the median over the rounds, and a
-//! ratio is taken within each round. The speeds of two threads and of two processes differ by less
-//! than the machine's own speed changes within seconds. So these two run one after the other several
-//! times in each round, and take turns at running first. Transfers between cores are counted by
-//! `cargo xtask count`.
+//! **Model.** Each figure is a run of the lab's program `journal_cost`, a process with a new
+//! journal in memory. In a round every command runs once; the figure is the median over the rounds,
+//! and a ratio is taken within each round. The speeds of two threads and of two processes differ by
+//! less than the machine's own speed changes within seconds. So these two run one after the other
+//! several times in each round, and take turns at running first. Transfers between cores are
+//! counted by `cargo xtask count`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

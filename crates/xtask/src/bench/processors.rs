@@ -24,7 +24,8 @@ impl Processors {
         let all = numbers(stat.lines().next().unwrap_or_default(), 1, 8);
         let idle: f64 = all.iter().skip(3).take(2).sum();
         let own = std::fs::read_to_string("/proc/self/stat")?;
-        // The name may have blanks in it; utime, stime, cutime and cstime follow 11 fields behind it.
+        // The name may have blanks in it; utime, stime, cutime and cstime follow 11 fields behind
+        // it.
         let behind_name = own.rsplit_once(')').map_or("", |(_, rest)| rest);
         let all: f64 = all.iter().sum();
         Ok(Self {
