@@ -79,7 +79,7 @@ fn a_clean_image_has_one_line_and_status_0() {
     let run = check(image.path(), &[]);
     assert_eq!((run.status, run.message.as_str()), (Some(0), ""));
     assert_eq!(run.stdout.lines().count(), 1, "{}", run.stdout);
-    let verdict = format!("{}: sound: ", text(image.path()));
+    let verdict = format!("{}: clean: ", text(image.path()));
     assert!(run.stdout.starts_with(&verdict), "{}", run.stdout);
 
     let run = check(image.path(), &["--json", "--threads", "2"]);

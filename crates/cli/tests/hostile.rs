@@ -235,7 +235,7 @@ fn the_error_of_opening_is_one_line() {
     let behind = format!("{}@1G", text(image.path()));
     fails_in_one_line(
         &["info", &behind],
-        &["ends at byte 8388608, before byte 1073741824"],
+        &["ends at byte 8388608, before the offset 1073741824"],
     );
 }
 
