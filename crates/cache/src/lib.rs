@@ -36,7 +36,7 @@
 //! **Cost.** On one core of a server a hit takes about 7 ns with a guard of its own and 2.5 ns
 //! under a guard held already; counting it adds 1.5 to 3 ns, and a reference to the value
 //! ([`ClockCache::get_arc`]) 5 ns. An insertion that evicts takes about 200 ns.
-//! `cargo run --release -p fourscore-cache --example hit_cost` prints the figures.
+//! `cargo run --release -p fourscore-lab --example cache_hit_cost` prints the figures.
 //!
 //! | module | responsibility |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Writes the completions for all shells that clap knows: `completions DIRECTORY`. Run by
+//! Writes the completions for all shells that clap knows: `completions DIRECTORY`. Used by
 //! `cargo xtask completions`.
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! Writes the man pages, one for the command and one for each verb: `man DIRECTORY`. Run by
+//! Writes the man pages, one for the command and one for each verb: `man DIRECTORY`. Used by
 //! `cargo xtask man`.
 
 use std::error::Error;

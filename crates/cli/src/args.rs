@@ -25,7 +25,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What the command does under another program's name.
+    /// Applies the defaults of the program under whose name the command was called.
     pub(crate) fn under_name(mut self, program: Option<ProgramName>) -> Self {
         if let (Verb::Mkfs(mkfs), Some(program)) = (&mut self.verb, program) {
             mkfs.set_default_type(program);
@@ -34,7 +34,7 @@ impl Cli {
     }
 }
 
-/// What is to be done.
+/// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Shows the superblock, in the terms of dumpe2fs
@@ -43,10 +43,10 @@ pub(crate) enum Verb {
     /// Lists a directory of an image
     #[command(after_help = "Example:\n  fourscore ls -l disk.img /etc")]
     Ls(Ls),
-    /// Shows everything that is known about an object
+    /// Shows all attributes of a file, directory or other object
     #[command(after_help = "Example:\n  fourscore stat disk.img /etc/passwd")]
     Stat(Stat),
-    /// Writes the content of files to standard output
+    /// Writes the contents of files to standard output
     #[command(after_help = "Example:\n  fourscore cat disk.img@1M /boot/vmlinuz > vmlinuz")]
     Cat(Cat),
     /// Prints the target of a symbolic link
@@ -54,35 +54,35 @@ pub(crate) enum Verb {
     Readlink(OnePath),
     /// Copies files and trees into an image, or out of one
     ///
-    /// A side inside of an image is IMAGE:PATH, or IMAGE@OFFSET:PATH for a partition. A path of the
-    /// host with a colon in it is written with ./ in front. Without -a files are copied with their
-    /// permissions, and replace files that are there; with -a everything survives.
+    /// A path inside an image is IMAGE:PATH, or IMAGE@OFFSET:PATH for a partition. A path of the
+    /// host that contains a colon begins with ./. Without -a, only files and their permissions are
+    /// copied, and existing files are replaced. With -a, trees are copied with all attributes.
     #[command(after_help = "Examples:\n  fourscore cp disk.img:/etc/fstab .\n  \
                             fourscore cp -a rootfs/etc overlay/opt disk.img:/")]
     Cp(crate::cp::Cp),
-    /// Copies the whole tree to a directory, or as a tar to standard output
+    /// Copies the tree of an image to a directory, or as a tar archive to standard output
     ///
-    /// To a directory: owners (as root), modes, times in nanoseconds, hard links, symbolic links,
-    /// devices, extended attributes, ACLs and holes are kept, and nothing is ever written outside
-    /// of DIR, whatever the names in the image are. As a tar: pax format; GNU tar restores
-    /// everything with `--xattrs --xattrs-include='*'`.
+    /// A directory gets owners (as root), modes, times in nanoseconds, hard links, symbolic links,
+    /// devices, extended attributes, ACLs and holes. Nothing is written outside of it, even if the
+    /// image contains hostile names. The archive has the pax format; GNU tar restores all
+    /// attributes with `--xattrs --xattrs-include='*'`.
     #[command(after_help = "Examples:\n  fourscore extract disk.img tree/\n  \
                             fourscore extract disk.img - | ssh host tar -xf - -C /srv")]
     Extract(Extract),
     /// Prints one canonical line for each object, sorted by path
     ///
-    /// Fields: path type mode uid gid links size mtime rdev target xattrs. With --full: inode,
-    /// blocks of 512 bytes, atime, ctime, btime. With --hash: SHA-256 of the content; for files
-    /// over 1 GiB that of the hashes of its pieces of 16 MiB, so that holes of terabytes take no
-    /// time. A field that does not apply is `-`; bytes that are not visible ASCII are `\ooo`.
+    /// Fields: path type mode uid gid links size mtime rdev target xattrs. --full adds: inode,
+    /// blocks of 512 bytes, atime, ctime, btime. --hash adds: SHA-256 of the data; for files over
+    /// 1 GiB, SHA-256 of the hashes of their chunks of 16 MiB, so that large holes are fast. A
+    /// field that does not apply is `-`; bytes that are not visible ASCII are `\ooo`.
     #[command(after_help = "Example:\n  diff <(fourscore walk --hash disk.img) \
                             <(fourscore walk --hash --host tree/)")]
     Walk(Walk),
     /// Makes an image from directories, archives, file systems and container images
     ///
-    /// Owners, modes, times, hard links, devices, extended attributes, ACLs and holes survive.
-    /// The same sources and options with the same SOURCE_DATE_EPOCH make the same bytes; with
-    /// --canonical so do the same files from other sources.
+    /// Owners, modes, times, hard links, devices, extended attributes, ACLs and holes are kept.
+    /// The same sources, options and SOURCE_DATE_EPOCH make an identical image; with --canonical
+    /// the same files do so from any kind of source.
     #[command(after_help = "Examples:\n  fourscore build rootfs/ -o disk.ext4\n  \
                             zcat x.tgz | fourscore build - --size +20% -L data -o disk.ext4\n  \
                             fourscore build oci:image:latest overlay/ --owner 0:0 -o disk.ext4\n  \
@@ -92,57 +92,59 @@ pub(crate) enum Verb {
     /// Mounts an image on a directory, through FUSE
     ///
     /// Options of the mount: ro, suid, dev, noexec, allow_other, nonempty, nowriteback (write(2)
-    /// tells when there is no space, instead of fsync(2) and close(2)), sync, dirsync, fakeroot
-    /// (nobody is asked for permission), offset=, norecovery, fsname=. Options of ext4: data=,
+    /// reports that there is no space, instead of fsync(2) and close(2)), sync, dirsync, fakeroot
+    /// (no permission checks), offset=, journal_path=, norecovery, fsname=. Options of ext4: data=,
     /// commit=, errors=, barrier=, noatime, relatime, strictatime, lazytime, discard, grpid, mb_*.
-    /// `umount DIR`, or as a user `fusermount3 -u DIR`, ends it.
+    /// Unmount with `fourscore umount DIR`, with `umount DIR` or, as a user, `fusermount3 -u DIR`.
     #[command(after_help = "Examples:\n  fourscore mount disk.img mnt\n  \
                             fourscore mount -o ro,allow_other disk.img@1M /mnt")]
     Mount(crate::mount::Mount),
-    /// Ends the mount of a server that may not do so itself
+    /// Unmounts for a server whose sandbox forbids that
     #[command(hide = true)]
     KeepMount(crate::mount::keeper::KeepMount),
     /// Makes an empty file system, with the options of mke2fs
     ///
-    /// An image file that does not exist is made if SIZE is given. With a fixed UUID (-U), hash
-    /// seed (-E hash_seed=) and time (SOURCE_DATE_EPOCH), the same options make the same bytes.
+    /// An image file that does not exist is created if SIZE is given. With a fixed UUID (-U), hash
+    /// seed (-E hash_seed=) and time (SOURCE_DATE_EPOCH), the same options make an identical file
+    /// system.
     #[command(after_help = "Example:\n  fourscore mkfs -L data -O quota disk.img 10G")]
     Mkfs(Box<crate::mkfs::Mkfs>),
-    /// Shows how fragmented the free space is, as e2freefrag does
+    /// Shows the fragmentation of the free space, as e2freefrag does
     #[command(after_help = "Example:\n  fourscore freefrag disk.img")]
     Freefrag(Freefrag),
     /// Shows the extents of a file, as filefrag -v does
     #[command(after_help = "Example:\n  fourscore filefrag disk.img /var/log/syslog")]
     Filefrag(OnePath),
-    /// Shows what the allocator's files in /proc/fs/ext4 would show of a file system
+    /// Shows the statistics of an image or of a mount
     ///
-    /// Of a mount point: what its server did so far, that is how long requests took by operation,
-    /// and the figures of allocator, journal and caches.
+    /// For an image: mb_groups and mb_structs_summary, as the kernel shows them in /proc/fs/ext4
+    /// and in the same format, so that they can be compared line by line.
     ///
-    /// In the format of the kernel, so that they can be compared line by line.
+    /// For a mount point: the latencies of requests by operation, and the counters of the
+    /// allocator, the journal and the caches.
     #[command(after_help = "Example:\n  fourscore stats disk.img mb_groups | \
                             diff - /proc/fs/ext4/loop0/mb_groups")]
     Stats(crate::stats::Stats),
-    /// Changes tunables of a live mount, or shows them
+    /// Changes or shows the tunables of a mount
     #[command(after_help = "Example:\n  fourscore tune /mnt mb_stream_req=32")]
     Tune(crate::live::Tune),
-    /// Ends a mount, and returns when everything is in its place and the server has ended
+    /// Unmounts, and returns when all data is on the device and the server has ended
     ///
-    /// Who has something open keeps it; this waits until the last one is done.
+    /// Open files stay usable; the command waits until the last one is closed.
     #[command(after_help = "Example:\n  fourscore umount mnt")]
     Umount(crate::live::Umount),
-    /// Runs a workload and says how fast it was
+    /// Runs a benchmark and prints its speed
     #[command(
         after_help = "Examples:\n  fourscore bench alloc --scenario 16g-aged-64k --workload \
                             files --threads 1,2,64 --switch trim=0\n  \
                             fourscore bench read-tree disk.img --threads 1,2"
     )]
     Bench(crate::bench::Bench),
-    /// Checks everything e2fsck checks, on all cores, and changes nothing
+    /// Checks what e2fsck checks, on all cores, and changes nothing
     ///
-    /// One line for each broken invariant: what it is about, its name, and what a repair would do.
-    /// A dirty journal is replayed in memory first. Exit status: 0 sound, 4 errors left, 8 not
-    /// checked, 2 wrong command line.
+    /// Prints one line for each violated invariant: the object and what was found, the name of the
+    /// invariant, and what a repair would do. A dirty journal is first replayed in memory. Exit
+    /// status: 0 clean, 4 errors found, 8 the check could not run, 2 wrong command line.
     #[command(after_help = "Example:\n  fourscore check -n --json disk.img")]
     Check(crate::check::Check),
 }
@@ -153,10 +155,10 @@ pub(crate) struct Info {
     /// Image file or block device, with @OFFSET for a partition
     #[arg(required_unless_present = "features")]
     pub(crate) image: Option<ImageSpec>,
-    /// Lists the block groups as well
+    /// Lists the block groups too
     #[arg(long)]
     pub(crate) groups: bool,
-    /// Shows which feature flags can be read and written, and nothing else
+    /// Shows only the feature flags and which of them can be read and written
     #[arg(long, conflicts_with_all = ["groups", "image"])]
     pub(crate) features: bool,
     /// Prints JSON
@@ -225,9 +227,9 @@ pub(crate) struct OnePath {
 pub(crate) struct Extract {
     /// Image file or block device, with @OFFSET for a partition
     pub(crate) image: ImageSpec,
-    /// Where to put the tree (made if it does not exist), or `-` for a tar on standard output
+    /// Directory, created if it does not exist, or `-` for a tar archive on standard output
     pub(crate) destination: PathBuf,
-    /// How many threads to use [default: all cores]
+    /// Number of threads [default: all cores]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
 }
@@ -238,20 +240,20 @@ pub(crate) struct Walk {
     /// Image file or block device, with @OFFSET for a partition
     #[arg(required_unless_present = "host")]
     pub(crate) image: Option<ImageSpec>,
-    /// Where to start inside the image
+    /// Path inside the image at which the walk begins
     #[arg(conflicts_with = "host")]
     pub(crate) path: Option<PathBuf>,
-    /// Walks a directory of this host instead
+    /// Walks a directory of this host instead of an image
     #[arg(long, value_name = "DIR", conflicts_with = "image")]
     pub(crate) host: Option<PathBuf>,
-    /// Adds SHA-256 of the content of regular files
+    /// Adds SHA-256 of the data of regular files
     #[arg(long)]
     pub(crate) hash: bool,
-    /// Adds what only readers of the same file system share: inode number, blocks, all times,
-    /// and size and links of directories
+    /// Adds the fields that differ between file systems with the same tree: inode number, blocks,
+    /// all times, and size and links of directories
     #[arg(long)]
     pub(crate) full: bool,
-    /// How many threads to use [default: all cores]
+    /// Number of threads [default: all cores]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
 }
@@ -261,7 +263,7 @@ pub(crate) struct Walk {
 pub(crate) struct Freefrag {
     /// Image file or block device, with @OFFSET for a partition
     pub(crate) image: ImageSpec,
-    /// Counts free chunks of this many KiB too
+    /// Counts free chunks of this size in KiB too
     #[arg(short = 'c', long, value_name = "KIB")]
     pub(crate) chunk_kb: Option<u64>,
     /// Prints JSON

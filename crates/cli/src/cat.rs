@@ -1,8 +1,8 @@
-//! **Purpose.** `fourscore cat` and `fourscore readlink`: what is in a file, and where a symbolic
-//! link leads.
+//! **Purpose.** `fourscore cat` and `fourscore readlink`: the data of files, and the target of a
+//! symbolic link.
 //!
-//! **Model.** Holes are seeked over when standard output is a regular file that is written from
-//! its current end, so a sparse file stays sparse; into a pipe, long runs are spliced.
+//! **Model.** If standard output is a regular file that is written at its end, holes are seeked
+//! over, so that a sparse file stays sparse. If it is a pipe, long runs are spliced.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -15,11 +15,11 @@ use crate::facts::{Facts, Kind};
 use crate::failure::Result;
 use crate::image::Image;
 use crate::output::Stdout;
-use crate::text::for_people;
+use crate::text::printable;
 
-/// How much is copied at a time.
+/// Size of the copy buffer.
 const COPY_BYTES: usize = 1 << 20;
-/// Runs from this length on are spliced.
+/// Runs of at least this length are spliced.
 const SPLICE_BYTES_MIN: u64 = 64 << 10;
 
 /// Runs `cat`.
@@ -92,7 +92,7 @@ pub(crate) fn readlink(args: &OnePath) -> Result<()> {
         .map_err(|why| image.failure(path, why))?;
     let mut out = Stdout::open()?;
     if args.json {
-        let value = json!({ "path": for_people(path), "target": for_people(&target) });
+        let value = json!({ "path": printable(path), "target": printable(&target) });
         out.write(format!("{value}\n").as_bytes())?;
     } else {
         out.write(&target)?;

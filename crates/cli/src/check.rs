@@ -1,8 +1,8 @@
-//! **Purpose.** `fourscore check -n`: every invariant of a file system, as one line or one object
-//! for each that does not hold.
+//! **Purpose.** `fourscore check -n`: checks every invariant of a file system and prints one line,
+//! or one JSON object, for each violation.
 //!
-//! **Model.** The exit status is that of e2fsck: 0 for a sound file system, 4 for errors that are
-//! left, 8 if nothing could be checked.
+//! **Model.** The exit status is that of e2fsck: 0 for a clean file system, 4 if errors were found,
+//! 8 if the check could not run.
 
 use clap::Args;
 use fourscore_block::{Access, DeviceOptions};
@@ -20,30 +20,30 @@ use crate::output::Stdout;
 pub(crate) struct Check {
     /// Image file or block device, with @OFFSET for a partition
     pub(crate) image: ImageSpec,
-    /// Changes nothing; must be given, since nothing is repaired
+    /// Changes nothing; required, since check cannot repair
     #[arg(short = 'n', required = true)]
     pub(crate) no_changes: bool,
-    /// The device of an external journal, with @OFFSET for a partition
+    /// Device of an external journal, with @OFFSET for a partition
     #[arg(short = 'j', long, value_name = "DEVICE")]
     pub(crate) journal: Option<ImageSpec>,
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// How many findings to print of each kind; all are counted
+    /// Number of findings of each kind to print; all are counted
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) most: u64,
-    /// How many threads to use [default: all cores]
+    /// Number of threads [default: all cores]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Check) -> Result<()> {
-    let unusable = |failure: Failure| Failure::NotChecked(Box::new(failure));
-    let to_read = |spec| device(spec, DeviceOptions::default(), Access::ReadOnly);
-    let image = to_read(&args.image).map_err(unusable)?;
-    let journal = args.journal.as_ref().map(to_read);
-    let journal = journal.transpose().map_err(unusable)?;
+    let not_checked = |failure: Failure| Failure::NotChecked(Box::new(failure));
+    let open = |spec| device(spec, DeviceOptions::default(), Access::ReadOnly);
+    let image = open(&args.image).map_err(not_checked)?;
+    let journal = args.journal.as_ref().map(open);
+    let journal = journal.transpose().map_err(not_checked)?;
     let threads = NonZeroUsize::new(crate::threads(args.threads));
     let options = CheckOptions {
         threads: threads.unwrap_or(NonZeroUsize::MIN),
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Check) -> Result<()> {
     };
     let name = args.image.path.display().to_string();
     let report = fourscore_check::check(image, &options)
-        .map_err(|why| unusable(Failure::new(name.as_str(), why)))?;
+        .map_err(|why| not_checked(Failure::new(name.as_str(), why)))?;
     let text = if args.json {
         format!("{:#}\n", as_json(&report))
     } else {
@@ -92,9 +92,9 @@ fn as_text(report: &Report, name: &str) -> String {
     }
     let tally = report.tally();
     let verdict = if report.is_clean() {
-        "sound"
+        "clean"
     } else {
-        "NOT SOUND"
+        "HAS ERRORS"
     };
     let _ = writeln!(
         text,

@@ -1,8 +1,9 @@
-//! **Purpose.** The content of a file of an image as runs of data with holes between them, each
-//! with the place on the device where it lies, so that it can be spliced from there.
+//! **Purpose.** The data of a file of an image as runs with holes between them. A run has its
+//! offset on the device, so that it can be spliced from there.
 //!
-//! **Model.** Unwritten extents are holes. Blocks behind the file's size are left out. Inline data
-//! is one run without a place. Memory does not grow with the number of extents: runs are visited.
+//! **Model.** Unwritten extents are holes. Blocks past the file's size are left out. Inline data is
+//! one run without an offset on the device. A callback visits the runs, so memory does not grow
+//! with the number of extents.
 
 use std::ops::ControlFlow;
 
@@ -11,13 +12,13 @@ use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 
-/// Bytes of a file that hold data.
+/// A range of a file that holds data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The first byte, counted from the start of the file.
     pub(crate) offset: u64,
     pub(crate) len_bytes: u64,
-    /// The byte of the device where it lies, if it is stored as it is read.
+    /// Offset on the device, if the data is stored there as it is read.
     pub(crate) device_offset: Option<u64>,
 }
 
@@ -26,7 +27,7 @@ impl Run {
         self.offset.saturating_add(self.len_bytes)
     }
 
-    /// Whether `next` goes on where this ends, in the file and on the device.
+    /// Whether `next` begins where this ends, in the file and on the device.
     fn continues_with(&self, next: &Self) -> bool {
         let device_end = self
             .device_offset
@@ -41,7 +42,8 @@ pub(crate) enum Stopped<E> {
     Visitor(E),
 }
 
-/// Calls `visit` for the runs of a regular file, in order, neighbours on the device joined.
+/// Calls `visit` for the runs of a regular file in order. Runs that are adjacent on the device are
+/// joined.
 pub(crate) fn for_each_run<E>(
     fs: &Fs,
     stat: &Stat,
@@ -52,7 +54,7 @@ pub(crate) fn for_each_run<E>(
         .flags
         .intersects(InodeFlags::INLINE_DATA_FL | InodeFlags::ENCRYPT_FL)
     {
-        // Encrypted content is asked for all the same, so that the reader meets the refusal.
+        // Encrypted data is one run as well: reading it returns the error.
         let run = Run {
             offset: 0,
             len_bytes: size,

@@ -1,5 +1,5 @@
-//! **Purpose.** What is known about an object of a tree, whether it lives in an image or on the
-//! host, so that the walk, the tar writer and the listings share their code.
+//! **Purpose.** The attributes of an object, in an image or on the host, so that the walk, the tar
+//! writer and the listings share their code.
 
 use crate::text::{push_i64, push_nanoseconds};
 
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// From the upper four bits of a mode (`S_IFMT`).
+    /// The type in the upper four bits of a mode (`S_IFMT`).
     pub(crate) fn from_mode(mode: u32) -> Self {
         match mode >> 12 & 0xf {
             0x1 => Self::Fifo,
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Whether `rdev` means something.
+    /// Whether the object has a device number.
     pub(crate) fn is_device(self) -> bool {
         matches!(self, Self::CharDevice | Self::BlockDevice)
     }
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// A moment: seconds since 1970 (negative before) and nanoseconds after them.
+/// A time: seconds since 1970 (negative before) and nanoseconds after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Time {
     pub(crate) seconds: i64,
@@ -82,7 +82,7 @@ impl Time {
     }
 }
 
-/// Everything that stat tells.
+/// The fields of statx(2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) inode: u64,
@@ -100,13 +100,13 @@ pub(crate) struct Facts {
     pub(crate) atime: Time,
     pub(crate) mtime: Time,
     pub(crate) ctime: Time,
-    /// Birth, where the file system keeps it.
+    /// Time of creation, if the file system stores it.
     pub(crate) btime: Option<Time>,
-    /// Whether asking for extended attributes can find any.
+    /// False if the object is known to have no extended attributes.
     pub(crate) may_have_attributes: bool,
 }
 
-/// The ten characters in front of a line of `ls -l`.
+/// The ten characters at the beginning of a line of `ls -l`.
 pub(crate) fn mode_string(kind: Kind, permissions: u32) -> String {
     let mut text = String::with_capacity(10);
     text.push(match kind {

@@ -1,54 +1,55 @@
-//! **Purpose.** Errors as people meet them: one line `fourscore: WHAT: WHY (what to do)`.
+//! **Purpose.** Errors of the command and their messages: one line `fourscore: WHAT: WHY (ADVICE)`.
 
 use std::fmt;
 use std::io::{self, Write};
 
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 
-use crate::text::for_people;
+use crate::text::printable;
 
 /// The result of everything that can fail in the command.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// Why the command could not do what was asked.
+/// Why the command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something to tell.
-    Told {
-        /// The image, path or option it is about.
+    /// An error with a message.
+    Error {
+        /// The image, path or option.
         what: String,
         /// What was found.
         why: String,
-        /// What the reader can do about it.
+        /// What the user can do about it.
         advice: Option<&'static str>,
     },
-    /// The command line asks for something that does not exist.
+    /// The command line is wrong.
     Usage {
-        /// The option it is about.
+        /// The option or argument.
         what: String,
-        /// What was asked for, and what there is.
+        /// What was given, and what is possible.
         why: String,
     },
-    /// The reader of standard output has gone; there is nobody left to tell.
+    /// The reader of standard output has closed it. No message is printed.
     BrokenPipe,
-    /// Problems were told one by one as they were met.
-    AlreadyTold,
-    /// Nothing could be checked.
+    /// Problems, each of which was reported when it was found.
+    AlreadyReported,
+    /// The check could not run.
     NotChecked(Box<Failure>),
-    /// A check found errors, and told them.
+    /// The check found errors and has reported them.
     ErrorsLeft,
 }
 
 impl Failure {
+    /// An error about `what`, with the reason `why`.
     pub(crate) fn new(what: impl Into<String>, why: impl fmt::Display) -> Self {
-        Self::Told {
+        Self::Error {
             what: what.into(),
             why: why.to_string(),
             advice: None,
         }
     }
 
-    /// A failure of whoever typed the command line.
+    /// An error of the command line about the option or argument `what`.
     pub(crate) fn usage(what: impl Into<String>, why: impl fmt::Display) -> Self {
         Self::Usage {
             what: what.into(),
@@ -56,22 +57,22 @@ impl Failure {
         }
     }
 
-    /// The exit status that says so.
+    /// The exit status of the command.
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Usage { .. } => 2,
             Self::NotChecked(_) => 8,
             Self::ErrorsLeft => 4,
-            Self::Told { .. } | Self::BrokenPipe | Self::AlreadyTold => 1,
+            Self::Error { .. } | Self::BrokenPipe | Self::AlreadyReported => 1,
         }
     }
 
-    /// A failure about a path inside an image or a tree.
+    /// An error about a path inside an image or a tree.
     pub(crate) fn at(path: &[u8], why: impl fmt::Display) -> Self {
-        Self::new(for_people(path), why)
+        Self::new(printable(path), why)
     }
 
-    /// A failure to write to standard output.
+    /// An error of writing to standard output.
     pub(crate) fn stdout(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::BrokenPipe
@@ -80,10 +81,10 @@ impl Failure {
         }
     }
 
-    /// Adds what the reader can do.
+    /// Adds what the user can do.
     pub(crate) fn advise(self, text: &'static str) -> Self {
         match self {
-            Self::Told { what, why, .. } => Self::Told {
+            Self::Error { what, why, .. } => Self::Error {
                 what,
                 why,
                 advice: Some(text),
@@ -96,56 +97,56 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told { what, why, advice } => {
-                // Errors from below may carry line breaks of other programs; one line is promised.
+            Self::Error { what, why, advice } => {
+                // The message is one line, but an error of a library may have several.
                 write!(f, "{what}: {}", why.replace('\n', " "))?;
                 advice.map_or(Ok(()), |advice| write!(f, " ({advice})"))
             }
             Self::Usage { what, why } => write!(f, "{what}: {}", why.replace('\n', " ")),
             Self::BrokenPipe => f.write_str("standard output: broken pipe"),
-            Self::AlreadyTold => f.write_str("there were problems"),
+            Self::AlreadyReported => f.write_str("there were errors"),
             Self::NotChecked(failure) => failure.fmt(f),
-            Self::ErrorsLeft => f.write_str("errors are left"),
+            Self::ErrorsLeft => f.write_str("the file system has errors"),
         }
     }
 }
 
 impl std::error::Error for Failure {}
 
-/// Writes one line to standard error.
-pub(crate) fn say(text: &str) {
-    // When standard error is gone there is no other place to say so.
+/// Prints one line to standard error.
+pub(crate) fn message(text: &str) {
+    // If standard error is closed, there is no other place for the message.
     let _ = writeln!(anstream::stderr(), "fourscore: {text}");
 }
 
-/// Problems that do not end the work: each is told when it is met, and the exit status says in
-/// the end that there were some.
+/// Problems that do not end the command: each is reported when it is found, and the exit status
+/// shows at the end that there were some.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     count: AtomicU64,
 }
 
 impl Problems {
-    /// Tells one problem.
-    pub(crate) fn tell(&self, problem: &Failure) {
-        say(&problem.to_string());
+    /// Reports a problem.
+    pub(crate) fn report(&self, problem: &Failure) {
+        message(&problem.to_string());
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells a problem with the object at `path`, which `failure` does not name.
-    pub(crate) fn tell_at(&self, path: &[u8], failure: &Failure) {
+    /// Reports a problem with the object at `path`, which `failure` does not name.
+    pub(crate) fn report_at(&self, path: &[u8], failure: &Failure) {
         match failure {
-            Failure::Told { why, .. } => self.tell(&Failure::at(path, why)),
-            other => self.tell(other),
+            Failure::Error { why, .. } => self.report(&Failure::at(path, why)),
+            other => self.report(other),
         }
     }
 
-    /// An error when there was at least one.
+    /// An error if there was at least one problem.
     pub(crate) fn result(&self) -> Result<()> {
         if self.count.load(Ordering::Relaxed) == 0 {
             Ok(())
         } else {
-            Err(Failure::AlreadyTold)
+            Err(Failure::AlreadyReported)
         }
     }
 }
@@ -165,18 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn a_gone_reader_is_recognised() {
+    fn a_closed_pipe_is_recognised() {
         let gone = io::Error::from(io::ErrorKind::BrokenPipe);
         assert!(matches!(Failure::stdout(&gone), Failure::BrokenPipe));
         let full = io::Error::from(io::ErrorKind::StorageFull);
-        assert!(matches!(Failure::stdout(&full), Failure::Told { .. }));
+        assert!(matches!(Failure::stdout(&full), Failure::Error { .. }));
     }
 
     #[test]
     fn problems_decide_the_result() {
         let problems = Problems::default();
         assert!(problems.result().is_ok());
-        problems.tell(&Failure::BrokenPipe);
-        assert!(matches!(problems.result(), Err(Failure::AlreadyTold)));
+        problems.report(&Failure::BrokenPipe);
+        assert!(matches!(problems.result(), Err(Failure::AlreadyReported)));
     }
 }

@@ -1,10 +1,10 @@
-//! **Purpose.** `fourscore filefrag`: the extents of a file, as `filefrag -v` prints them.
+//! **Purpose.** `fourscore filefrag`: the extents of a file, in the format of `filefrag -v`.
 //!
-//! **Model.** An extent is *expected* where the one before it would go on, holes counted as if
-//! they took space; each that is elsewhere begins a new piece, and the number of pieces is the
-//! last line. Inline data is shown in bytes, at the place of the inode's `i_block`. A file without
-//! an extent tree gets two more facts: how many groups the file system has, and the fewest pieces
-//! it could have if each filled its group.
+//! **Model.** An extent is *expected* at the physical block after the extent before it, with holes
+//! counted as if they took space. An extent at another block begins a new fragment, and the last
+//! line has the number of fragments. Inline data is shown in bytes, at the offset of the inode's
+//! `i_block`. A file without an extent tree gets two more facts: the number of groups, and the
+//! fewest fragments it could have if each filled its group.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -18,19 +18,19 @@ use crate::args::OnePath;
 use crate::failure::Result;
 use crate::image::Image;
 use crate::output::Stdout;
-use crate::text::for_people;
+use crate::text::printable;
 
-/// Where `i_block` begins in an inode.
+/// Offset of `i_block` in an inode.
 const I_BLOCK_OFFSET_BYTES: u64 = 0x28;
 
-/// One line of the table. Numbers are blocks, or bytes for inline data.
+/// One row of the table. Numbers are blocks, or bytes for inline data.
 struct Piece {
     logical: u64,
     physical: u64,
     len: u64,
     unwritten: bool,
     inline: bool,
-    /// Put together from the pointers of a block map.
+    /// Merged from the pointers of a block map.
     merged: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &OnePath) -> Result<()> {
     let pieces = pieces(&image, &stat).map_err(|why| image.failure(path, why))?;
     let block_bytes = image.fs.geometry().block_size().bytes() as u64;
     let file = File {
-        name: for_people(path),
+        name: printable(path),
         stat: &stat,
         block_bytes,
         pieces: &pieces,
@@ -90,7 +90,7 @@ fn pieces(image: &Image, stat: &Stat) -> fourscore::Result<Vec<Piece>> {
     }
     Ok(vec![Piece {
         logical: 0,
-        physical: inode_place(image, stat.inode)? + I_BLOCK_OFFSET_BYTES,
+        physical: inode_offset(image, stat.inode)? + I_BLOCK_OFFSET_BYTES,
         len: stat.size_bytes,
         unwritten: false,
         inline: true,
@@ -98,8 +98,8 @@ fn pieces(image: &Image, stat: &Stat) -> fourscore::Result<Vec<Piece>> {
     }])
 }
 
-/// The byte of the file system where an inode begins.
-fn inode_place(image: &Image, inode: InodeNr) -> fourscore::Result<u64> {
+/// Offset of an inode in the file system, in bytes.
+fn inode_offset(image: &Image, inode: InodeNr) -> fourscore::Result<u64> {
     let geometry = image.fs.geometry();
     let (group, index) = geometry
         .inode_group(inode)
@@ -108,13 +108,13 @@ fn inode_place(image: &Image, inode: InodeNr) -> fourscore::Result<u64> {
     Ok(geometry.block_size().offset(place.block) + place.offset_bytes as u64)
 }
 
-/// What is printed.
+/// A file and its extents.
 struct File<'a> {
     name: String,
     stat: &'a Stat,
     block_bytes: u64,
     pieces: &'a [Piece],
-    /// Blocks of the file system that are no metadata, as statfs counts them.
+    /// Blocks of the file system without metadata, as statfs counts them.
     data_blocks: u64,
 }
 
@@ -154,7 +154,7 @@ impl File<'_> {
         self.stat.flags.contains(InodeFlags::EXTENTS_FL)
     }
 
-    /// Writes a line for each piece; returns how many are not where they were expected.
+    /// Writes a row for each piece. Returns the number of pieces at unexpected blocks.
     fn table(&self, text: &mut String) -> u64 {
         let (mut expected, mut logical_end, mut found) = (0_u64, 0_u64, 0_u64);
         for (nr, piece) in self.pieces.iter().enumerate() {

@@ -1,8 +1,9 @@
-//! **Purpose.** `fourscore freefrag`: how fragmented the free space is, as e2freefrag prints it.
+//! **Purpose.** `fourscore freefrag`: the fragmentation of the free space, in the format of
+//! e2freefrag.
 //!
-//! **Model.** The free runs of all groups are looked at in order; a run that ends at the end of a
-//! group and one that begins at the start of the next are one extent. Extents are counted by
-//! the power of two of their length.
+//! **Model.** The free runs of all groups are visited in order. A run at the end of a group and a
+//! run at the start of the next one are one extent. Extents are counted by the power of two of
+//! their length.
 
 use std::fmt::Write as _;
 
@@ -17,7 +18,7 @@ use crate::output::Stdout;
 /// Powers of two of a length in blocks.
 const BUCKETS: usize = 64;
 
-/// What is collected about the free extents.
+/// A histogram of the free extents.
 pub(crate) struct Histogram {
     /// `[i]` counts extents of `2^i` to `2^(i+1) - 1` blocks.
     pub(crate) extents: [u64; BUCKETS],
@@ -28,7 +29,7 @@ pub(crate) struct Histogram {
     chunks: Option<Chunks>,
 }
 
-/// Aligned pieces of a fixed size that are free as a whole.
+/// Aligned pieces of a fixed size that are entirely free.
 struct Chunks {
     blocks: u64,
     free: u64,
@@ -92,7 +93,7 @@ fn chunk_blocks(kib: u64, block_bytes: u64) -> Result<u64> {
         .map(|bytes| bytes / block_bytes)
         .filter(|&blocks| blocks > 0)
         .ok_or_else(|| {
-            let why = format_args!("{kib} KiB is not a power of two of at least a block");
+            let why = format_args!("{kib} KiB is not a power of two of at least the block size");
             Failure::new("--chunk-kb", why)
         })
 }
@@ -159,7 +160,7 @@ fn as_text(image: &Image, histogram: &Histogram, device: &str) -> String {
     text
 }
 
-/// The part that says how long the free extents are.
+/// The part about the sizes of the free extents.
 pub(crate) fn histogram_text(histogram: &Histogram, block_bytes: u64, free: u64) -> String {
     let mut text = String::new();
     let count = histogram.count();
@@ -194,7 +195,7 @@ pub(crate) fn histogram_text(histogram: &Histogram, block_bytes: u64, free: u64)
     text
 }
 
-/// The extent sizes of a bucket in the biggest unit that keeps the smaller one whole.
+/// The extent sizes of a bucket in the largest unit of which the lower one is a multiple.
 fn range(log: usize, block_bytes: u64) -> (u64, u64, char) {
     let mut kib = block_bytes
         .checked_shl(u32::try_from(log).unwrap_or(0))

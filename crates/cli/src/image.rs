@@ -1,4 +1,4 @@
-//! **Purpose.** `IMAGE[@OFFSET]`: what the user typed, and the file system behind it.
+//! **Purpose.** The argument `IMAGE[@OFFSET]`, and opening the file system it names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,14 +13,14 @@ use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::time::Timestamp;
 use fourscore_sync::Arc;
 
-/// A command touches a tree once and goes: room for the metadata of some hundred thousand objects
-/// keeps it from making room instead.
-const CACHE_BYTES: usize = 512 << 20;
-
 use crate::facts::{Facts, Kind, Time};
 use crate::failure::{Failure, Result};
 
-/// An image file or block device, and where in it the file system begins.
+/// Cache of a command that reads a tree once: the metadata of some hundred thousand objects fits,
+/// so that nothing is evicted.
+const CACHE_BYTES: usize = 512 << 20;
+
+/// An image file or block device, and the offset of the file system in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageSpec {
     pub(crate) path: PathBuf,
@@ -28,8 +28,8 @@ pub(crate) struct ImageSpec {
 }
 
 impl ImageSpec {
-    /// Splits at the last `@`. A file whose name has an `@` in it and exists under the whole
-    /// name is taken as it is, unless what follows is an offset.
+    /// Splits at the last `@`. An existing file with an `@` in its name is accepted, unless the
+    /// text after the `@` is an offset.
     pub(crate) fn parse(text: &OsStr) -> std::result::Result<Self, String> {
         let bytes = text.as_bytes();
         let whole = || Self {
@@ -47,7 +47,7 @@ impl ImageSpec {
             }),
             _ if whole().path.exists() => Ok(whole()),
             _ => Err(format!(
-                "'{}' is not an offset: use a number of bytes with K, M, G or T, as in \
+                "'{}' is not an offset; give a number of bytes with K, M, G or T, as in \
                  disk.img@1M",
                 String::from_utf8_lossy(offset)
             )),
@@ -57,7 +57,7 @@ impl ImageSpec {
 
 /// An open image.
 pub(crate) struct Image {
-    /// As the user named it, for messages.
+    /// The name that the user gave, for messages.
     name: String,
     pub(crate) fs: Arc<Fs>,
 }
@@ -70,7 +70,7 @@ impl Image {
         Self::of(spec, Fs::open(device, &options))
     }
 
-    /// Opens the file system for writing; a dirty journal is replayed. All of its space may be
+    /// Opens the file system for writing; a dirty journal is replayed. The reserved blocks may be
     /// used.
     pub(crate) fn open_to_write(spec: &ImageSpec) -> Result<Self> {
         let device = device(spec, DeviceOptions::read_write(), Access::ReadWrite)?;
@@ -98,32 +98,32 @@ impl Image {
             .map_err(|why| self.failure(bytes, why))
     }
 
-    /// How many inodes are in use, as the superblock counts them: about as many objects there are.
+    /// Inodes in use according to the superblock: approximately the number of objects.
     pub(crate) fn objects(&self) -> u64 {
         let free = self.fs.superblock().free_inodes();
         u64::from(self.fs.geometry().inodes().saturating_sub(free))
     }
 
-    /// A failure about the image as a whole.
+    /// An error about the image as a whole.
     pub(crate) fn problem(&self, why: impl std::fmt::Display) -> Failure {
         Failure::new(self.name.as_str(), why)
     }
 
-    /// A failure about a path inside of the image.
+    /// An error about a path inside the image.
     pub(crate) fn failure(&self, path: &[u8], why: impl std::fmt::Display) -> Failure {
         Failure::new(
-            format!("{}: {}", self.name, crate::text::for_people(path)),
+            format!("{}: {}", self.name, crate::text::printable(path)),
             why,
         )
     }
 
-    /// What stat tells about an inode.
+    /// The attributes of an inode.
     pub(crate) fn facts(&self, inode: InodeNr) -> fourscore::Result<Facts> {
         self.fs.stat(inode).map(|stat| Facts::from(&stat))
     }
 }
 
-/// What the image lies on, from its offset on.
+/// Opens the device of an image. It begins at the offset of the file system.
 pub(crate) fn device(
     spec: &ImageSpec,
     options: DeviceOptions,
@@ -138,8 +138,8 @@ pub(crate) fn device(
     let len_bytes = file.len_bytes();
     if spec.offset_bytes >= len_bytes {
         let offset = spec.offset_bytes;
-        let why = format!("ends at byte {len_bytes}, before byte {offset}");
-        return Err(Failure::new(name, why).advise("check the offset behind the @"));
+        let why = format!("ends at byte {len_bytes}, before the offset {offset}");
+        return Err(Failure::new(name, why).advise("check the offset after the @"));
     }
     let window = Window::from_offset(file, spec.offset_bytes, access);
     Ok(Arc::new(window.map_err(in_file)?))
@@ -148,9 +148,9 @@ pub(crate) fn device(
 const OFFSET_ADVICE: &str =
     "for a partition of a disk image, add its byte offset, as in disk.img@1M";
 
-/// What to do about a journal on a device that was not given.
+/// Advice for a file system whose journal is on a device that was not given.
 pub(crate) const JOURNAL_ADVICE: &str =
-    "mount it with -o journal_path=DEVICE; with ro as well, nothing is written";
+    "mount it with -o journal_path=DEVICE, or with -o ro,journal_path=DEVICE to write nothing";
 
 impl From<Timestamp> for Time {
     fn from(time: Timestamp) -> Self {
@@ -162,8 +162,8 @@ impl From<Timestamp> for Time {
 }
 
 impl From<&Stat> for Facts {
-    /// As the kernel tells it: content inside of the inode counts as blocks, so that nobody takes
-    /// the file for a hole.
+    /// Inline data counts as blocks, as in the kernel, so that programs do not take the file for a
+    /// hole.
     fn from(stat: &Stat) -> Self {
         let device = stat.device;
         let is_file = stat.file_type == FileType::Regular;
@@ -208,7 +208,7 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Parses the argument as it was typed, whatever its bytes are.
+/// Parses the argument as bytes, which need not be UTF-8.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ImageSpecParser;
 
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_offset_is_refused() {
+    fn invalid_offsets_are_refused() {
         for text in [
             "disk@",
             "disk@M",
@@ -271,9 +271,9 @@ mod tests {
 
     #[test]
     fn a_file_with_an_at_sign_in_its_name() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let path = place.path().join("me@home");
-        std::fs::write(&path, b"").expect("room");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("me@home");
+        std::fs::write(&path, b"").expect("space");
         let spec = ImageSpec::parse(path.as_os_str()).expect("it exists");
         assert_eq!((spec.path, spec.offset_bytes), (path, 0));
     }

@@ -1,20 +1,21 @@
 //! **Purpose.** The `fourscore` command as a library: [`main`] runs it, [`command`] describes it
 //! for man pages and shell completions.
 //!
-//! **Model.** Each verb reads an image through the public library and prints. Errors are one line
-//! `fourscore: WHAT: WHY (what to do)` on standard error; the exit status is 0 when everything was
-//! done, 1 when something failed, 2 when the command line was wrong; `check` has e2fsck's.
-//! A reader of standard output that goes away ends the command quietly.
+//! **Model.** Each verb is a module that calls the public library and prints. Errors are one line
+//! `fourscore: WHAT: WHY (ADVICE)` on standard error. The exit status is 0 for success, 1 for an
+//! error, and 2 for a wrong command line; `check` has the exit statuses of e2fsck. If the reader of
+//! standard output closes it, the command ends without a message.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `args` | verbs and options |
-//! | `failure` | errors as people meet them |
+//! | `failure` | errors and their messages |
 //! | `image` | `IMAGE[@OFFSET]` and opening it |
-//! | `output` | standard output through one big buffer |
-//! | `text`, `facts` | numbers, names, stat facts as bytes |
-//! | `tree` | a tree walked by many threads, its output in order |
-//! | `content`, `progress`, `time` | runs of a file, the progress bar, moments for people |
+//! | `output` | standard output through one large buffer |
+//! | `text`, `facts`, `time` | numbers and names as text, attributes of objects, times |
+//! | `tree` | walks a tree with many threads and outputs in order |
+//! | `content`, `progress` | data runs of a file, the progress bar |
+//! | `mb_stats` | the allocator's counters as JSON |
 //! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mount`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check`, `live` | the verbs |
 #![forbid(unsafe_code)]
 
@@ -34,6 +35,7 @@ mod image;
 mod info;
 mod live;
 mod ls;
+mod mb_stats;
 mod mkfs;
 mod mount;
 mod output;
@@ -63,21 +65,21 @@ use walk::host::HostTree;
 use walk::image::ImageTree;
 use walk::line::Detail;
 
-/// More threads help nobody, and no host has any number of them.
-const MOST_THREADS: usize = 1024;
+/// Threads at most: more help on no host, and each takes memory.
+const MAX_THREADS: usize = 1024;
 
-/// The command line, for what is generated from it.
+/// The definition of the command line, from which man pages and completions are generated.
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the command with `arguments`, the program's name first. Under a name of mke2fs, fuse2fs or
-/// a helper of mount(8) the arguments are that program's.
+/// Runs the command with `arguments`, the program's name first. If that is the name of mke2fs,
+/// fuse2fs or a helper of mount(8), the arguments are those of that program.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_verb = |word: &OsStr| Cli::command().find_subcommand(word).is_some();
-    if let Some(translated) = mount::names::translated(&arguments, is_verb) {
+    if let Some(translated) = mount::names::translate(&arguments, is_verb) {
         arguments = translated;
     }
     let program = arguments.first().and_then(|name| ProgramName::of(name));
@@ -87,20 +89,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli.under_name(program),
         Err(error) => {
-            // Help and version go to standard output and are no error.
+            // Help and version are printed to standard output and are not errors.
             let status = if error.use_stderr() { 2 } else { 0 };
-            // Nobody is left to tell when this cannot be printed.
+            // If this cannot be printed, there is no other place for the message.
             let _ = error.print();
             return ExitCode::from(status);
         }
     };
     match run(cli.verb) {
         Ok(()) | Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
-        Err(failure @ (Failure::AlreadyTold | Failure::ErrorsLeft)) => {
+        Err(failure @ (Failure::AlreadyReported | Failure::ErrorsLeft)) => {
             ExitCode::from(failure.status())
         }
         Err(failure) => {
-            failure::say(&failure.to_string());
+            failure::message(&failure.to_string());
             ExitCode::from(failure.status())
         }
     }
@@ -130,10 +132,10 @@ fn run(verb: Verb) -> Result<()> {
     }
 }
 
-/// As many threads as asked for, within reason, or as this process may run at once.
-fn threads(asked: Option<usize>) -> usize {
+/// The number of threads: the one that was given, or as many as cores, up to [`MAX_THREADS`].
+fn threads(given: Option<usize>) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    asked.unwrap_or_else(cores).clamp(1, MOST_THREADS)
+    given.unwrap_or_else(cores).clamp(1, MAX_THREADS)
 }
 
 fn extract(args: &args::Extract) -> Result<()> {
@@ -165,10 +167,7 @@ fn walk(args: &args::Walk) -> Result<()> {
         return walk::print(&tree, format, threads, None, &mut Stdout::open()?);
     }
     let Some(spec) = &args.image else {
-        return Err(Failure::new(
-            "walk",
-            "neither an image nor a directory was named",
-        ));
+        return Err(Failure::new("walk", "give IMAGE or --host DIR"));
     };
     let image = Image::open(spec)?;
     let root = match &args.path {

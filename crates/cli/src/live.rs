@@ -1,4 +1,4 @@
-//! **Purpose.** The verbs about a live mount: `tune`, `umount`, and `stats` of a mount point.
+//! **Purpose.** The verbs about a mount: `tune`, `umount`, and `stats` of a mount point.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::output::Stdout;
 /// `tune`
 #[derive(Debug, Args)]
 pub(crate) struct Tune {
-    /// Where the file system is mounted
+    /// Mount point
     #[arg(value_name = "DIR")]
     point: PathBuf,
-    /// A tunable and its new value, such as mb_stream_req=32; without one, all are shown
+    /// Tunables with their new values, such as mb_stream_req=32 [default: shows all]
     #[arg(value_name = "NAME=VALUE")]
     values: Vec<String>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Tune {
 /// `umount`
 #[derive(Debug, Args)]
 pub(crate) struct Umount {
-    /// Where the file system is mounted
+    /// Mount point
     #[arg(value_name = "DIR")]
     point: PathBuf,
 }
@@ -38,10 +38,10 @@ fn failed(point: &Path, why: impl std::fmt::Display) -> Failure {
 pub(crate) fn tune(args: &Tune) -> Result<()> {
     for value in &args.values {
         let Some((name, number)) = value.split_once('=') else {
-            return Err(Failure::usage(value, "not NAME=VALUE"));
+            return Err(Failure::usage(value, "does not have the form NAME=VALUE"));
         };
-        let request = format!("tune {name} {number}");
-        let reply = figures::ask(&args.point, &request);
+        let line = format!("tune {name} {number}");
+        let reply = figures::request(&args.point, &line);
         let reply = reply.map_err(|why| failed(&args.point, why).advise(NO_SERVER))?;
         if !reply.is_empty() {
             return Err(Failure::new(value.as_str(), reply));
@@ -50,7 +50,7 @@ pub(crate) fn tune(args: &Tune) -> Result<()> {
     if !args.values.is_empty() {
         return Ok(());
     }
-    let stats = asked_for_stats(&args.point)?;
+    let stats = read_stats(&args.point)?;
     let mut out = Stdout::open()?;
     for (name, value) in stats["tunables"].as_object().into_iter().flatten() {
         out.write(format!("{name}={value}\n").as_bytes())?;
@@ -58,17 +58,17 @@ pub(crate) fn tune(args: &Tune) -> Result<()> {
     out.flush()
 }
 
-const NO_SERVER: &str = "is it a mount of fourscore, and yours?";
+const NO_SERVER: &str = "give a mount point of fourscore that you have mounted, or run as root";
 
-fn asked_for_stats(point: &Path) -> Result<Value> {
-    let reply = figures::ask(point, "stats");
+fn read_stats(point: &Path) -> Result<Value> {
+    let reply = figures::request(point, "stats");
     let reply = reply.map_err(|why| failed(point, why).advise(NO_SERVER))?;
     serde_json::from_str(&reply).map_err(|_| failed(point, reply))
 }
 
 /// Prints the figures of the mount on `point`, as `stats` does.
 pub(crate) fn stats(point: &Path, as_json: bool) -> Result<()> {
-    let stats = asked_for_stats(point)?;
+    let stats = read_stats(point)?;
     let mut out = Stdout::open()?;
     match as_json {
         true => out.write(format!("{stats:#}\n").as_bytes())?,
@@ -77,7 +77,7 @@ pub(crate) fn stats(point: &Path, as_json: bool) -> Result<()> {
     out.flush()
 }
 
-/// A member on each line, deeper ones with a tab in front, as in files of `/proc`.
+/// Prints one member per line, indented with tabs by depth, as in files of `/proc`.
 fn print(stats: &Value, depth: usize, out: &mut Stdout) -> Result<()> {
     for (name, value) in stats.as_object().into_iter().flatten() {
         let tabs = "\t".repeat(depth);
@@ -96,15 +96,15 @@ fn print(stats: &Value, depth: usize, out: &mut Stdout) -> Result<()> {
     Ok(())
 }
 
-/// Runs `umount`: ends a mount, and returns when its server has ended.
+/// Runs `umount`: unmounts, and returns when the server has ended.
 pub(crate) fn umount(args: &Umount) -> Result<()> {
     let point = args.point.canonicalize();
     let point = point.map_err(|why| failed(&args.point, why))?;
-    let server = figures::asked(&point, "wait");
+    let server = figures::send(&point, "wait");
     let mut server = server.map_err(|why| failed(&args.point, why).advise(NO_SERVER))?;
     let ended = Unmounter::of(point).unmount();
     ended.map_err(|why| failed(&args.point, why))?;
-    // Its end is the end of the stream, however it comes.
+    // The stream ends when the server does, with or without an error.
     let _ = server.read_to_end(&mut Vec::new());
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::facts::{Facts, Kind, mode_string};
 use crate::failure::{Failure, Problems, Result};
 use crate::image::Image;
 use crate::output::Stdout;
-use crate::text::for_people;
+use crate::text::printable;
 use crate::time::{self, Zone};
 use crate::tree::listing::Listing;
 use crate::walk::image::{Seen, list};
@@ -46,12 +46,12 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    /// Lists a directory, and with `-R` everything below it, without recursion: a tree may be
-    /// deeper than the stack.
+    /// Lists a directory, and with `-R` all directories below it. It does not recurse, since a tree
+    /// may be deeper than the stack.
     fn directories(&self, inode: InodeNr, path: &[u8], out: &mut Stdout) -> Result<()> {
-        let mut waiting = vec![(inode, path.to_vec())];
+        let mut pending = vec![(inode, path.to_vec())];
         let mut first = true;
-        while let Some((inode, path)) = waiting.pop() {
+        while let Some((inode, path)) = pending.pop() {
             if self.args.recursive && !self.args.json {
                 out.write(if first { b"" } else { b"\n" })?;
                 out.write(&path)?;
@@ -59,15 +59,16 @@ impl Lister<'_> {
             }
             first = false;
             match self.directory(inode, &path, out)? {
-                Ok(below) if self.args.recursive => waiting.extend(below.into_iter().rev()),
+                Ok(below) if self.args.recursive => pending.extend(below.into_iter().rev()),
                 Ok(_) => {}
-                Err(failure) => self.problems.tell_at(&path, &failure),
+                Err(failure) => self.problems.report_at(&path, &failure),
             }
         }
         Ok(())
     }
 
-    /// Lists one directory; returns the directories in it. The outer error is that of the output.
+    /// Lists one directory and returns the directories in it. The outer error is that of the
+    /// output.
     #[expect(
         clippy::type_complexity,
         reason = "two kinds of errors with different consequences"
@@ -104,7 +105,7 @@ impl Lister<'_> {
                         below.push((inode_of(&facts), full));
                     }
                 }
-                Err(failure) => self.problems.tell_at(&full, &failure),
+                Err(failure) => self.problems.report_at(&full, &failure),
             }
         }
         Ok(listed.map(|()| below))
@@ -115,7 +116,7 @@ impl Lister<'_> {
             match self.image.fs.read_link(inode_of(facts)) {
                 Ok(target) => Some(target),
                 Err(why) => {
-                    self.problems.tell(&self.image.failure(name, why));
+                    self.problems.report(&self.image.failure(name, why));
                     None
                 }
             }
@@ -143,7 +144,7 @@ fn inode_of(facts: &Facts) -> InodeNr {
     InodeNr(u32::try_from(facts.inode).unwrap_or(0))
 }
 
-/// The columns in front of the name.
+/// The columns before the name.
 fn long_line(facts: &Facts) -> String {
     let size = if facts.kind.is_device() {
         format!("{}, {}", facts.rdev_major, facts.rdev_minor)
@@ -160,10 +161,10 @@ fn long_line(facts: &Facts) -> String {
     )
 }
 
-/// One object on one line.
+/// One object as JSON on one line.
 fn as_json(name: &[u8], facts: &Facts, target: Option<&[u8]>) -> serde_json::Value {
     json!({
-        "path": for_people(name),
+        "path": printable(name),
         "inode": facts.inode,
         "type": facts.kind.name(),
         "mode": format!("{:04o}", facts.permissions),
@@ -172,6 +173,6 @@ fn as_json(name: &[u8], facts: &Facts, target: Option<&[u8]>) -> serde_json::Val
         "gid": facts.gid,
         "size_bytes": facts.size_bytes,
         "mtime": time::rfc3339(facts.mtime),
-        "target": target.map(for_people),
+        "target": target.map(printable),
     })
 }

@@ -1,12 +1,13 @@
-//! **Purpose.** The `fourscore` command; everything it does is in the library of this crate, so
-//! that man pages and completions are made from the same definition.
+//! **Purpose.** The `fourscore` command. Its code is in the library of this crate, so that man
+//! pages and completions are generated from the same definition.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-/// Many threads allocate small pieces that live long (cached metadata) or shortly (names); the
-/// C library's allocator asks the kernel for each page of a thread's heap and serialises them.
+/// Many threads allocate small objects, some long-lived (cached metadata) and some short-lived
+/// (names). The C library's allocator calls the kernel for each page of a thread's heap, which
+/// serialises the threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,9 +1,9 @@
-//! **Purpose.** `fourscore mkfs`: makes an empty file system, with mke2fs's options.
+//! **Purpose.** `fourscore mkfs`: makes an empty file system, with the options of mke2fs.
 //!
-//! **Not here.** What the options mean and whether they go together: the library's `format`.
+//! **Not here.** The meaning of the options and their valid combinations: the library's `format`.
 //!
-//! **Model.** Everything that could be wrong is found before a byte is written: options, size,
-//! what the device holds, who uses it. Only then is the device opened for writing.
+//! **Model.** The options, the size, the content of the device and its users are checked before the
+//! device is opened for writing.
 
 mod target;
 
@@ -30,9 +30,9 @@ use crate::build;
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
 use crate::output::Stdout;
-use target::{Kind, Place};
+use target::{Destination, Kind};
 
-/// Sizes taken from a device are rounded down to this, as mke2fs does.
+/// The size of a device is rounded down to a multiple of this, as in mke2fs.
 const PAGE_BYTES: u64 = 4096;
 
 /// `mkfs`
@@ -40,12 +40,12 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) struct Mkfs {
     /// Image file or block device, with @OFFSET for a partition
     image: ImageSpec,
-    /// Size with K, M, G or T, or in blocks (of 1 KiB without -b) [default: all there is]
+    /// Size with K, M, G or T, or in blocks (of 1 KiB without -b) [default: the whole device]
     size: Option<String>,
-    /// Operating system it is made for
+    /// Creator operating system
     #[arg(short = 'o', value_name = "OS")]
     creator_os: Option<String>,
-    /// Shows what would be made, and makes nothing
+    /// Shows what would be made and writes nothing
     #[arg(short = 'n')]
     dry_run: bool,
     /// Prints nothing
@@ -54,22 +54,23 @@ pub(crate) struct Mkfs {
     /// Prints more
     #[arg(short = 'v')]
     verbose: bool,
-    /// Overwrites what is there, even if it is in use
+    /// Overwrites the content of the device, even if it is in use
     #[arg(short = 'F')]
     force: bool,
-    /// Writes around the host's page cache
+    /// Writes with direct I/O
     #[arg(short = 'D')]
     direct: bool,
-    /// Fills it with a directory or a tar archive (plain, gzip or zstd; `-` is standard input)
+    /// Fills the file system from a directory or a tar archive (plain, gzip or zstd; `-` is
+    /// standard input)
     #[arg(short = 'd', value_name = "SOURCE")]
     source: Option<OsString>,
     #[command(flatten)]
     format: FormatArgs,
     #[command(flatten)]
-    not_done: NotDone,
+    unsupported: Unsupported,
 }
 
-/// What a file system is like, as mke2fs spells it.
+/// The properties of a file system, in the spelling of mke2fs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FormatArgs {
     /// Block size in bytes; a negative number is a lower limit
@@ -84,7 +85,7 @@ pub(crate) struct FormatArgs {
     /// Groups in a flex group
     #[arg(short = 'G', value_name = "GROUPS")]
     groups_per_flex: Option<u32>,
-    /// Bytes of space for each inode
+    /// Bytes per inode
     #[arg(short = 'i', value_name = "BYTES")]
     inode_ratio: Option<String>,
     /// Inode size in bytes
@@ -99,7 +100,7 @@ pub(crate) struct FormatArgs {
     /// Label, at most 16 bytes
     #[arg(short = 'L', value_name = "LABEL")]
     label: Option<OsString>,
-    /// Directory it counts as last mounted on
+    /// Directory on which it was last mounted
     #[arg(short = 'M', value_name = "DIR")]
     last_mounted: Option<OsString>,
     /// Percent of the blocks reserved for the super-user
@@ -108,13 +109,13 @@ pub(crate) struct FormatArgs {
     /// Number of inodes
     #[arg(short = 'N', value_name = "INODES")]
     inodes: Option<u64>,
-    /// Features to set, or with ^ in front to clear
+    /// Features to set, or to clear with a leading ^
     #[arg(short = 'O', value_name = "FEATURES", allow_hyphen_values = true)]
     features: Vec<String>,
     /// Extended options, as in mke2fs(8)
     #[arg(short = 'E', value_name = "OPTIONS")]
     extended: Vec<String>,
-    /// What to do on errors: continue, remount-ro, panic
+    /// Behavior on errors: continue, remount-ro, panic
     #[arg(short = 'e', value_name = "POLICY")]
     errors: Option<String>,
     /// Revision: 0 or 1
@@ -131,7 +132,7 @@ pub(crate) struct FormatArgs {
     uuid: Option<String>,
 }
 
-/// A name of mke2fs under which this command does its work.
+/// A name of mke2fs under which this command was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramName {
     Mke2fs,
@@ -141,7 +142,7 @@ pub(crate) enum ProgramName {
 }
 
 impl ProgramName {
-    /// From the first argument of the command line.
+    /// The name in the first argument of the command line.
     pub(crate) fn of(argument: &std::ffi::OsStr) -> Option<Self> {
         match Path::new(argument).file_name()?.to_str()? {
             "mke2fs" => Some(Self::Mke2fs),
@@ -153,9 +154,9 @@ impl ProgramName {
     }
 }
 
-/// Options of mke2fs that are known only to say that they are not done here.
+/// Options of mke2fs that are not supported; they are defined for the error message.
 #[derive(Debug, Args)]
-struct NotDone {
+struct Unsupported {
     #[arg(short = 'c', hide = true, action = clap::ArgAction::Count)]
     check: u8,
     #[arg(short = 'l', hide = true)]
@@ -173,7 +174,7 @@ struct NotDone {
 }
 
 impl Mkfs {
-    /// The type that the name of the program stands for, unless one is given.
+    /// Sets the type for the name of the program, unless `-t` gives one.
     pub(crate) fn set_default_type(&mut self, program: ProgramName) {
         let has_journal = self.format.with_journal || !self.format.journal.is_empty();
         let name = match program {
@@ -186,32 +187,28 @@ impl Mkfs {
         fs_type.get_or_insert_with(|| name.to_owned());
     }
 
-    /// Names the first option that mke2fs has and this has not.
-    fn refuse_what_is_not_done(&self) -> Result<()> {
-        let not_done = &self.not_done;
+    /// Returns an error for the first option that is not supported.
+    fn refuse_unsupported(&self) -> Result<()> {
+        let given = &self.unsupported;
         let options = [
-            (not_done.check > 0, "-c", "does not look for bad blocks"),
+            (given.check > 0, "-c", "does not search for bad blocks"),
             (
-                not_done.bad_blocks.is_some(),
+                given.bad_blocks.is_some(),
                 "-l",
-                "does not go around bad blocks",
+                "does not take a list of bad blocks",
             ),
             (
-                not_done.superblock_only,
+                given.superblock_only,
                 "-S",
-                "does not rewrite superblocks of lost file systems",
+                "does not rewrite only superblocks and group descriptors",
             ),
+            (given.undo.is_some(), "-z", "does not write an undo file"),
+            (given.raid.is_some(), "-R", "takes RAID options with -E"),
+            (given.keep, "-K", "takes this option as -E nodiscard"),
             (
-                not_done.undo.is_some(),
-                "-z",
-                "does not keep what it overwrites",
-            ),
-            (not_done.raid.is_some(), "-R", "takes these as -E"),
-            (not_done.keep, "-K", "takes this as -E nodiscard"),
-            (
-                not_done.sparse.is_some(),
+                given.sparse.is_some(),
                 "-s",
-                "takes this as -O sparse_super",
+                "takes this option as -O sparse_super",
             ),
         ];
         match options.into_iter().find(|(given, ..)| *given) {
@@ -223,19 +220,19 @@ impl Mkfs {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Mkfs) -> Result<()> {
-    args.refuse_what_is_not_done()?;
+    args.refuse_unsupported()?;
     let path = args.image.path.as_path();
     let name = path.display().to_string();
-    let mut options = args.format.options().map_err(told)?;
+    let mut options = args.format.options().map_err(format_failure)?;
     let creator_os = args.creator_os.as_deref().map(creator_os).transpose();
-    options.creator_os = creator_os.map_err(told)?;
+    options.creator_os = creator_os.map_err(format_failure)?;
     let offset = args.image.offset_bytes.saturating_add(options.offset_bytes);
-    let target = Place::look_at(path, &name)?;
-    let asked = match &args.size {
+    let target = Destination::inspect(path, &name)?;
+    let given = match &args.size {
         None => None,
-        Some(text) => Some(parse_size("SIZE", text, unit_bytes(&options)).map_err(told)?),
+        Some(text) => Some(parse_size("SIZE", text, unit_bytes(&options)).map_err(format_failure)?),
     };
-    let len_bytes = match asked {
+    let len_bytes = match given {
         Some(bytes) => bytes,
         None => target.rest_bytes(offset, &name)? & !(PAGE_BYTES - 1),
     };
@@ -256,24 +253,24 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         None => None,
     };
     options.external_journal = journal.as_ref().map(|journal| journal.facts);
-    let profile = profile().map_err(told)?;
+    let profile = profile().map_err(format_failure)?;
     if let Some(source) = args.source.as_ref().filter(|_| overwrites) {
         return fill(args, source, options, &profile, len_bytes);
     }
-    let plan = if options.is_journal_device().map_err(told)? {
+    let plan = if options.is_journal_device().map_err(format_failure)? {
         let plan = JournalDeviceLayout::new(&options, &profile, len_bytes);
-        Planned::Journal(Box::new(plan.map_err(told)?))
+        Planned::Journal(Box::new(plan.map_err(format_failure)?))
     } else {
         let plan = Layout::new(&options, &profile, len_bytes);
-        Planned::FileSystem(Box::new(plan.map_err(told)?))
+        Planned::FileSystem(Box::new(plan.map_err(format_failure)?))
     };
-    plan.tell(args)?;
+    plan.print(args)?;
     if args.dry_run {
         return Ok(());
     }
     let end = offset
         .checked_add(len_bytes)
-        .ok_or_else(|| Failure::usage("SIZE", "a file system from that offset on has no end"))?;
+        .ok_or_else(|| Failure::usage("SIZE", "offset and size together are over 16 EiB"))?;
     let target = target.open(path, &name, &(offset..end), opening(args))?;
     if let (Some(journal), Planned::FileSystem(plan)) = (&journal, &plan) {
         journal.add_user(plan.superblock().uuid())?;
@@ -282,7 +279,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         .map_err(|why| Failure::new(name, why))
 }
 
-/// Makes a file system that is not empty.
+/// Makes a file system with the content of a source.
 fn fill(
     args: &Mkfs,
     source: &OsString,
@@ -294,7 +291,7 @@ fn fill(
     if args.image.offset_bytes.saturating_add(format.offset_bytes) != 0 {
         return Err(Failure::usage(
             "-d",
-            "an image that is filled begins at its start",
+            "cannot fill a file system at an offset; use build -o IMAGE@OFFSET",
         ));
     }
     let excludes = Excludes::default();
@@ -308,15 +305,15 @@ fn fill(
         threads: Some(threads),
         ..build::Options::new()
     };
-    let asked = options(format.clone());
-    // What it holds was looked at, as mke2fs looks at it.
+    let build_options = options(format.clone());
+    // Its content has been checked, as mke2fs does.
     let overwrite = match args.force {
         true => Overwrite::EvenInUse,
         false => Overwrite::AnyContent,
     };
     let target = Target::find(path, overwrite).map_err(build::refusal)?;
     let intake = build::Intake {
-        options: &asked,
+        options: &build_options,
         sources: vec![build::source(source).as_tree()],
         target: &target,
         excludes: &excludes,
@@ -326,8 +323,8 @@ fn fill(
     };
     let mut tree = intake.tree(&bar)?;
     if Path::new(source).is_dir() {
-        // As mke2fs has it: the root has the attributes of the source, but is made now and for the
-        // file system. The source may be anybody's folder.
+        // As in mke2fs, the root has the attributes of the source. Owner, mode and times are those
+        // of a new file system, since the source is any directory.
         let now = || SystemTime::now().duration_since(UNIX_EPOCH);
         let made = format.time_seconds.or_else(|| Some(now().ok()?.as_secs()));
         format.time_seconds = made;
@@ -353,14 +350,14 @@ fn fill(
     }
 }
 
-/// The time that no object may be younger than, if there is one: the variable that only sets the
-/// clock does not say so.
+/// The upper limit of all times, if `SOURCE_DATE_EPOCH` is set. `E2FSPROGS_FAKE_TIME` sets the
+/// clock only.
 pub(crate) fn source_date_epoch(format: &Options) -> Option<u64> {
     let has_epoch = std::env::var_os("SOURCE_DATE_EPOCH").is_some();
     format.time_seconds.filter(|_| has_epoch)
 }
 
-/// The defaults of this machine.
+/// The defaults in mke2fs.conf of this machine.
 pub(crate) fn profile() -> std::result::Result<Profile, FormatError> {
     match std::env::var_os("MKE2FS_CONFIG") {
         Some(file) => Profile::read(file.as_ref()),
@@ -368,7 +365,7 @@ pub(crate) fn profile() -> std::result::Result<Profile, FormatError> {
     }
 }
 
-/// How a device that will be written is opened.
+/// The options of opening a device for writing.
 fn opening(args: &Mkfs) -> DeviceOptions {
     DeviceOptions {
         sharing: match args.force {
@@ -383,19 +380,19 @@ fn opening(args: &Mkfs) -> DeviceOptions {
     }
 }
 
-/// What will be made.
+/// The plan of what is made.
 enum Planned {
     FileSystem(Box<Layout>),
-    /// The journal of other file systems (`-O journal_dev`).
+    /// An external journal (`-O journal_dev`).
     Journal(Box<JournalDeviceLayout>),
 }
 
 impl Planned {
-    fn tell(&self, args: &Mkfs) -> Result<()> {
+    fn print(&self, args: &Mkfs) -> Result<()> {
         if let Self::FileSystem(plan) = self
             && plan.is_too_small_for_a_journal()
         {
-            crate::failure::say("the file system is too small for a journal and has none");
+            crate::failure::message("the file system is too small for a journal and gets none");
         }
         if args.quiet && !args.dry_run {
             return Ok(());
@@ -418,7 +415,7 @@ impl Planned {
     }
 }
 
-/// The journal of `-J device=`, a block device that other options leave alone.
+/// The external journal of `-J device=`.
 struct Journal {
     name: String,
     device: FileDevice,
@@ -430,8 +427,11 @@ impl Journal {
         let name = path.display().to_string();
         let metadata = fs::metadata(path).map_err(|why| Failure::new(&name, why))?;
         if !metadata.file_type().is_block_device() {
-            let failure = Failure::new(&name, "is not a block device, as the kernel needs it");
-            return Err(failure.advise("attach an image file with losetup"));
+            let failure = Failure::new(
+                &name,
+                "is not a block device, which the kernel needs for a journal",
+            );
+            return Err(failure.advise("attach an image file to a loop device with losetup"));
         }
         let options = if args.dry_run {
             DeviceOptions::default()
@@ -439,9 +439,9 @@ impl Journal {
             opening(args)
         };
         let device = open_path(path, options).map_err(|why| Failure::new(&name, why))?;
-        // The kernel's numbers of devices that fit the 32 bits of the superblock.
+        // The superblock has 32 bits for the device number.
         let number = u32::try_from(metadata.rdev())
-            .map_err(|_| Failure::new(&name, "has a device number of over 32 bits"))?;
+            .map_err(|_| Failure::new(&name, "has a device number of more than 32 bits"))?;
         let facts = ExternalJournal::read(&device, number);
         let facts = facts.map_err(|why| Failure::new(&name, why))?;
         Ok(Self {
@@ -457,7 +457,7 @@ impl Journal {
     }
 }
 
-/// Unit of a size without suffix: the block size where one was given.
+/// Unit of a size without suffix: the block size, if one is given.
 fn unit_bytes(options: &Options) -> u32 {
     match options.block_size {
         Some(BlockSizeWish::Exactly(size)) => 1 << size.bits(),
@@ -465,8 +465,8 @@ fn unit_bytes(options: &Options) -> u32 {
     }
 }
 
-/// An option that is wrong is what the message begins with.
-pub(crate) fn told(error: FormatError) -> Failure {
+/// Converts an error of the library. The message about a wrong option begins with the option.
+pub(crate) fn format_failure(error: FormatError) -> Failure {
     match error {
         FormatError::Option { option, why } => Failure::usage(option, why),
         other => Failure::new("mkfs", other),
@@ -474,12 +474,12 @@ pub(crate) fn told(error: FormatError) -> Failure {
 }
 
 impl FormatArgs {
-    /// The options as the library takes them.
+    /// The options of the library.
     pub(crate) fn options(&self) -> std::result::Result<Options, FormatError> {
         let bytes = |option: &str, text: &Option<String>| {
             let parsed = text.as_ref().map(|text| parse_size(option, text, 1));
             let number = parsed.transpose()?.map(u32::try_from).transpose();
-            number.map_err(|_| wrong(option, "is over 4 GiB"))
+            number.map_err(|_| wrong(option, "is more than 4 GiB"))
         };
         let mut options = Options {
             fs_type: self.fs_type.clone(),
@@ -558,7 +558,7 @@ fn creator_os(text: &str) -> std::result::Result<CreatorOs, FormatError> {
     }
 }
 
-/// The time builds that must be reproducible ask for.
+/// The time for reproducible builds, from the environment.
 fn time_seconds() -> std::result::Result<Option<u64>, FormatError> {
     for variable in ["SOURCE_DATE_EPOCH", "E2FSPROGS_FAKE_TIME"] {
         if let Ok(text) = std::env::var(variable) {
@@ -570,7 +570,7 @@ fn time_seconds() -> std::result::Result<Option<u64>, FormatError> {
     Ok(None)
 }
 
-/// What the MMP block says about who made it.
+/// Host name and device name for the MMP block.
 fn mmp_names(path: &Path) -> (Vec<u8>, Vec<u8>) {
     let host = rustix::system::uname().nodename().to_bytes().to_vec();
     let device = path.file_name().unwrap_or(path.as_os_str());

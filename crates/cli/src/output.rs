@@ -1,5 +1,5 @@
-//! **Purpose.** Standard output through one big buffer: a pipe is made as big as allowed and can
-//! take pages without a copy, a file keeps holes.
+//! **Purpose.** Standard output through one large buffer. A pipe is enlarged and takes spliced
+//! pages without a copy; a regular file keeps holes.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
@@ -12,16 +12,16 @@ use rustix::pipe::{SpliceFlags, splice};
 
 use crate::failure::{Failure, Result};
 
-/// How much is collected before it is written.
+/// Size of the buffer.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Pieces from this length on are written from where they are.
+/// Pieces of at least this length are written without being copied into the buffer.
 const DIRECT_BYTES: usize = 64 << 10;
-/// How much is spliced in one call; a pipe takes no more at once.
+/// Bytes that are spliced in one call; a pipe takes no more at once.
 const SPLICE_BYTES: u64 = 1 << 20;
-/// Zeros from this length on become a hole where that is possible.
+/// At least this number of zeros becomes a hole, if that is possible.
 const HOLE_BYTES_MIN: u64 = 4096;
 
-/// Standard output. What is not flushed is lost, so every command ends with
+/// Standard output. Bytes that are not flushed are lost, so every command ends with
 /// [`Stdout::flush`].
 #[derive(Debug)]
 pub(crate) struct Stdout {
@@ -33,14 +33,14 @@ pub(crate) struct Stdout {
     buffer: Vec<u8>,
 }
 
-/// How far [`Stdout::splice`] came.
+/// The result of [`Stdout::splice`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spliced {
     pub(crate) bytes: u64,
 }
 
 impl Stdout {
-    /// Takes over standard output.
+    /// Opens standard output.
     pub(crate) fn open() -> Result<Self> {
         let fd = io::stdout().as_fd().try_clone_to_owned();
         let file = File::from(fd.map_err(|error| Failure::stdout(&error))?);
@@ -50,7 +50,7 @@ impl Stdout {
             .file_type();
         let is_pipe = kind.is_fifo();
         if is_pipe {
-            // Refused where the user's pipes hold too many pages already; it stays as it was.
+            // Refused if the user's pipes have too many pages already; the pipe keeps its size.
             let _ = rustix::pipe::fcntl_setpipe_size(&file, BUFFER_BYTES);
         }
         let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(OFlags::APPEND);
@@ -63,7 +63,7 @@ impl Stdout {
         })
     }
 
-    /// Adds bytes.
+    /// Writes bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() < DIRECT_BYTES && self.buffer.len() + bytes.len() <= BUFFER_BYTES {
             self.buffer.extend_from_slice(bytes);
@@ -73,15 +73,15 @@ impl Stdout {
             .map_err(|error| Failure::stdout(&error))
     }
 
-    /// Writes out what was collected.
+    /// Writes the buffer.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let done = self.file.write_all(&self.buffer);
         self.buffer.clear();
         done.map_err(|error| Failure::stdout(&error))
     }
 
-    /// Adds `count` zeros: as a hole if standard output is a regular file that is written at
-    /// its end.
+    /// Writes `count` zeros: as a hole if standard output is a regular file that is written at its
+    /// end.
     pub(crate) fn zeros(&mut self, mut count: u64) -> Result<()> {
         if count >= HOLE_BYTES_MIN && self.is_at_end_of_file() {
             self.flush()?;
@@ -102,7 +102,7 @@ impl Stdout {
         Ok(())
     }
 
-    /// Flushes, and makes a file that ends with a hole as long as it should be.
+    /// Flushes, and extends a file that ends with a hole to its length.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.flush()?;
         if self.ends_with_hole {
@@ -116,8 +116,8 @@ impl Stdout {
         Ok(())
     }
 
-    /// Whether what is written next lands behind everything in a regular file. In append mode a
-    /// seek has no effect, so that does not count.
+    /// Whether the next write extends a regular file. Append mode does not count, since a seek has
+    /// no effect there.
     fn is_at_end_of_file(&mut self) -> bool {
         if !self.is_seekable {
             return false;
@@ -129,8 +129,8 @@ impl Stdout {
             .is_some_and(|(position, len)| position >= len)
     }
 
-    /// Moves pages of `from` into standard output without copying them, as far as that is
-    /// possible: only a pipe can take them.
+    /// Moves pages of `from` into standard output without copying them, as far as possible: only a
+    /// pipe can take them. The caller writes the rest.
     pub(crate) fn splice(
         &mut self,
         from: impl AsFd,
@@ -146,7 +146,7 @@ impl Stdout {
             let len = usize::try_from((len_bytes - spliced.bytes).min(SPLICE_BYTES)).unwrap_or(0);
             let (from, flags) = (from.as_fd(), SpliceFlags::MORE | SpliceFlags::MOVE);
             match splice(from, Some(&mut offset), &self.file, None, len, flags) {
-                // The file ends early: whoever reads it in the other way says so.
+                // The file ends early; the caller finds that when it reads the rest.
                 Ok(0) => break,
                 Ok(count) => spliced.bytes += count as u64,
                 Err(Errno::INTR) => {}
@@ -159,18 +159,18 @@ impl Stdout {
 
     /// Writes the buffer and `bytes` with as few calls as possible.
     fn write_both(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut waiting = self.buffer.as_slice();
-        while !waiting.is_empty() {
-            let slices = [IoSlice::new(waiting), IoSlice::new(bytes)];
+        let mut buffered = self.buffer.as_slice();
+        while !buffered.is_empty() {
+            let slices = [IoSlice::new(buffered), IoSlice::new(bytes)];
             let count = match self.file.write_vectored(&slices) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            let from_waiting = count.min(waiting.len());
-            waiting = &waiting[from_waiting..];
-            bytes = &bytes[count - from_waiting..];
+            let from_buffered = count.min(buffered.len());
+            buffered = &buffered[from_buffered..];
+            bytes = &bytes[count - from_buffered..];
         }
         self.buffer.clear();
         self.file.write_all(bytes)

@@ -1,7 +1,7 @@
-//! **Purpose.** A progress bar for work over a second, on a terminal only.
+//! **Purpose.** A progress bar for work that takes more than a second, on a terminal only.
 //!
-//! **Locking.** Workers count on their own core; a thread of its own reads the sum ten times a
-//! second and draws.
+//! **Locking.** The count is per core. A separate thread reads the sum ten times a second and draws
+//! the bar.
 
 use std::io::{IsTerminal, stderr, stdout};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use fourscore_sync::{Arc, Condvar, Counter, Mutex, thread};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How long work is silent.
+/// Time before the bar is shown.
 const SILENT: Duration = Duration::from_secs(1);
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// Counts work and shows it until it is dropped.
+/// Counts work and shows the bar until this is dropped.
 pub(crate) struct Progress {
     shared: Arc<Shared>,
     drawer: Option<thread::JoinHandle<()>>,
@@ -31,8 +31,8 @@ impl Progress {
         Self::new(Some(total), stderr().is_terminal())
     }
 
-    /// As [`Progress::of_objects`], for work that prints, towards a total if anybody knows it: on
-    /// a terminal that shows the output too there is no bar, which would tear its lines.
+    /// As [`Progress::of_objects`], for a command that prints; `total` is `None` if it is unknown.
+    /// There is no bar if the output goes to the same terminal, whose lines it would disturb.
     pub(crate) fn beside_output(total: Option<u64>) -> Self {
         Self::new(total, stderr().is_terminal() && !stdout().is_terminal())
     }
@@ -50,7 +50,7 @@ impl Progress {
         Self { shared, drawer }
     }
 
-    /// Notes that `count` more objects are done.
+    /// Adds `count` finished objects.
     pub(crate) fn add(&self, count: usize) {
         self.shared.done.add(count as u64);
     }
@@ -61,7 +61,7 @@ impl Drop for Progress {
         *self.shared.stopped.lock() = true;
         self.shared.stop.notify_all();
         if let Some(drawer) = self.drawer.take() {
-            // Whatever happened to the bar, the work is done.
+            // A failure to draw the bar does not matter: the work is done.
             let _ = drawer.join();
         }
     }

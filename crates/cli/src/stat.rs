@@ -1,4 +1,4 @@
-//! **Purpose.** `fourscore stat`: everything that is known about one object.
+//! **Purpose.** `fourscore stat`: all attributes of one object.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::facts::{Facts, Kind, mode_string};
 use crate::failure::Result;
 use crate::image::Image;
 use crate::output::Stdout;
-use crate::text::{for_people, push_hex};
+use crate::text::{printable, push_hex};
 use crate::time::{self, Zone};
 
 /// Runs the verb.
@@ -25,17 +25,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Follow::No
     };
     let inode = image.resolve(&args.path, follow)?;
-    let told = |why: fourscore::Error| image.failure(path, why);
+    let failed = |why: fourscore::Error| image.failure(path, why);
     let object = Object {
-        path: for_people(path),
-        stat: image.fs.stat(inode).map_err(told)?,
-        xattrs: image.fs.xattrs(inode).map_err(told)?,
+        path: printable(path),
+        stat: image.fs.stat(inode).map_err(failed)?,
+        xattrs: image.fs.xattrs(inode).map_err(failed)?,
         block_bytes: image.fs.geometry().block_size().bytes(),
         target: None,
     };
     let facts = Facts::from(&object.stat);
     let target = if facts.kind == Kind::Symlink {
-        Some(for_people(&image.fs.read_link(inode).map_err(told)?))
+        Some(printable(&image.fs.read_link(inode).map_err(failed)?))
     } else {
         None
     };
@@ -113,7 +113,7 @@ impl Object {
             let _ = writeln!(
                 text,
                 " Xattr: {}={}",
-                for_people(&xattr.name),
+                printable(&xattr.name),
                 hex(&xattr.value)
             );
         }
@@ -124,7 +124,7 @@ impl Object {
         let xattrs: serde_json::Map<_, _> = self
             .xattrs
             .iter()
-            .map(|xattr| (for_people(&xattr.name), hex(&xattr.value).into()))
+            .map(|xattr| (printable(&xattr.name), hex(&xattr.value).into()))
             .collect();
         json!({
             "path": self.path,
@@ -157,7 +157,7 @@ fn hex(bytes: &[u8]) -> String {
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// The names of the flags in the kernel's spelling, bits without a name as a number.
+/// The names of the flags in the kernel's spelling; bits without a name as a number.
 fn flag_names(flags: InodeFlags) -> Vec<String> {
     let known = flags.iter_names().map(|(name, _)| name.to_owned());
     let rest = flags.difference(InodeFlags::all()).bits();

@@ -1,10 +1,10 @@
-//! **Purpose.** `fourscore stats`: what `mb_groups` and `mb_structs_summary` in `/proc/fs/ext4`
-//! would show of a file system that has just been mounted and whose groups have all been loaded.
+//! **Purpose.** `fourscore stats`: `mb_groups` and `mb_structs_summary` as `/proc/fs/ext4` would
+//! show them for a file system that has just been mounted and whose groups have all been loaded.
 //!
-//! **Model.** The bitmaps are read one group after another, each becomes a buddy, and only its
-//! figures are kept, so an image of any size takes little memory. As in ext4, the sets are used
-//! from 16 groups on; below that they stay empty. Blocks larger than 4 KiB have orders above 2^13;
-//! they are printed behind those of the head.
+//! **Model.** The bitmaps are read one group after another. A buddy is made of each, and only its
+//! figures are kept, so an image of any size takes little memory. As in ext4, the order sets are
+//! used from 16 groups on and stay empty below that. Blocks larger than 4 KiB have orders above
+//! 2^13, which are printed after those in the heading.
 
 use clap::{Args, ValueEnum};
 use fourscore::Error;
@@ -20,16 +20,15 @@ use crate::image::{Image, ImageSpec};
 use crate::output::Stdout;
 use crate::progress::Progress;
 
-/// From so many groups on ext4 sets `mb_optimize_scan` by default.
-const OPTIMIZED_GROUPS: u32 = 16;
+/// ext4 sets `mb_optimize_scan` by default on file systems of at least this number of groups.
+const OPTIMIZE_SCAN_GROUPS_MIN: u32 = 16;
 
 /// `stats`
 #[derive(Debug, Args)]
 pub(crate) struct Stats {
-    /// Image file or block device, with @OFFSET for a partition; or a directory on which one is
-    /// mounted
+    /// Image file or block device, with @OFFSET for a partition; or a mount point of fourscore
     image: ImageSpec,
-    /// Which of them; all by default, each under its name
+    /// Files to show [default: all, each with a heading]
     files: Vec<StatsFile>,
     /// Prints JSON
     #[arg(long)]
@@ -63,7 +62,7 @@ pub(crate) fn run(args: &Stats) -> Result<()> {
             [] => crate::live::stats(&args.image.path, args.json),
             _ => Err(Failure::usage(
                 "stats",
-                "a mount has no single files to show",
+                "a mount point is shown as a whole; give no file names",
             )),
         };
     }
@@ -98,11 +97,11 @@ impl<'a> Scan<'a> {
         Self {
             image,
             index: OrderIndex::new(geometry.groups(), orders),
-            optimize_scan: u32::from(geometry.groups() >= OPTIMIZED_GROUPS),
+            optimize_scan: u32::from(geometry.groups() >= OPTIMIZE_SCAN_GROUPS_MIN),
         }
     }
 
-    /// Calls `each` with the figures of every group, or why it has none.
+    /// Calls `each` with the figures of every group, or the error of reading its bitmap.
     fn groups(
         &self,
         problems: &Problems,
@@ -124,7 +123,7 @@ impl<'a> Scan<'a> {
                 GroupReport::of(group, &mut buddy, &fitness, per_group)
             });
             if let Err(why) = &report {
-                problems.tell(&self.image.failure(format!("group {group}").as_bytes(), why));
+                problems.report(&self.image.failure(format!("group {group}").as_bytes(), why));
             }
             each(group, report)?;
             progress.add(1);
@@ -166,7 +165,7 @@ impl<'a> Scan<'a> {
 
     fn as_json(&self, files: &[StatsFile], problems: &Problems) -> Value {
         let mut groups = Vec::new();
-        // Only writing fails, and nothing is written here.
+        // Only writing can fail, and the closure does not write.
         let _ = self.groups(problems, |group, report| {
             groups.push(match report {
                 Ok(report) => json!({
@@ -200,7 +199,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// What ext4 prints in the place of a group that it cannot load.
+/// The text that ext4 prints for a group that it cannot load.
 fn in_kernel_words(why: &Error) -> &'static str {
     match why {
         Error::Io(_) => "IO failure",

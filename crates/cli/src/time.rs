@@ -1,14 +1,14 @@
-//! **Purpose.** Moments as people read them.
+//! **Purpose.** Times as text.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::facts::Time;
 
-/// In which time zone a moment is shown.
+/// The time zone in which a time is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Zone {
-    /// That of this machine.
+    /// The time zone of this machine.
     Local,
     /// UTC.
     #[cfg(test)]
@@ -29,17 +29,17 @@ fn timestamp(time: Time) -> Option<Timestamp> {
     Timestamp::new(time.seconds, i32::try_from(time.nanoseconds).ok()?).ok()
 }
 
-/// As ctime(3) writes it, without the line break.
+/// The format of ctime(3), without the newline.
 pub(crate) fn ctime(time: Time, zone: Zone) -> String {
     formatted(time, zone, "%a %b %e %H:%M:%S %Y")
 }
 
-/// Date, hours and minutes, as `ls -l` writes them for old files.
+/// Date, hours and minutes.
 pub(crate) fn minutes(time: Time, zone: Zone) -> String {
     formatted(time, zone, "%Y-%m-%d %H:%M")
 }
 
-/// Date, time with nanoseconds and zone, as stat(1) writes them.
+/// Date, time with nanoseconds, and time zone, in the format of stat(1).
 pub(crate) fn full(time: Time, zone: Zone) -> String {
     formatted(time, zone, "%Y-%m-%d %H:%M:%S.%9f %z")
 }
@@ -56,7 +56,7 @@ fn formatted(time: Time, zone: Zone, format: &str) -> String {
     )
 }
 
-/// For moments no calendar knows.
+/// Seconds and nanoseconds of a time that is out of range of the calendar.
 fn plain(time: Time) -> String {
     format!("{}.{:09}", time.seconds, time.nanoseconds)
 }

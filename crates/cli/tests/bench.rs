@@ -1,8 +1,9 @@
-//! The workloads run, tell what they did, and say what exists when a name does not.
+//! `fourscore bench`: the workloads run and report, and errors of unknown names list the known
+//! ones.
 
 mod common;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require, scratch};
@@ -48,7 +49,7 @@ fn every_workload_runs_and_reports() {
 }
 
 #[test]
-fn a_run_is_told_in_the_words_of_the_kernel_and_of_e2freefrag() {
+fn a_report_has_the_names_of_the_kernel_and_of_e2freefrag() {
     let mut arguments = SMALL.to_vec();
     arguments.extend(["--workload", "files", "--threads", "2", "--steps", "50"]);
     arguments.extend(["--switch", "trim=0", "--switch", "changes=applied"]);
@@ -72,7 +73,7 @@ fn a_run_is_told_in_the_words_of_the_kernel_and_of_e2freefrag() {
 }
 
 #[test]
-fn unknown_names_are_wrong_usage_and_answered_with_those_that_exist() {
+fn errors_of_unknown_names_list_the_known_ones() {
     for (arguments, known) in [
         (["--scenario", "nothing"], "15t"),
         (["--workload", "nothing"], "fallocate3"),
@@ -81,11 +82,11 @@ fn unknown_names_are_wrong_usage_and_answered_with_those_that_exist() {
         (["--set", "mb_optimize_scan"], "NAME=VALUE"),
         (["--switch", "nothing=1"], "optimize_scan"),
         (["--switch", "goals=many"], "core, inode or one"),
-        (["--seconds", "0"], "time"),
+        (["--seconds", "0"], "positive"),
     ] {
-        let (status, complaint) = complained(&[&ALLOC[..], &arguments].concat());
-        assert_eq!(status, Some(2), "{arguments:?}: {complaint}");
-        assert!(complaint.contains(known), "{arguments:?}: {complaint}");
+        let (status, message) = failing(&[&ALLOC[..], &arguments].concat());
+        assert_eq!(status, Some(2), "{arguments:?}: {message}");
+        assert!(message.contains(known), "{arguments:?}: {message}");
     }
     let help = printed(&mut fourscore(&["bench", "alloc", "--help"]));
     for name in ["842g", "append", "prefetch", "mb_best_avail_max_trim_order"] {
@@ -108,7 +109,7 @@ fn a_tree_is_read_in_an_image_and_on_the_host() {
     require!(Need::Program("mke2fs"));
     let source = scratch::folder().expect("a folder");
     for name in ["a", "b", "c"] {
-        std::fs::write(source.path().join(name), [1; 100]).expect("room");
+        std::fs::write(source.path().join(name), [1; 100]).expect("space");
     }
     let image = Image::builder(MiB(16))
         .kind("ext4")
@@ -123,14 +124,14 @@ fn a_tree_is_read_in_an_image_and_on_the_host() {
         read(&[text(image.path())]),
         read(&["--dir", text(source.path())]),
     );
-    // lost+found is only in the image.
+    // The image also has lost+found.
     assert_eq!(
         (&ours["objects"], &theirs["objects"]),
         (&4.into(), &3.into())
     );
     assert_eq!(ours["runs"][1]["operations"], 16);
     assert_eq!(ours["runs"][0]["bytes"], 2 * 300);
-    assert_eq!(complained(&["bench", "read-tree"]).0, Some(2));
+    assert_eq!(failing(&["bench", "read-tree"]).0, Some(2));
 }
 
 #[test]
@@ -166,8 +167,8 @@ fn workloads_on_files_run_in_an_image_and_in_a_directory() {
         "1",
     ]));
     assert!(
-        told.contains("workload create: makes an empty file\nthreads 1: "),
+        told.contains("workload create: creates an empty file\nthreads 1: "),
         "{told}"
     );
-    assert_eq!(complained(&["bench", "files"]).0, Some(2));
+    assert_eq!(failing(&["bench", "files"]).0, Some(2));
 }

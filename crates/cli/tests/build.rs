@@ -1,4 +1,4 @@
-//! `fourscore build`, and the command lines of mke2fs that fill an image.
+//! `fourscore build`, and command lines of mke2fs that fill an image.
 
 mod common;
 mod place;
@@ -9,14 +9,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use common::{complained, fourscore, printed, text, without_lost_and_found};
+use common::{failing, fourscore, printed, text, without_lost_and_found};
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{LoopDevice, require};
 use place::{Place, run, walk_of_host};
 use rustix::fs::{Mode, OFlags};
 
 #[test]
-fn an_image_of_a_directory_is_the_directory() {
+fn an_image_of_a_directory_has_the_same_tree() {
     require!(Need::Program("e2fsck"));
     let place = Place::new();
     place.build("image", &[]);
@@ -25,7 +25,7 @@ fn an_image_of_a_directory_is_the_directory() {
 }
 
 #[test]
-fn tar_in_is_tar_out() {
+fn an_extracted_archive_equals_the_source() {
     require!(Need::Program("tar"), Need::Program("e2fsck"), Need::Root);
     let place = Place::new();
     let all = [
@@ -42,9 +42,9 @@ fn tar_in_is_tar_out() {
     assert_eq!(place.walk("image"), walk_of_host(&place.tree()));
 
     let mut extract = fourscore(&["extract", &image, "-"]);
-    extract.stdout(fs::File::create(place.path("out.tar")).expect("room"));
+    extract.stdout(fs::File::create(place.path("out.tar")).expect("space"));
     assert!(extract.status().expect("it runs").success());
-    fs::create_dir(place.path("out")).expect("room");
+    fs::create_dir(place.path("out")).expect("space");
     let unpack = ["-xpf", "../out.tar", "--xattrs", "--xattrs-include=*"];
     run("tar", &unpack, &place.path("out")).expect("an archive");
     fs::remove_dir(place.path("out/lost+found")).expect("every image has it");
@@ -56,7 +56,7 @@ fn tar_in_is_tar_out() {
         .lines()
         .map(str::to_owned)
         .collect();
-    // Taking lost+found away has changed the time of the root.
+    // Removing lost+found has changed the time of the root.
     assert_eq!(ours[1..], theirs[1..]);
 }
 
@@ -106,13 +106,13 @@ fn a_pipe_and_a_file_give_the_same_tree_and_one_stream_the_same_image() {
 }
 
 #[test]
-fn later_sources_lie_over_earlier_ones_and_owners_are_given() {
+fn later_sources_replace_earlier_ones_and_owners_are_set() {
     require!(Need::Program("e2fsck"));
     let place = Place::new();
     let over = place.path("over");
-    fs::create_dir_all(over.join("etc")).expect("room");
-    fs::write(over.join("etc/passwd"), "changed").expect("room");
-    fs::write(over.join("new.o"), "not this").expect("room");
+    fs::create_dir_all(over.join("etc")).expect("space");
+    fs::write(over.join("etc/passwd"), "changed").expect("space");
+    fs::write(over.join("new.o"), "not this").expect("space");
     let over = text(&over);
     place.build(
         "image",
@@ -147,7 +147,7 @@ fn later_sources_lie_over_earlier_ones_and_owners_are_given() {
 }
 
 #[test]
-fn ranges_of_users_and_groups_are_moved() {
+fn ranges_of_users_and_groups_are_mapped() {
     require!(Need::Root, Need::Program("e2fsck"));
     let place = Place::new();
     let ranges = [
@@ -165,7 +165,7 @@ fn ranges_of_users_and_groups_are_moved() {
 }
 
 #[test]
-fn the_summary_and_the_sums_tell_what_was_made() {
+fn the_summary_and_the_sums_describe_the_image() {
     require!(Need::Program("sha256sum"));
     let place = Place::new();
     let sums = place.text("sums");
@@ -180,7 +180,7 @@ fn the_summary_and_the_sums_tell_what_was_made() {
     assert_eq!(facts["size_bytes"], len);
     assert!(facts["free_bytes"].as_u64() >= Some(16 << 20), "{json}");
     let walk = place.walk("image");
-    // One name more leads to a file, and the directory lost+found is an object.
+    // There is one more name, and lost+found is an object.
     let lines = walk.lines().count() as u64;
     assert_eq!(facts["objects"].as_u64(), Some(lines), "{json}");
     assert_eq!(facts["verified"], true, "{json}");
@@ -206,13 +206,13 @@ fn the_number_of_threads_changes_no_byte() {
 }
 
 #[test]
-fn what_cannot_be_built_leaves_what_was_there() {
+fn a_failed_build_keeps_the_existing_file() {
     require!(Need::Program("tar"));
     let place = Place::new();
     run("tar", &["-cf", "../in.tar", "etc"], &place.tree()).expect("an archive");
     let archive = fs::read(place.path("in.tar")).expect("an archive");
-    fs::write(place.path("cut.tar"), &archive[..archive.len() / 2]).expect("room");
-    fs::write(place.path("image"), "before").expect("room");
+    fs::write(place.path("cut.tar"), &archive[..archive.len() / 2]).expect("space");
+    fs::write(place.path("image"), "before").expect("space");
     let names = || fs::read_dir(place.0.path()).expect("a folder").count();
     let before = names();
     let (tree, cut, image) = (
@@ -236,11 +236,11 @@ fn what_cannot_be_built_leaves_what_was_there() {
             "is in no range of the map",
         ),
     ] {
-        let (status, said) = complained(&[&["build", "-F", "-o", &image], arguments].concat());
-        assert_eq!(status, Some(1), "{said}");
+        let (status, message) = failing(&[&["build", "-F", "-o", &image], arguments].concat());
+        assert_eq!(status, Some(1), "{message}");
         assert!(
-            said.contains(expected),
-            "expected {expected}\nfound    {said}"
+            message.contains(expected),
+            "expected {expected}\nfound    {message}"
         );
     }
     for wrong in [
@@ -248,14 +248,11 @@ fn what_cannot_be_built_leaves_what_was_there() {
         &["--owner", "me"],
         &["--exclude", "[x"],
     ] {
-        let (status, said) = complained(&[&["build", &tree, "-o", &image], wrong].concat());
-        assert_eq!(status, Some(2), "{said}");
+        let (status, message) = failing(&[&["build", &tree, "-o", &image], wrong].concat());
+        assert_eq!(status, Some(2), "{message}");
     }
-    assert_eq!(
-        fs::read(place.path("image")).expect("it is there"),
-        b"before"
-    );
-    assert_eq!(names(), before, "nothing was left behind");
+    assert_eq!(fs::read(place.path("image")).expect("it exists"), b"before");
+    assert_eq!(names(), before, "nothing is left behind");
 }
 
 /// Runs the command under a name of mke2fs.
@@ -267,7 +264,7 @@ fn mke2fs(name: &str, line: &str) -> Result<std::process::Output> {
     command.output().context("it runs")
 }
 
-/// The command lines of those who make images, with DIR, TAR and IMAGE to be filled in.
+/// Command lines of image builders, with placeholders DIR, TAR and IMAGE.
 const SCRIPTS: [(&str, &str, &str); 12] = [
     (
         "Yocto, image_types.bbclass",
@@ -335,7 +332,7 @@ fn the_command_lines_of_image_builders_work_unchanged() {
     let place = Place::new();
     run("tar", &["-cf", "../in.tar", "."], &place.tree()).expect("an archive");
     let tree_walk = walk_of_host(&place.tree());
-    // No archive without asking holds attributes; the root is the file system's own.
+    // By default archives have no extended attributes; the root is that of the file system.
     let names = |walk: &str| -> Vec<String> {
         let fields = |line: &str| line.split(' ').take(6).collect::<Vec<_>>().join(" ");
         walk.lines().skip(1).map(fields).collect()
@@ -343,21 +340,21 @@ fn the_command_lines_of_image_builders_work_unchanged() {
     for (whose, name, line) in SCRIPTS {
         let image = place.path("image");
         if image.exists() {
-            fs::remove_file(&image).expect("it is there");
+            fs::remove_file(&image).expect("it exists");
         }
         if !line.contains('0') || line.ends_with("DIR") || line.ends_with("IMAGE") {
-            // These fill a file that is there.
+            // These fill an existing file.
             fs::File::create(&image)
                 .and_then(|file| file.set_len(60 << 20))
-                .expect("room");
+                .expect("space");
         }
         let line = line
             .replace("IMAGE", &place.text("image"))
             .replace("DIR", &place.text("tree"))
             .replace("TAR", &place.text("in.tar"));
         let output = mke2fs(name, &line).expect(whose);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{whose}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{whose}: {message}");
         place.check("image").expect(whose);
         assert_eq!(
             fs::metadata(&image).expect(whose).len(),
@@ -369,8 +366,8 @@ fn the_command_lines_of_image_builders_work_unchanged() {
         let has_extents = facts.split_whitespace().any(|word| word == "extent");
         let is_ext4 = name == "mkfs.ext4" || line.contains("-t ext4");
         assert_eq!(has_extents, is_ext4, "{whose}: {facts}");
-        // What Yocto and genimage do next; up to 2 is well.
-        let mut e2fsck = tools::command("e2fsck").expect("it is there");
+        // Yocto and genimage run this next; a status of up to 2 is a success.
+        let mut e2fsck = tools::command("e2fsck").expect("it exists");
         let checked = e2fsck.arg("-pfD").arg(&image).output().expect("it runs");
         assert!(checked.status.code() <= Some(2), "{whose}: {checked:?}");
         place.check("image").expect(whose);
@@ -378,7 +375,7 @@ fn the_command_lines_of_image_builders_work_unchanged() {
     }
 }
 
-/// A block device is written in place, whatever was on it, and nothing of that shows.
+/// A block device is written in place, and nothing of its old content shows.
 #[test]
 fn a_block_device_is_filled_in_place() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
@@ -395,7 +392,7 @@ fn a_block_device_is_filled_in_place() {
         ),
         ("build DIR -o DEVICE --shrink", false),
     ] {
-        fs::write(place.path("disk"), vec![0xa5; 64 << 20]).expect("room");
+        fs::write(place.path("disk"), vec![0xa5; 64 << 20]).expect("space");
         let disk = LoopDevice::new(&place.path("disk")).expect("a device");
         let line = line.replace("DIR", &tree);
         let line = line.replace("DEVICE", text(disk.path()));
@@ -408,7 +405,7 @@ fn a_block_device_is_filled_in_place() {
         let walk = printed(&mut fourscore(&["walk", "--hash", text(disk.path())]));
         let ours = without_lost_and_found(&walk);
         let source = walk_of_host(&place.tree());
-        // mke2fs makes the root anew.
+        // mke2fs creates a new root.
         let from = usize::from(is_mke2fs);
         assert_eq!(
             ours[from..],
@@ -416,23 +413,23 @@ fn a_block_device_is_filled_in_place() {
             "{line}"
         );
     }
-    // As the kernel holds what is mounted.
+    // With O_EXCL, as the kernel opens the device of a mount.
     let disk = LoopDevice::new(&place.path("disk")).expect("a device");
     let flags = OFlags::EXCL | OFlags::RDONLY;
-    let held = rustix::fs::open(disk.path(), flags, Mode::empty()).expect("nobody has it");
-    let (status, said) = complained(&["build", &tree, "-o", text(disk.path())]);
+    let held = rustix::fs::open(disk.path(), flags, Mode::empty()).expect("not in use");
+    let (status, message) = failing(&["build", &tree, "-o", text(disk.path())]);
     drop(held);
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains(text(disk.path())), "{said}");
+    assert_eq!(status, Some(1), "{message}");
+    assert!(message.contains(text(disk.path())), "{message}");
     run("e2fsck", &["-fn", text(disk.path())], place.0.path()).expect("it was left alone");
 }
 
-/// What is neither a file nor a block device stays what it is, and so do links to the image.
+/// An output that is neither a file nor a block device is not replaced, nor is a link to the image.
 #[test]
-fn nothing_but_a_file_is_replaced() {
+fn only_a_file_is_replaced() {
     let place = Place::new();
     let tree = place.text("tree");
-    run("mkfifo", &["output"], place.0.path()).expect("room");
+    run("mkfifo", &["output"], place.0.path()).expect("space");
     for (target, expected) in [
         (place.text("output"), "is neither a file nor a block device"),
         (place.text("tree"), "is neither a file nor a block device"),
@@ -441,28 +438,29 @@ fn nothing_but_a_file_is_replaced() {
             "is neither a file nor a block device",
         ),
     ] {
-        let before = fs::metadata(&target).expect("it is there").file_type();
-        let (status, said) = complained(&["build", &tree, "-o", &target]);
-        assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains(expected), "{said}");
+        let before = fs::metadata(&target).expect("it exists").file_type();
+        let (status, message) = failing(&["build", &tree, "-o", &target]);
+        assert_eq!(status, Some(1), "{message}");
+        assert!(message.contains(expected), "{message}");
         assert_eq!(fs::metadata(&target).expect("still").file_type(), before);
     }
-    fs::write(place.path("secret"), "").expect("room");
-    fs::set_permissions(place.path("secret"), fs::Permissions::from_mode(0o600)).expect("ours");
-    std::os::unix::fs::symlink("secret", place.path("image")).expect("room");
+    fs::write(place.path("secret"), "").expect("space");
+    fs::set_permissions(place.path("secret"), fs::Permissions::from_mode(0o600))
+        .expect("permission");
+    std::os::unix::fs::symlink("secret", place.path("image")).expect("space");
     place.build("image", &[]);
     assert!(place.path("image").is_symlink());
     let mode = fs::metadata(place.path("secret"))
-        .expect("it is there")
+        .expect("it exists")
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o600);
     assert_eq!(place.walk("secret"), walk_of_host(&place.tree()));
 }
 
-/// Sizes as they are given on the command line.
+/// Sizes on the command line.
 #[test]
-fn sizes_are_what_was_asked() {
+fn images_have_the_size_of_the_option() {
     require!(Need::Program("e2fsck"));
     let place = Place::new();
     let made = |more: &[&str]| -> (u64, u64) {
@@ -485,7 +483,7 @@ fn sizes_are_what_was_asked() {
 }
 
 #[test]
-fn what_the_options_say_of_root_and_attributes_is_done() {
+fn options_of_root_owner_and_attributes_take_effect() {
     require!(Need::Root, Need::Program("e2fsck"));
     let place = Place::new();
     place.build("image", &["-E", "root_owner=7:70000,no_copy_xattrs"]);
@@ -501,9 +499,9 @@ fn what_the_options_say_of_root_and_attributes_is_done() {
     );
 }
 
-/// The root is made for the file system, only its attributes are those of the source.
+/// Only the extended attributes of the root are those of the source.
 #[test]
-fn root_and_lost_found_are_those_that_mke2fs_makes() {
+fn root_and_lost_found_equal_those_of_mke2fs() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("debugfs"),
@@ -512,7 +510,7 @@ fn root_and_lost_found_are_those_that_mke2fs_makes() {
     let place = Place::new();
     let tree = place.tree();
     run("setfattr", &["-n", "user.of", "-v", "root", "."], &tree).expect("an attribute");
-    fs::set_permissions(&tree, fs::Permissions::from_mode(0o2711)).expect("it is ours");
+    fs::set_permissions(&tree, fs::Permissions::from_mode(0o2711)).expect("permission");
     run("touch", &["-d", "2001-02-03", "."], &tree).expect("a time");
     for line in [
         "-q -F -t ext4",
@@ -523,8 +521,8 @@ fn root_and_lost_found_are_those_that_mke2fs_makes() {
         let facts = |command: &mut Command| {
             command.env("E2FSPROGS_FAKE_TIME", "1700000000");
             let output = command.args(line.split(' ')).output().expect("it runs");
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{line}: {said}");
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{line}: {message}");
             [
                 "stat /",
                 "ea_list /",
@@ -542,7 +540,7 @@ fn root_and_lost_found_are_those_that_mke2fs_makes() {
                 same.collect::<Vec<_>>().join("\n")
             })
         };
-        let theirs = facts(&mut tools::command("mke2fs").expect("it is there"));
+        let theirs = facts(&mut tools::command("mke2fs").expect("it exists"));
         let ours = facts(Command::new(env!("CARGO_BIN_EXE_fourscore")).arg0("mke2fs"));
         let without = line.contains("no_copy_xattrs");
         assert_eq!(theirs[1].contains("user.of"), !without, "{theirs:?}");
@@ -552,7 +550,7 @@ fn root_and_lost_found_are_those_that_mke2fs_makes() {
 }
 
 #[test]
-fn options_of_mke2fs_that_are_not_done_are_refused_by_name() {
+fn unsupported_options_of_mke2fs_are_refused_by_name() {
     let place = Place::new();
     for option in ["-c", "-S", "-l bad", "-z undo", "-y"] {
         let line = format!(
@@ -561,19 +559,19 @@ fn options_of_mke2fs_that_are_not_done_are_refused_by_name() {
             place.text("image")
         );
         let output = mke2fs("mke2fs", &line).expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let message = String::from_utf8_lossy(&output.stderr);
         let name = option.split(' ').next().expect("a name");
         assert!(
-            !output.status.success() && said.contains(name),
-            "{option}: {said}"
+            !output.status.success() && message.contains(name),
+            "{option}: {message}"
         );
         assert!(!place.path("image").exists(), "{option}");
     }
 }
 
-/// The same files make the same image, wherever they come from.
+/// The same files make an identical image from every kind of source.
 #[test]
-fn a_canonical_image_does_not_tell_where_its_files_came_from() {
+fn a_canonical_image_is_independent_of_the_kind_of_source() {
     require!(
         Need::Program("tar"),
         Need::Program("gzip"),
@@ -581,17 +579,17 @@ fn a_canonical_image_does_not_tell_where_its_files_came_from() {
         Need::Root
     );
     let place = Place::new();
-    // Half of it is data, and of that a part is zeroes.
+    // Half of it is data, and a part of that is zeroes.
     let mut content = vec![0; 3 << 20];
     content[1 << 20..2 << 20].fill(7);
     content[(1 << 20) + 5000..(1 << 20) + 20_000].fill(0);
-    fs::write(place.path("tree/half"), &content).expect("room");
+    fs::write(place.path("tree/half"), &content).expect("space");
     run(
         "touch",
         &["-d", "@1600000000.25", "etc/passwd"],
         &place.tree(),
     )
-    .expect("ours");
+    .expect("permission");
     let all = ["--xattrs", "--xattrs-include=*"];
     let pack = |name: &str, more: &[&str]| {
         let name = format!("../{name}");
@@ -600,7 +598,7 @@ fn a_canonical_image_does_not_tell_where_its_files_came_from() {
     };
     pack("dense.tar", &["--format=posix"]);
     pack("sparse.tar", &["--format=posix", "--sparse"]);
-    // The usual format knows no parts of seconds.
+    // The default format has times in whole seconds.
     pack(
         "usual.tar",
         &["--format=posix", "--pax-option=delete=mtime"],
@@ -636,7 +634,7 @@ fn a_canonical_image_does_not_tell_where_its_files_came_from() {
     }
     let mut cat = Command::new("cat");
     cat.arg(place.path("dense.tar")).stdout(Stdio::piped());
-    let mut cat = cat.spawn().expect("it is there");
+    let mut cat = cat.spawn().expect("it exists");
     let mut command = fourscore(&["build", "-", "-o", &place.text("other"), "--canonical"]);
     command.env("SOURCE_DATE_EPOCH", "1700000000");
     command.stdin(cat.stdout.take().expect("a pipe"));
@@ -647,8 +645,5 @@ fn a_canonical_image_does_not_tell_where_its_files_came_from() {
         "a pipe"
     );
     let help = printed(&mut fourscore(&["build", "--help"]));
-    assert!(
-        help.contains("It costs one more reading of all contents"),
-        "{help}"
-    );
+    assert!(help.contains("All data is read once more"), "{help}");
 }

@@ -1,5 +1,5 @@
-//! Builds that cannot succeed: the entry at fault is named, the exit status is 1, and nothing is
-//! left, neither an image nor a temporary file. The same for builds that somebody ends.
+//! Builds that fail or are interrupted: the message names the entry at fault, the exit status is 1,
+//! and neither an image nor a temporary file is left.
 
 mod common;
 mod place;
@@ -12,18 +12,18 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_sync::thread;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use place::{Place, run};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Names in the folder, but for those that tests put there.
+/// Names in the folder, without those that tests create.
 fn left_behind(place: &Place) -> Vec<String> {
     let names = fs::read_dir(place.0.path()).expect("a folder").flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let put_there = [
+    let created = [
         "tree",
         "in.tar",
         "in.tar.gz",
@@ -32,19 +32,19 @@ fn left_behind(place: &Place) -> Vec<String> {
         "layout",
     ];
     names
-        .filter(|name| !put_there.contains(&name.as_str()))
+        .filter(|name| !created.contains(&name.as_str()))
         .collect()
 }
 
 #[track_caller]
 fn fails(place: &Place, output: &Output, expected: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
-        said.contains(expected),
-        "expected {expected}\nfound    {said}"
+        message.contains(expected),
+        "expected {expected}\nfound    {message}"
     );
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert_eq!(left_behind(place), Vec::<String>::new());
 }
 
@@ -61,8 +61,8 @@ fn archive(name: &str, len: usize) -> Vec<u8> {
     builder.into_inner().expect("memory")
 }
 
-/// The command as a shell in the foreground runs it: whoever started the tests in the background
-/// may have them ignore Ctrl-C, and with them all that they start.
+/// The command with the default action of SIGINT, as a shell runs it in the foreground. Tests in
+/// the background may ignore SIGINT, and their children inherit that.
 fn stoppable(arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_fourscore")]);
@@ -70,8 +70,8 @@ fn stoppable(arguments: &[&str]) -> Command {
     command
 }
 
-/// A build of a source with an archive from a pipe over it, which waits for the archive's end after
-/// it has read the source.
+/// A build of a source and an archive from a pipe. It has read the source and waits for the end of
+/// the archive.
 fn build_that_waits(place: &Place, source: &str) -> (Child, Vec<u8>) {
     let arguments = [
         "build",
@@ -88,7 +88,7 @@ fn build_that_waits(place: &Place, source: &str) -> (Child, Vec<u8>) {
         .expect("it runs");
     let mut archive = archive("from/pipe", 1 << 20);
     let end = archive.split_off(archive.len() - 1024);
-    // More than a pipe takes: when it is written, the build is reading it, and has read the tree.
+    // More than a pipe holds: when all is written, the build is reading it and has read the tree.
     let pipe = child.stdin.as_mut().expect("a pipe");
     pipe.write_all(&archive).expect("the build reads it");
     (child, end)
@@ -126,12 +126,12 @@ fn a_source_that_changes_while_it_is_read() {
     for (change, expected) in changes {
         let place = Place::new();
         let (child, end) = build_that_waits(&place, "tree");
-        change(&place.path("tree/etc/big")).expect("room");
+        change(&place.path("tree/etc/big")).expect("space");
         fails(&place, &goes_on(child, &end), expected);
     }
 }
 
-/// Gives a build the end that it waits for.
+/// Writes the end of the archive that a build waits for.
 fn goes_on(mut child: Child, end: &[u8]) -> Output {
     let mut pipe = child.stdin.take().expect("a pipe");
     pipe.write_all(end).expect("the build reads it");
@@ -139,7 +139,7 @@ fn goes_on(mut child: Child, end: &[u8]) -> Output {
     child.wait_with_output().expect("it ran")
 }
 
-/// Of an archive in a file the headers are read first and the contents later.
+/// Of an archive in a file, the headers are read first and the data later.
 #[test]
 fn an_archive_that_changes_while_it_is_read() {
     require!(Need::Program("tar"));
@@ -152,17 +152,17 @@ fn an_archive_that_changes_while_it_is_read() {
     let (child, end) = build_that_waits(&place, "in.tar");
     let file = fs::File::options().write(true).open(place.path("in.tar"));
     let written = file.and_then(|file| file.write_all_at(b"changed", 1 << 20));
-    written.expect("room");
+    written.expect("space");
     let expected = "in.tar: the file changed while it was read";
     fails(&place, &goes_on(child, &end), expected);
 }
 
 #[test]
-fn what_a_normal_user_may_not_read_is_named() {
+fn a_file_that_the_user_cannot_read_is_named() {
     require!(Need::Root, Need::Program("setpriv"));
     let place = Place::new();
     let (tree, image) = (place.text("tree"), place.text("image"));
-    run("chmod", &["0644", "etc/big"], &place.tree()).expect("it is ours");
+    run("chmod", &["0644", "etc/big"], &place.tree()).expect("permission");
     let build = ["build", &tree, "-o", &image, "--owner", "0:0"];
     let output = place.as_nobody(&build).output().expect("it runs");
     assert!(output.status.success(), "{output:?}");
@@ -174,16 +174,16 @@ fn what_a_normal_user_may_not_read_is_named() {
     fs::remove_file(place.path("image")).expect("it was built");
     for closed in ["many/7.txt", "sparse", "etc/empty"] {
         let path = place.path("tree").join(closed);
-        let before = fs::metadata(&path).expect("it is there").permissions();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("it is ours");
+        let before = fs::metadata(&path).expect("it exists").permissions();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("permission");
         let output = place.as_nobody(&build).output().expect("it runs");
         fails(&place, &output, &format!("{closed}: Permission denied"));
-        fs::set_permissions(&path, before).expect("it is ours");
+        fs::set_permissions(&path, before).expect("permission");
     }
 }
 
 #[test]
-fn archives_that_are_cut_off_or_lead_out() {
+fn truncated_and_escaping_archives_are_refused() {
     require!(Need::Program("gzip"), Need::Program("zstd"));
     let place = Place::new();
     let build = |name: &str| {
@@ -199,13 +199,13 @@ fn archives_that_are_cut_off_or_lead_out() {
         ("in.tar.zst", "in.tar.zst: etc/big: cannot be decompressed"),
     ] {
         let whole = fs::read(place.path(name)).expect("an archive");
-        fs::write(place.path(name), &whole[..whole.len() / 2]).expect("room");
+        fs::write(place.path(name), &whole[..whole.len() / 2]).expect("space");
         fails(&place, &build(name), expected);
     }
     let long = ["d/", &"n".repeat(256)].concat();
-    fs::write(place.path("in.tar"), archive(&long, 1)).expect("room");
+    fs::write(place.path("in.tar"), archive(&long, 1)).expect("space");
     fails(&place, &build("in.tar"), ": the name has 256 bytes");
-    // The crate refuses to write such a name.
+    // The crate tar refuses to write such a name.
     let mut climbing = archive("aa/bb/escape", 1);
     climbing[..12].copy_from_slice(b"aa/../escape");
     let sum: u32 = climbing[..148]
@@ -215,7 +215,7 @@ fn archives_that_are_cut_off_or_lead_out() {
         .sum();
     let sum = format!("{:06o}\0 ", sum + 8 * 32);
     climbing[148..156].copy_from_slice(sum.as_bytes());
-    fs::write(place.path("in.tar"), climbing).expect("room");
+    fs::write(place.path("in.tar"), climbing).expect("space");
     fails(
         &place,
         &build("in.tar"),
@@ -223,14 +223,14 @@ fn archives_that_are_cut_off_or_lead_out() {
     );
 }
 
-/// What ends the build, and how it ended.
+/// Sends the signal and returns how the build ended.
 fn ended_by(signal: Signal, child: &mut Child) -> std::process::ExitStatus {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     kill_process(pid.expect("a process"), signal).expect("it runs");
     child.wait().expect("it ran")
 }
 
-/// Whether the process has a file open that has no name, as an image has until it is complete.
+/// Whether the process has an open file without a name, as an incomplete image is.
 fn has_begun_the_image(child: &Child, folder: &Path) -> bool {
     let open = fs::read_dir(format!("/proc/{}/fd", child.id()));
     let mut links = open
@@ -250,7 +250,7 @@ fn a_signal_leaves_nothing_behind() {
         assert_eq!(status.signal(), Some(signal.as_raw()), "while it reads");
         assert_eq!(left_behind(&place), Vec::<String>::new());
 
-        fs::write(place.path("tree/large"), vec![1; 96 << 20]).expect("room");
+        fs::write(place.path("tree/large"), vec![1; 96 << 20]).expect("space");
         let arguments = [
             "build",
             &place.text("tree"),
@@ -259,7 +259,7 @@ fn a_signal_leaves_nothing_behind() {
             "--verify",
         ];
         let sums = ["--sums", &place.text("sums")];
-        // A machine with other work may have it finished before it is asked to stop.
+        // On a loaded machine the build may end before the signal.
         let was_stopped = (0..20).any(|_| {
             let mut child = stoppable(&[&arguments[..], &sums].concat())
                 .stdout(Stdio::null())
@@ -289,10 +289,10 @@ fn a_signal_leaves_nothing_behind() {
     }
 }
 
-/// What a terminal shows of a build of the tree with an archive of one file of this length over it,
-/// which comes after bars have begun to show.
+/// The output on a terminal of a build of the tree and an archive of one file of this length, which
+/// is written after bars have begun to show.
 fn shown_on_a_terminal(place: &Place, more: &str, len: usize) -> String {
-    run("mkfifo", &["output"], place.0.path()).expect("room");
+    run("mkfifo", &["output"], place.0.path()).expect("space");
     let line = format!(
         "{} build {} - -o {} {more} <{}",
         env!("CARGO_BIN_EXE_fourscore"),
@@ -312,19 +312,19 @@ fn shown_on_a_terminal(place: &Place, more: &str, len: usize) -> String {
     let mut archive = archive("from/pipe", len);
     let end = archive.split_off(archive.len() - 1024);
     fifo.write_all(&archive).expect("the build reads it");
-    // Bars are silent for the first second.
+    // Bars are hidden for the first second.
     thread::sleep(Duration::from_millis(1500));
     fifo.write_all(&end).expect("the build reads it");
     drop(fifo);
     let output = child.wait_with_output().expect("it ran");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{shown}");
-    fs::remove_file(place.path("output")).expect("it is ours");
+    fs::remove_file(place.path("output")).expect("permission");
     shown
 }
 
 #[test]
-fn a_terminal_shows_how_far_the_sources_are_read() {
+fn a_terminal_shows_the_progress_of_reading() {
     require!(Need::Program("script"), Need::Program("mkfifo"));
     let shown = shown_on_a_terminal(&Place::new(), "", 1 << 20);
     assert!(
@@ -333,9 +333,9 @@ fn a_terminal_shows_how_far_the_sources_are_read() {
     );
 }
 
-/// A redrawing of the bar that has all that it is to have: `PHASE [bar] FILES/FILES files,
+/// Whether the text is a complete bar: `PHASE [bar] FILES/FILES files,
 /// BYTES/BYTES, BYTES/s, TIME left`.
-fn is_whole_bar(drawn: &str, phase: &str) -> bool {
+fn is_complete_bar(drawn: &str, phase: &str) -> bool {
     let parts: Vec<&str> = drawn.split(", ").collect();
     let [files, bytes, rate, left] = parts.as_slice() else {
         return false;
@@ -355,9 +355,9 @@ fn is_whole_bar(drawn: &str, phase: &str) -> bool {
 }
 
 #[test]
-fn a_terminal_shows_files_bytes_rate_and_what_is_left() {
+fn a_terminal_shows_files_bytes_rate_and_remaining_time() {
     require!(Need::Program("script"), Need::Program("mkfifo"));
-    // The bar is drawn ten times a second; a fast machine needs more work to be seen at it.
+    // The bar is drawn ten times a second; on a fast machine it needs more work to appear.
     let mut seen = Vec::new();
     let mut shown = String::new();
     for mib in [64, 256, 1024] {
@@ -366,7 +366,7 @@ fn a_terminal_shows_files_bytes_rate_and_what_is_left() {
         let drawn: Vec<&str> = shown.split('\r').collect();
         seen = ["writing ", "reading back "]
             .into_iter()
-            .filter(|phase| drawn.iter().any(|drawn| is_whole_bar(drawn, phase)))
+            .filter(|phase| drawn.iter().any(|drawn| is_complete_bar(drawn, phase)))
             .collect();
         if seen.len() == 2 {
             return;
@@ -381,26 +381,21 @@ fn a_manifest_or_list_that_cannot_be_written_leaves_no_image() {
     let (tree, image) = (place.text("tree"), place.text("image"));
     for option in ["--write-manifest", "--sums"] {
         let nowhere = place.text("no/such/list");
-        let (status, said) = complained(&["build", &tree, "-o", &image, option, &nowhere]);
-        assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains("no/such/list: No such file"), "{said}");
+        let (status, message) = failing(&["build", &tree, "-o", &image, option, &nowhere]);
+        assert_eq!(status, Some(1), "{message}");
+        assert!(message.contains("no/such/list: No such file"), "{message}");
         assert_eq!(left_behind(&place), Vec::<String>::new());
     }
 }
 
-/// Refused with status 1 and one line.
+/// A build that must fail with status 1 and one line that contains `expected`.
 #[track_caller]
 fn refused(arguments: &[&str], expected: &str) {
-    let (status, said) = complained(&[&["build"], arguments].concat());
-    assert_eq!(status, Some(1), "{arguments:?}: {said}");
-    assert!(
-        said.contains(expected) && said.lines().count() == 1,
-        "expected {expected}\nfound    {said}"
-    );
+    common::refused(&[&["build"], arguments].concat(), expected);
 }
 
 #[test]
-fn what_is_no_source_is_named() {
+fn invalid_sources_are_named() {
     let place = Place::new();
     let zeroes = |len: usize| vec![0; len];
     let mut disk = zeroes(1 << 20);
@@ -416,36 +411,39 @@ fn what_is_no_source_is_named() {
         (disk, "in: is a disk with a partition table (a source is"),
         (b"\x7fELF rest".to_vec(), "in: is a program (ELF)"),
     ] {
-        fs::write(place.path("in"), content).expect("room");
+        fs::write(place.path("in"), content).expect("space");
         refused(&[&place.text("in"), "-o", &place.text("image")], expected);
         assert!(!place.path("image").exists());
     }
-    // An archive without entries, as every tar program makes it.
-    fs::write(place.path("in"), zeroes(10_240)).expect("room");
+    // An archive without entries, as all tar programs make it.
+    fs::write(place.path("in"), zeroes(10_240)).expect("space");
     printed(&mut fourscore(&[
         "build",
         &place.text("in"),
         "-o",
         &place.text("image"),
     ]));
-    // A file system where it cannot be read.
+    // A file system on standard input, from which it cannot be read.
     let mut command = fourscore(&["build", "-", "-o", &place.text("new")]);
     command.stdin(fs::File::open(place.path("image")).expect("it was built"));
     let output = command.output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("standard input: is a file system"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("standard input: is a file system"),
+        "{message}"
+    );
 }
 
-/// A build that fails while it fills a partition says so, and leaves the rest of the disk alone.
+/// A build that fails while it fills a partition reports that, and keeps the rest of the disk.
 #[test]
-fn a_partition_that_is_not_complete_is_told_and_the_rest_of_the_disk_is_left() {
+fn an_incomplete_partition_is_reported_and_the_rest_of_the_disk_is_kept() {
     let place = Place::new();
     let disk = place.path("disk");
     let part = format!("{}@8M", place.text("disk"));
-    fs::write(&disk, vec![0xa5; 64 << 20]).expect("room");
+    fs::write(&disk, vec![0xa5; 64 << 20]).expect("space");
     let tree = place.text("tree");
-    // Nothing is written for what does not fit.
+    // Nothing is written if the image does not fit.
     refused(
         &[&tree, "-F", "--size", "57M", "-o", &part],
         "extend past the end of the file",
@@ -453,7 +451,7 @@ fn a_partition_that_is_not_complete_is_told_and_the_rest_of_the_disk_is_left() {
     refused(&[&tree, "-F", "--size", "1M", "-o", &part], "is too small");
     refused(
         &[&tree, "--size", "20M", "-o", &part],
-        "holds data of an unknown kind",
+        "contains data of an unknown kind",
     );
     assert!(
         fs::read(&disk)
@@ -461,10 +459,10 @@ fn a_partition_that_is_not_complete_is_told_and_the_rest_of_the_disk_is_left() {
             .iter()
             .all(|&byte| byte == 0xa5)
     );
-    let (status, said) = complained(&["build", &tree, "-F", "--shrink", "-o", &part]);
-    assert_eq!(status, Some(2), "{said}");
-    // The file changes when its place in the image is settled and its content is to be read.
-    fs::write(place.path("in.tar"), archive("file", 1 << 20)).expect("room");
+    let (status, message) = failing(&["build", &tree, "-F", "--shrink", "-o", &part]);
+    assert_eq!(status, Some(2), "{message}");
+    // The file changes after its blocks are allocated and before its data is read.
+    fs::write(place.path("in.tar"), archive("file", 1 << 20)).expect("space");
     let arguments = [
         "build",
         &place.text("in.tar"),
@@ -486,11 +484,14 @@ fn a_partition_that_is_not_complete_is_told_and_the_rest_of_the_disk_is_left() {
     let pipe = child.stdin.as_mut().expect("a pipe");
     pipe.write_all(&over).expect("the build reads it");
     thread::sleep(Duration::from_millis(20));
-    fs::write(place.path("in.tar"), archive("file", 1 << 20)).expect("room");
+    fs::write(place.path("in.tar"), archive("file", 1 << 20)).expect("space");
     let output = goes_on(child, &end);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("its content is undefined now"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("the content is undefined now"),
+        "{message}"
+    );
     let found = fs::read(&disk).expect("a disk");
     assert_eq!(found.len(), 64 << 20);
     let (front, rest) = found.split_at(8 << 20);

@@ -1,5 +1,5 @@
-//! Where images of `fourscore build` go: what is replaced and what is refused, partitions, and
-//! standard output.
+//! Destinations of `fourscore build`: files that are replaced or refused, partitions, and standard
+//! output.
 
 mod common;
 mod place;
@@ -10,21 +10,16 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{complained, fourscore, printed, text, without_lost_and_found};
+use common::{failing, fourscore, printed, text, without_lost_and_found};
 use fourscore_sync::thread;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{LoopDevice, require};
 use place::{Place, run, walk_of_host};
 
-/// Refused with status 1 and one line.
+/// A build that must fail with status 1 and one line that contains `expected`.
 #[track_caller]
 fn refused(arguments: &[&str], expected: &str) {
-    let (status, said) = complained(&[&["build"], arguments].concat());
-    assert_eq!(status, Some(1), "{arguments:?}: {said}");
-    assert!(
-        said.contains(expected) && said.lines().count() == 1,
-        "expected {expected}\nfound    {said}"
-    );
+    common::refused(&[&["build"], arguments].concat(), expected);
 }
 
 #[test]
@@ -33,8 +28,8 @@ fn an_output_that_is_also_a_source_is_refused() {
     place.build("image", &[]);
     let image = place.text("image");
     let before = fs::read(&image).expect("an image");
-    symlink("image", place.path("link")).expect("room");
-    fs::hard_link(&image, place.path("other")).expect("room");
+    symlink("image", place.path("link")).expect("space");
+    fs::hard_link(&image, place.path("other")).expect("space");
     let (link, other) = (place.text("link"), place.text("other"));
     let expected = "is also the output (write the image somewhere else, or --exclude it)";
     for (source, output) in [(&image, &image), (&link, &image), (&image, &other)] {
@@ -43,18 +38,18 @@ fn an_output_that_is_also_a_source_is_refused() {
     refused(&[&place.text("tree"), &image, "-o", &image], expected);
     assert!(fs::read(&image).expect("an image") == before);
     let walk = place.walk("image");
-    // In a folder that is a source, and as the list of its sums.
+    // In a folder that is a source, and the file of its sums.
     let folder = text(place.0.path());
     refused(&[folder, "-o", &image], &format!("image: {expected}"));
-    let (status, said) = complained(&["build", &image, "-o", &other, "--sums", &other]);
-    assert_eq!(status, Some(2), "{said}");
+    let (status, message) = failing(&["build", &image, "-o", &other, "--sums", &other]);
+    assert_eq!(status, Some(2), "{message}");
     assert!(fs::read(&image).expect("an image") == before);
-    // What is replaced when the image is complete can be read until then.
+    // A file is replaced when the image is complete, and can be read until then.
     printed(&mut fourscore(&[
         "build", &image, "--shrink", "-o", &image, "-F",
     ]));
     assert_eq!(place.walk("image"), walk);
-    // What is written in place cannot, whatever its name is.
+    // A device is written in place, and cannot be a source under any name.
     if Need::KernelMount.is_met() {
         let disk = LoopDevice::new(&place.path("image")).expect("a device");
         refused(&[&image, "-o", text(disk.path())], expected);
@@ -63,8 +58,8 @@ fn an_output_that_is_also_a_source_is_refused() {
         drop(disk);
         assert_eq!(place.walk("image"), walk);
     }
-    let disk = fs::File::create(place.path("disk")).expect("room");
-    disk.set_len(64 << 20).expect("room");
+    let disk = fs::File::create(place.path("disk")).expect("space");
+    disk.set_len(64 << 20).expect("space");
     let part = format!("{}@1M", place.text("disk"));
     printed(&mut fourscore(&["build", &place.text("tree"), "-o", &part]));
     refused(&[&part, "-o", &part, "-F"], expected);
@@ -89,10 +84,10 @@ fn an_image_in_use_is_refused() {
     let build = [tree.as_str(), "-o", &image];
     if Need::Fuse.is_met() && Need::Root.is_met() {
         let point = place.text("point");
-        fs::create_dir(&point).expect("room");
+        fs::create_dir(&point).expect("space");
         printed(&mut fourscore(&["mount", &image, &point]));
         refused(&build, "is being written by process");
-        fs::write(place.path("point/written"), "while it was mounted").expect("room");
+        fs::write(place.path("point/written"), "while it was mounted").expect("space");
         printed(&mut fourscore(&["umount", &point]));
         assert!(
             place.walk("image").contains("/written "),
@@ -110,7 +105,7 @@ fn an_image_in_use_is_refused() {
 }
 
 #[test]
-fn only_what_is_empty_or_was_built_is_replaced_unasked() {
+fn only_empty_and_built_files_are_replaced_without_force() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("e2fsck"),
@@ -119,35 +114,38 @@ fn only_what_is_empty_or_was_built_is_replaced_unasked() {
     let place = Place::new();
     let (tree, image) = (place.text("tree"), place.text("image"));
     let build = [tree.as_str(), "-o", &image];
-    fs::write(&image, "precious\n").expect("room");
+    fs::write(&image, "precious\n").expect("space");
     refused(
         &build,
-        "image: holds text (use -F to replace it, or name another output)",
+        "image: contains text (use -F to replace it, or name another destination)",
     );
-    assert_eq!(fs::read(&image).expect("it is there"), b"precious\n");
+    assert_eq!(fs::read(&image).expect("it exists"), b"precious\n");
     run("tar", &["-cf", &image, "tree"], place.0.path()).expect("an archive");
-    refused(&build, "holds a tar archive");
-    fs::remove_file(&image).expect("ours");
+    refused(&build, "contains a tar archive");
+    fs::remove_file(&image).expect("permission");
     run(
         "mke2fs",
         &["-q", "-t", "ext4", &image, "16M"],
         place.0.path(),
     )
     .expect("an image");
-    refused(&build, "holds a file system or volume (ext2, ext3 or ext4)");
+    refused(
+        &build,
+        "contains a file system or volume (ext2, ext3 or ext4)",
+    );
     place.build("image", &["-F"]);
 
-    // An image that was built, also with an identity of the user's, and one that was looked at.
+    // An image that was built, also with a UUID of the user, and one that e2fsck has checked.
     for more in [&["-U", "random"][..], &["-E", "hash_seed=time"], &[]] {
         place.build("image", &[&["-F"], more].concat());
         place.build("image", &[]);
     }
     run("e2fsck", &["-fy", &image], place.0.path()).expect("clean");
     place.build("image", &[]);
-    fs::write(&image, "").expect("room");
+    fs::write(&image, "").expect("space");
     place.build("image", &["--size", "+4M"]);
 
-    // What somebody put into it is lost with it.
+    // An image that has been changed is refused.
     thread::sleep(Duration::from_millis(1100));
     let to = format!("{image}:/new");
     printed(&mut fourscore(&["cp", &place.text("tree/etc/passwd"), &to]));
@@ -159,18 +157,18 @@ fn only_what_is_empty_or_was_built_is_replaced_unasked() {
     place.build("image", &["-F"]);
     let file = fs::File::options().append(true).open(&image);
     file.and_then(|mut file| file.write_all(b"behind"))
-        .expect("room");
+        .expect("space");
     refused(&build, "holds an image followed by other data");
 }
 
-/// A disk image, and what a partition of it is called.
+/// A disk image, and the names of its partitions.
 struct Disk<'a>(&'a Place);
 
 impl Disk<'_> {
     const BYTES: usize = 96 << 20;
 
     fn fill_with(&self, byte: u8) {
-        fs::write(self.0.path("disk"), vec![byte; Self::BYTES]).expect("room");
+        fs::write(self.0.path("disk"), vec![byte; Self::BYTES]).expect("space");
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -189,7 +187,7 @@ impl Disk<'_> {
         printed(&mut fourscore(&arguments));
     }
 
-    /// Has e2fsck look at a partition that holds the tree; says how many bytes it has.
+    /// Checks a partition that contains the tree with e2fsck, and returns its size in bytes.
     #[track_caller]
     fn check(&self, bytes: u64) -> u64 {
         let image = format!("disk?offset={bytes}");
@@ -208,7 +206,7 @@ impl Disk<'_> {
     }
 }
 
-/// Without a partition table it is filled up to the end, or as far as was asked for.
+/// Without a partition table the file system extends to the end of the disk, or has the given size.
 #[test]
 fn a_part_of_a_disk_is_filled_in_place() {
     require!(Need::Program("e2fsck"));
@@ -229,7 +227,7 @@ fn a_part_of_a_disk_is_filled_in_place() {
     assert!(!place.path("disk@1M").exists());
 }
 
-/// With a partition table it is a partition that is filled.
+/// With a partition table the file system fills a partition.
 #[test]
 fn a_partition_is_filled_in_place() {
     require!(Need::Program("e2fsck"));
@@ -237,21 +235,21 @@ fn a_partition_is_filled_in_place() {
     let disk = Disk(&place);
     let tree = place.text("tree");
     disk.fill_with(0);
-    // A DOS table: 32 MiB from 1 MiB on, and 63 MiB behind them.
+    // A DOS table: 32 MiB at 1 MiB, and 63 MiB after them.
     let file = fs::File::options().write(true).open(place.path("disk"));
     let file = file.expect("a disk");
     for (at, start, sectors) in [(446, 2048_u32, 65_536_u32), (462, 67_584, 129_024)] {
         let numbers = [start.to_le_bytes(), sectors.to_le_bytes()].concat();
         let entry = [&[0, 0, 0, 0, 0x83, 0, 0, 0][..], &numbers].concat();
-        file.write_all_at(&entry, at).expect("room");
+        file.write_all_at(&entry, at).expect("space");
     }
-    file.write_all_at(b"\x55\xaa", 510).expect("room");
+    file.write_all_at(b"\x55\xaa", 510).expect("space");
     let before = disk.bytes();
     disk.build("1M", &[]);
     assert_eq!(disk.check(1 << 20), 32 << 20);
     let found = disk.bytes();
     assert!(found[..1 << 20] == before[..1 << 20] && found[33 << 20..] == before[33 << 20..]);
-    // What was built there is replaced, and one part is a source of the other.
+    // A built partition is replaced, and one partition is a source of the other.
     disk.build("1M", &["--size", "auto"]);
     assert!(disk.check(1 << 20) < 32 << 20);
     printed(&mut fourscore(&[
@@ -279,7 +277,7 @@ fn a_partition_is_filled_in_place() {
 }
 
 #[test]
-fn standard_output_gets_the_image_and_standard_error_what_is_told() {
+fn standard_output_gets_the_image_and_standard_error_the_summary() {
     require!(Need::Program("cat"));
     let place = Place::new();
     let tree = place.text("tree");
@@ -300,7 +298,7 @@ fn standard_output_gets_the_image_and_standard_error_what_is_told() {
         "{told}"
     );
     assert!(output.stdout == expected, "a pipe");
-    let file = fs::File::create(place.path("redirected")).expect("room");
+    let file = fs::File::create(place.path("redirected")).expect("space");
     assert!(
         build("-")
             .stdout(file)

@@ -1,5 +1,5 @@
-//! `fourscore check -n`: what it prints as text and as JSON, its exit status, how much it prints,
-//! and that it leaves every image as it was.
+//! `fourscore check -n`: its output as text and as JSON, the number of findings it prints, its exit
+//! status, and that it changes no image.
 
 mod common;
 
@@ -18,28 +18,28 @@ use fourscore_testkit::{Image, MiB, require, scratch};
 use serde_json::Value;
 
 const FILES: u64 = 20;
-/// What says that a journal was replayed in memory.
+/// The finding that a journal was replayed in memory.
 const NOTES: [&str; 2] = ["journal-replayed", "fast-commits-replayed"];
 
 /// An image with some files in two directories.
 fn image() -> Image {
     let source = scratch::folder().expect("a folder");
     for directory in ["one", "two"] {
-        fs::create_dir(source.path().join(directory)).expect("room");
+        fs::create_dir(source.path().join(directory)).expect("space");
     }
     for nr in 0..FILES {
         let name = format!("one/file-{nr}");
-        fs::write(source.path().join(name), vec![7; 5000]).expect("room");
+        fs::write(source.path().join(name), vec![7; 5000]).expect("space");
     }
     let image = Image::builder(MiB(16)).kind("ext4");
     image.source(source.path()).make().expect("mke2fs runs")
 }
 
-/// A run of the checker.
+/// The result of a run.
 struct Run {
     status: Option<i32>,
     stdout: String,
-    complaint: String,
+    message: String,
 }
 
 fn check(image: &Path, more: &[&str]) -> Run {
@@ -48,7 +48,7 @@ fn check(image: &Path, more: &[&str]) -> Run {
     Run {
         status: output.status.code(),
         stdout: String::from_utf8(output.stdout).expect("text"),
-        complaint: String::from_utf8_lossy(&output.stderr).into_owned(),
+        message: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }
 
@@ -64,7 +64,7 @@ fn word<'v>(finding: &'v Value, key: &str) -> &'v str {
     finding[key].as_str().expect("a text")
 }
 
-/// Gives all files in `one` a wrong count of blocks, and one of them a second fault.
+/// Injects a wrong block count into all files in `one`, and a second fault into one of them.
 fn miscount(image: &Image) {
     let count = |nr| format!("set_inode_field /one/file-{nr} blocks 77");
     let mut commands: Vec<String> = (0..FILES).map(count).collect();
@@ -73,13 +73,13 @@ fn miscount(image: &Image) {
 }
 
 #[test]
-fn a_sound_image_has_one_line_and_status_0() {
+fn a_clean_image_has_one_line_and_status_0() {
     require!(Need::Program("mke2fs"), Need::Program("dumpe2fs"));
     let image = image();
     let run = check(image.path(), &[]);
-    assert_eq!((run.status, run.complaint.as_str()), (Some(0), ""));
+    assert_eq!((run.status, run.message.as_str()), (Some(0), ""));
     assert_eq!(run.stdout.lines().count(), 1, "{}", run.stdout);
-    let verdict = format!("{}: sound: ", text(image.path()));
+    let verdict = format!("{}: clean: ", text(image.path()));
     assert!(run.stdout.starts_with(&verdict), "{}", run.stdout);
 
     let run = check(image.path(), &["--json", "--threads", "2"]);
@@ -93,14 +93,14 @@ fn a_sound_image_has_one_line_and_status_0() {
     let header = dumpe2fs_header(image.path()).expect("dumpe2fs runs");
     let number = |name: &str| header[name].parse::<u64>().expect("a number");
     let inodes = number("Inode count") - number("Free inodes");
-    // Of the first ten only the root counts.
+    // Of the first ten inodes only the root counts.
     assert_eq!(report["inodes"], inodes - 9);
     let blocks = number("Block count") - number("Free blocks") - number("First block");
     assert_eq!(report["blocks"], blocks);
 }
 
 #[test]
-fn faults_are_told_alike_in_text_and_json_with_status_4() {
+fn text_and_json_have_the_same_findings_and_status_4() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("debugfs"),
@@ -112,16 +112,16 @@ fn faults_are_told_alike_in_text_and_json_with_status_4() {
     let (as_text, as_json) = (check(image.path(), &[]), check(image.path(), &["--json"]));
     assert_eq!((as_text.status, as_json.status), (Some(4), Some(4)));
     assert_eq!(fsck.code, 4);
-    // Who pipes the findings on gets nothing but them.
-    assert_eq!(as_json.complaint, as_text.complaint);
+    // Standard output has only the findings.
+    assert_eq!(as_json.message, as_text.message);
     let report = json(&as_json);
     assert_eq!(report["clean"], false);
     let lines: Vec<&str> = as_text.stdout.lines().collect();
     let (verdict, lines) = lines.split_last().expect("a verdict");
-    assert!(verdict.contains(": NOT SOUND: "), "{verdict}");
-    let told = findings(&report);
-    assert_eq!(lines.len(), told.len());
-    for (line, finding) in lines.iter().zip(told) {
+    assert!(verdict.contains(": HAS ERRORS: "), "{verdict}");
+    let found = findings(&report);
+    assert_eq!(lines.len(), found.len());
+    for (line, finding) in lines.iter().zip(found) {
         let [text, code, repair] = ["text", "code", "repair"].map(|key| word(finding, key));
         assert_eq!(*line, format!("{text} [{code}] (repair: {repair})"));
         assert_eq!(finding["severity"], "error");
@@ -130,10 +130,12 @@ fn faults_are_told_alike_in_text_and_json_with_status_4() {
     }
     assert_eq!(report["counts"]["inode-blocks"], FILES);
     assert_eq!(report["counts"]["links-count"], 1);
-    let passes = told.iter().map(|finding| finding["pass"].as_u64());
+    let passes = found.iter().map(|finding| finding["pass"].as_u64());
     assert!(passes.is_sorted(), "findings come by pass");
-    let links = told.iter().find(|finding| finding["code"] == "links-count");
-    let fields = &links.expect("it is told")["fields"];
+    let links = found
+        .iter()
+        .find(|finding| finding["code"] == "links-count");
+    let fields = &links.expect("it is found")["fields"];
     assert_eq!(
         (&fields["found"], &fields["expected"]),
         (&5.into(), &1.into())
@@ -141,7 +143,7 @@ fn faults_are_told_alike_in_text_and_json_with_status_4() {
 }
 
 #[test]
-fn no_more_is_printed_than_was_asked_for() {
+fn the_option_most_limits_the_findings() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let image = image();
     miscount(&image);
@@ -156,7 +158,7 @@ fn no_more_is_printed_than_was_asked_for() {
         run.stdout
     );
 
-    // The same ones, whoever finds them first.
+    // The same ones on any number of threads.
     let report = json(&check(
         image.path(),
         &["--most", "3", "--json", "--threads", "1"],
@@ -175,25 +177,25 @@ fn no_more_is_printed_than_was_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_checked_has_status_8() {
+fn a_check_that_cannot_run_has_status_8() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let folder = scratch::folder().expect("a folder");
-    let blank = Image::blank(MiB(4)).expect("room");
+    let blank = Image::blank(MiB(4)).expect("space");
     let tiny = folder.path().join("tiny");
-    fs::write(&tiny, "not a file system\n").expect("room");
+    fs::write(&tiny, "not a file system\n").expect("space");
     let unknown = image();
     debugfs_write(unknown.path(), &["feature FEATURE_I30"]).expect("debugfs runs");
     let missing = folder.path().join("missing");
     for path in [blank.path(), &tiny, folder.path(), &missing, unknown.path()] {
         for more in [&[][..], &["--json"]] {
             let run = check(path, more);
-            assert_eq!(run.status, Some(8), "{}: {}", path.display(), run.complaint);
+            assert_eq!(run.status, Some(8), "{}: {}", path.display(), run.message);
             assert_eq!(run.stdout, "");
-            let names_it = run.complaint.contains(text(path));
+            let names_it = run.message.contains(text(path));
             assert!(
-                names_it && run.complaint.lines().count() == 1,
+                names_it && run.message.lines().count() == 1,
                 "{}",
-                run.complaint
+                run.message
             );
         }
     }
@@ -208,13 +210,13 @@ fn repairs_are_not_offered() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("-n"));
 }
 
-/// Checks an image; it must be the same afterwards, in its bytes and in its times.
+/// Checks an image, whose bytes and times must not change.
 #[track_caller]
 fn assert_untouched(image: &Path) -> Run {
     let state = || {
         let modified = fs::metadata(image).and_then(|meta| meta.modified());
         (
-            fs::read(image).expect("it is there"),
+            fs::read(image).expect("it exists"),
             modified.expect("a time"),
         )
     };
@@ -225,7 +227,7 @@ fn assert_untouched(image: &Path) -> Run {
 }
 
 #[test]
-fn damaged_images_are_left_as_they_are() {
+fn damaged_images_are_not_changed() {
     require!(Need::Program("mke2fs"));
     let image = image();
     assert_eq!(assert_untouched(image.path()).status, Some(0));
@@ -246,7 +248,7 @@ fn damaged_images_are_left_as_they_are() {
 }
 
 #[test]
-fn dirty_journals_are_left_as_they_are() {
+fn dirty_journals_are_not_changed() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("xfs_io"),
@@ -269,7 +271,7 @@ fn dirty_journals_are_left_as_they_are() {
     }
 }
 
-/// A check that may have no more memory for its data than so many MiB, stacks included.
+/// A check with at most `mib` MiB of memory for data and stacks.
 fn check_within(mib: u32, image: &Path) -> Run {
     let limited = format!("ulimit -d {}; exec \"$0\" \"$@\"", mib * 1024);
     let mut command = Command::new("sh");
@@ -281,12 +283,12 @@ fn check_within(mib: u32, image: &Path) -> Run {
     Run {
         status: output.status.code(),
         stdout: String::from_utf8(output.stdout).expect("text"),
-        complaint: String::from_utf8_lossy(&output.stderr).into_owned(),
+        message: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }
 
 /// 900 GiB in one file: 236 million blocks in use take 28 MiB of bits. A second inode with the same
-/// map shares all of them, which takes as many bits again, and a bounded list of who shares what.
+/// map shares all of them, which takes as many bits again, and a bounded list of shared blocks.
 #[test]
 fn memory_is_bounded_by_bits_of_blocks() {
     require!(
@@ -301,20 +303,20 @@ fn memory_is_bounded_by_bits_of_blocks() {
     let image = image.make().expect("mke2fs runs");
     let mount = KernelMount::new(image.path(), Access::ReadWrite, "noinit_itable");
     let mount = mount.expect("a mount");
-    let large = File::create_new(mount.path().join("large")).expect("room");
+    let large = File::create_new(mount.path().join("large")).expect("space");
     let flags = rustix::fs::FallocateFlags::empty();
-    rustix::fs::fallocate(&large, flags, 0, 900 << 30).expect("room");
+    rustix::fs::fallocate(&large, flags, 0, 900 << 30).expect("space");
     drop(large);
-    fs::write(mount.path().join("twin"), "x").expect("room");
+    fs::write(mount.path().join("twin"), "x").expect("space");
     mount.unmount().expect("it is not in use");
     let run = check_within(64, image.path());
-    assert_eq!(run.status, Some(0), "{}", run.complaint);
+    assert_eq!(run.status, Some(0), "{}", run.message);
     let blocks = json(&run)["blocks"].as_u64().expect("a number");
     assert!(blocks > 900 << 18, "{blocks}");
 
     debugfs_write(image.path(), &["copy_inode large twin"]).expect("debugfs runs");
     let run = check_within(160, image.path());
-    assert_eq!(run.status, Some(4), "{}", run.complaint);
+    assert_eq!(run.status, Some(4), "{}", run.message);
     let shared = json(&run)["counts"]["shared-blocks"].as_u64();
     assert!(shared.is_some_and(|shared| shared > 0), "{}", run.stdout);
     assert_ne!(
@@ -324,10 +326,10 @@ fn memory_is_bounded_by_bits_of_blocks() {
     );
 }
 
-/// What is wrong with a field that reading does not depend on, or with the journal, keeps neither
-/// `check` nor `info` nor `walk` from the rest.
+/// A wrong field that is not needed for reading, or a corrupt journal, prevents neither `check` nor
+/// `info` nor `walk`.
 #[test]
-fn info_shows_what_walk_reads() {
+fn info_and_walk_read_images_with_wrong_fields() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let cases = [
         (

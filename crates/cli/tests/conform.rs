@@ -1,7 +1,7 @@
-//! Programs that check what they have written, on a mount: each runs to its end and finds
-//! everything, and finds it again when the server was killed at some moment of its next run.
+//! Programs that verify their own data, on a mount. Each runs to its end and finds all its data,
+//! and finds it again after the server was killed at some moment of its next run.
 //!
-//! `FOURSCORE_KILLS=20` kills it so often in each; what is `ignored` takes as long as a record.
+//! `FOURSCORE_KILLS=20` sets the number of kills. The ignored tests take as long as a record.
 
 mod common;
 mod mounted;
@@ -15,7 +15,7 @@ use workload::{Length, Workload, lasts, runs, shell, succeeds};
 
 const FIO: Workload = Workload {
     program: "fio",
-    // One job for each way of asking the kernel.
+    // One job for each I/O engine.
     prologue: r#"
 jobs="--output-format=terse --rw=randwrite --directory=$DIR --size=8M --bs=4k
       --verify=crc32c --verify_fatal=1
@@ -59,7 +59,7 @@ git -C "$DIR/clone" fsck --full --strict --no-progress
 test -z "$(git -C "$DIR/clone" status --porcelain)"
 "#,
 };
-/// Makes the repository that is cloned.
+/// Creates the repository that is cloned.
 const REPOSITORY: &str = r#"
 git init -q repository
 cd repository
@@ -108,8 +108,8 @@ sha256sum $ways > sums
 "#,
     verify: r#"cd "$DIR" && sha256sum --check --quiet sums"#,
 };
-/// What is done to the file, and how often beside the others. To preallocate nothing is refused by
-/// Linux, which `fsx` does not know.
+/// The operations and their weights. Linux refuses to preallocate 0 bytes, which `fsx` does not
+/// expect.
 const WAYS: [(&str, &str); 3] = [
     (
         "plain",
@@ -156,7 +156,7 @@ int open64(const char *path, int flags, ...)
 }
 "#;
 
-/// What it makes it removes.
+/// It removes all that it creates.
 const STRESS: Workload = Workload {
     program: "stress-ng",
     // Those of the class `filesystem` that work in the folder that they are given.
@@ -188,13 +188,13 @@ fn fio_reads_what_it_has_written() {
 }
 
 #[test]
-fn a_database_is_whole() {
+fn a_database_is_consistent() {
     runs(&SQLITE, |_| {});
     assert!(SQLITE.run.contains("WAL"));
 }
 
 #[test]
-fn a_repository_is_whole() {
+fn a_repository_is_consistent() {
     let prepare = |place: &Place| {
         let folder = place.0.path();
         succeeds(&mut shell(place, REPOSITORY, folder, Length::Short));
@@ -204,71 +204,71 @@ fn a_repository_is_whole() {
 }
 
 #[test]
-fn an_archive_is_unpacked_whole() {
+fn an_archive_is_unpacked_completely() {
     let prepare = |place: &Place| {
-        // diff would wait at a pipe, and reads devices.
+        // diff would block on a pipe, and reads devices.
         for name in ["fifo", "null"] {
             fs::remove_file(place.path("tree").join(name)).expect("there");
         }
         let many = place.path("tree/more");
         for number in 0..3000 {
             let folder = many.join((number % 30).to_string());
-            fs::create_dir_all(&folder).expect("room");
+            fs::create_dir_all(&folder).expect("space");
             let content = "x".repeat(number * 7);
-            fs::write(folder.join(number.to_string()), content).expect("room");
+            fs::write(folder.join(number.to_string()), content).expect("space");
         }
         assert!(many.join("29/2999").exists());
     };
     runs(&TAR, prepare);
 }
 
-/// Says what `fsx` is to do, and makes what has it do that with `O_DIRECT`.
+/// Writes the configuration of `fsx` and the library that makes it use `O_DIRECT`.
 fn prepare_fsx(place: &Place) {
     for (way, weights) in WAYS {
         let wanted = format!("[opsize]\nmin = 1\n[weights]\n{weights}");
-        fs::write(place.path(&format!("{way}.toml")), wanted).expect("room");
+        fs::write(place.path(&format!("{way}.toml")), wanted).expect("space");
     }
-    fs::write(place.path("direct.c"), SHIM).expect("room");
+    fs::write(place.path("direct.c"), SHIM).expect("space");
     let compiler = r#"cc -shared -fPIC -o "$OUTSIDE/direct.so" "$OUTSIDE/direct.c""#;
     succeeds(&mut shell(place, compiler, place.0.path(), Length::Short));
 }
 
 #[test]
-fn contents_are_those_of_a_model() {
+fn file_data_equals_a_model() {
     let place = runs(&FSX, prepare_fsx);
     assert!(place.is_none_or(|place| place.path("opened").is_symlink()));
 }
 
 #[test]
 #[ignore = "a million operations in each of three ways"]
-fn contents_are_those_of_a_model_for_long() {
+fn file_data_equals_a_model_for_long() {
     let place = lasts(&FSX, prepare_fsx);
     let is_direct = std::env::var("FOURSCORE_FSX").map_or(true, |ways| ways.contains("direct"));
     assert!(place.is_none_or(|place| place.path("opened").is_symlink() == is_direct));
 }
 
 #[test]
-fn every_call_at_once_leaves_nothing() {
+fn concurrent_system_calls_leave_nothing() {
     runs(&STRESS, |_| {});
     assert!(STRESS.prologue.contains("rename"));
 }
 
 #[test]
 #[ignore = "a minute"]
-fn every_call_at_once_leaves_nothing_for_long() {
+fn concurrent_system_calls_leave_nothing_for_long() {
     lasts(&STRESS, |_| {});
     assert!(STRESS.prologue.contains("rename"));
 }
 
 #[test]
-fn the_files_of_a_server_are_served() {
+fn the_load_of_a_file_server_runs() {
     runs(&DBENCH, |_| {});
     assert!(DBENCH.run.contains("-D"));
 }
 
 #[test]
 #[ignore = "a minute"]
-fn the_files_of_a_server_are_served_for_long() {
+fn the_load_of_a_file_server_runs_for_long() {
     lasts(&DBENCH, |_| {});
     assert!(DBENCH.run.contains("-D"));
 }

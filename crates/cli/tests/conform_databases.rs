@@ -1,4 +1,4 @@
-//! Databases on a mount: what they were told is durable is there, whenever the server dies.
+//! Databases on a mount: committed data is there after the server is killed at any moment.
 
 mod common;
 mod mounted;
@@ -13,12 +13,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use fourscore_testkit::tools;
-use mounted::{Mounted, wait_until};
+use mounted::wait_until;
 use place::Place;
 use rustix::process::Signal;
 use workload::{FOR_ALL, Length, Workload, are_there, for_all, runs, succeeds};
 
-/// It refuses root. Its sockets are outside; each folder has its own, and what it says.
+/// It refuses to run as root. Its sockets and logs are outside of the mount, one for each folder.
 const POSTGRES: Workload = Workload {
     program: "postgres",
     prologue: r#"
@@ -29,7 +29,7 @@ install -d -o nobody "$outside"
 begin() {
     $user postgres -D "$DIR/data" -c listen_addresses= -c unix_socket_directories="$outside" \
         -c dynamic_shared_memory_type=mmap -c checkpoint_timeout=30s -c max_wal_size=8MB \
-        >> "$outside/said" 2>&1 &
+        >> "$outside/message" 2>&1 &
     postmaster=$!
     trap 'kill -QUIT $postmaster; wait $postmaster' EXIT
     until pg_isready -q -h "$outside"; do
@@ -74,14 +74,14 @@ end
 "#,
 };
 
-/// Commits, and notes outside what it was told is committed, until the server dies.
+/// Commits until the server dies, and records acknowledged commits outside of the mount.
 const COMMITS: &str = r#"
 begin
 touch "$OUTSIDE/begun"
 ! pgbench -n -c 4 -T 600 -l --log-prefix="$OUTSIDE/committed" -h "$outside" -U bench postgres
 "#;
 
-/// What was noted is there. The last note may be half a line, which counts for nothing.
+/// All recorded commits are there. The last record may be half a line and does not count.
 const COMMITTED: &str = r#"
 begin
 is_consistent
@@ -92,7 +92,7 @@ test "$(ask 'SELECT count(*) FROM pgbench_history')" -ge "$noted"
 end
 "#;
 
-/// With all ways of reading and writing that it has: through the page cache, around it, mapped.
+/// With all its ways of I/O: buffered, direct, mapped.
 const ROCKSDB: Workload = Workload {
     program: "db_bench",
     prologue: r#"
@@ -127,31 +127,31 @@ each_way whole
 };
 
 #[test]
-fn accounts_are_balanced() {
+fn accounts_are_consistent() {
     runs(&POSTGRES, |_| {});
     assert!(POSTGRES.run.contains("pgbench"));
 }
 
 #[test]
-fn keys_and_values_are_whole() {
+fn keys_and_values_are_consistent() {
     runs(&ROCKSDB, |_| {});
     assert!(ROCKSDB.run.contains("overwrite"));
 }
 
-/// The accounts in `folder` of a mount, with what was changed in `script`.
+/// The accounts in `folder` of a mount, with the script `run`.
 fn accounts(place: &Place, folder: &Path, run: &'static str) -> std::process::Command {
     Workload { run, ..POSTGRES }.run(place, folder, Length::Short)
 }
 
 #[test]
-fn what_was_committed_outlives_the_server() {
+fn commits_survive_the_death_of_the_server() {
     if !are_there(&POSTGRES) {
         return;
     }
     let place = for_all("512M");
-    let mut mounted = Mounted::new(&place, "image", FOR_ALL);
+    let mut mounted = place.mount(FOR_ALL);
     let folder = mounted.path("accounts");
-    fs::create_dir(&folder).expect("room");
+    fs::create_dir(&folder).expect("space");
     succeeds(&mut accounts(&place, &folder, "create\nend\n"));
     let root = File::open(&mounted.point).expect("there");
     root.sync_all().expect("durable");
@@ -164,15 +164,14 @@ fn what_was_committed_outlives_the_server() {
     std::thread::sleep(part);
     mounted.signal(Signal::KILL);
     assert!(!mounted.end().success());
-    // What it was told before it notes when it ends by itself.
+    // It records the last acknowledged commit before it ends.
     wait_until("it ends", || commits.try_wait().expect("a child").is_some());
     drop(mounted);
-    let mounted = Mounted::new(&place, "image", FOR_ALL);
+    let mounted = place.mount(FOR_ALL);
     succeeds(&mut accounts(&place, &folder, COMMITTED));
-    mounted.unmount();
-    place.check("image").expect("clean");
-    let said = place.path("accounts.postgres/said");
-    let said = fs::read_to_string(said).expect("it said something");
-    assert!(said.contains("redo done"), "{said}");
+    mounted.unmount_clean(&place);
+    let message = place.path("accounts.postgres/message");
+    let message = fs::read_to_string(message).expect("it message something");
+    assert!(message.contains("redo done"), "{message}");
     assert!(tools::find("pgbench").is_some());
 }

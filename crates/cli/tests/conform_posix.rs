@@ -1,4 +1,5 @@
-//! What POSIX says of calls, as pjdfstest asks for it: on a mount as on the kernel's ext4.
+//! The rules of POSIX for system calls, as pjdfstest checks them: on a mount and on the kernel's
+//! ext4.
 
 mod common;
 mod mounted;
@@ -12,18 +13,18 @@ use std::path::Path;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, empty};
+use mounted::empty;
 use place::Place;
 
-/// What became of each test, by its name.
+/// The result of each test, by its name.
 type Verdicts = BTreeMap<String, String>;
 
-/// What cannot be asked of a mount through FUSE; docs/COMPAT.md says why.
+/// Tests that a FUSE mount cannot pass; docs/COMPAT.md has the reasons.
 const NOT_ASKED: [&str; 1] = ["link::link_count_max"];
 
-/// All that Linux has: what is left out are flags and lists of other systems.
+/// All features of Linux; file flags and NFSv4 ACLs of other systems are left out.
 fn configuration(remounts: bool) -> String {
-    // Users that are everywhere; they have no files.
+    // Users that exist on every system and have no files.
     let user = |name: &str| {
         let group = tools::run("id", &["-gn".as_ref(), name.as_ref()]).expect("a user");
         format!("[{name:?}, {:?}]", group.trim())
@@ -37,8 +38,8 @@ fn configuration(remounts: bool) -> String {
     )
 }
 
-/// Runs every test in `folder`. Those that mount it read-only for a moment have a process to
-/// themselves: others leave files open for writing.
+/// Runs every test in `folder`. Tests that remount it read-only run in a separate process, since
+/// others leave files open for writing.
 fn verdicts(place: &Place, folder: &Path) -> Verdicts {
     let mut verdicts = verdicts_of(place, folder, (false, None));
     let of_remounts = verdicts_of(place, folder, (true, Some("::erofs_")));
@@ -47,30 +48,30 @@ fn verdicts(place: &Place, folder: &Path) -> Verdicts {
     verdicts
 }
 
-/// What it says goes to standard error, where it is seen if this fails.
+/// Its output goes to standard error, which is shown if this test fails.
 fn verdicts_of(
     place: &Place,
     folder: &Path,
     (remounts, pattern): (bool, Option<&str>),
 ) -> Verdicts {
     let configured = place.path("pjdfstest.toml");
-    fs::write(&configured, configuration(remounts)).expect("room");
-    let mut command = tools::command("pjdfstest").expect("it is there");
+    fs::write(&configured, configuration(remounts)).expect("space");
+    let mut command = tools::command("pjdfstest").expect("it exists");
     command.arg("-c").arg(configured).arg("-p").arg(folder);
     command.arg("-s").arg(place.path("other"));
     command.args(pattern);
     let output = tools::output_of(&mut command).expect("it starts");
-    let said = tools::describe(&command, &output);
-    eprintln!("{said}");
+    let message = tools::describe(&command, &output);
+    eprintln!("{message}");
     let verdict = |line: &str| {
         let (name, verdict) = line.split_once(' ')?;
         let verdict = verdict.trim();
         let is_one = ["ok", "skipped", "FAILED"].contains(&verdict);
         is_one.then(|| (name.to_owned(), verdict.to_owned()))
     };
-    let verdicts: Verdicts = said.lines().filter_map(verdict).collect();
+    let verdicts: Verdicts = message.lines().filter_map(verdict).collect();
     let total = format!(" {} total", verdicts.len());
-    assert!(said.contains(&total), "a verdict for each test");
+    assert!(message.contains(&total), "a verdict for each test");
     verdicts
 }
 
@@ -80,7 +81,7 @@ fn without_success(verdicts: &Verdicts) -> Vec<&str> {
 }
 
 #[test]
-fn calls_do_what_posix_says() {
+fn system_calls_follow_posix() {
     require!(
         Need::KernelMount,
         Need::Fuse,
@@ -88,19 +89,18 @@ fn calls_do_what_posix_says() {
         Need::Program("e2fsck")
     );
     let place = empty("256M");
-    // Other users come through it.
+    // Other users need to search it.
     let passable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(place.0.path(), passable).expect("ours");
-    fs::create_dir(place.path("other")).expect("room");
-    fs::copy(place.path("image"), place.path("theirs")).expect("room");
+    fs::set_permissions(place.0.path(), passable).expect("permission");
+    fs::create_dir(place.path("other")).expect("space");
+    fs::copy(place.path("image"), place.path("theirs")).expect("space");
 
     let kernel = KernelMount::new(&place.path("theirs"), Access::ReadWrite, "").expect("sound");
     let theirs = verdicts(&place, kernel.path());
     kernel.unmount().expect("idle");
-    let mounted = Mounted::new(&place, "image", "allow_other,suid,dev");
+    let mounted = place.mount("allow_other,suid,dev");
     let ours = verdicts(&place, &mounted.point);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 
     assert!(theirs.len() > 390, "{}", theirs.len());
     assert!(ours.keys().eq(theirs.keys()));

@@ -1,4 +1,4 @@
-//! In the counting build `bench alloc` tells what moves between virtual cores.
+//! In the counting build `bench alloc` reports transfers between virtual cores.
 #![cfg(feature = "count")]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::{fourscore, printed};
 
 #[test]
-fn shared_writes_and_transfers_are_told_by_location() {
+fn shared_writes_and_transfers_are_reported_by_location() {
     let mut arguments = vec!["bench", "alloc", "--scenario", "16g-aged-64k"];
     arguments.extend(["--workload", "pair", "--cores", "2,8", "--steps", "50"]);
     let text = printed(&mut fourscore(&arguments));

@@ -6,12 +6,12 @@ mod place;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use common::{complained, fourscore, printed, text, without_lost_and_found};
+use common::{failing, fourscore, printed, text, without_lost_and_found};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use place::{Place, walk_of_host};
 
-/// The lines of what was copied, by path.
+/// The lines of the copied objects, by path.
 fn copied(walk: &str) -> Vec<&str> {
     let mut lines = without_lost_and_found(walk);
     lines.retain(|line| !line.starts_with("/ "));
@@ -19,7 +19,7 @@ fn copied(walk: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_tree_goes_into_an_image_and_comes_back() {
+fn a_tree_is_copied_into_an_image_and_back() {
     require!(
         Need::Root,
         Need::Program("setfacl"),
@@ -100,7 +100,7 @@ fn files_are_copied_and_replaced() {
     let content = fs::read_to_string(&file).expect("text");
     assert_eq!((cat("/file"), cat("/passwd")), (content.clone(), content));
     let back = place.path("back");
-    fs::write(&back, "longer than what comes, which it replaces").expect("room");
+    fs::write(&back, "longer than what comes, which it replaces").expect("space");
     printed(&mut fourscore(&["cp", &inside("/passwd"), text(&back)]));
     assert_eq!(
         fs::read(&back).expect("there"),
@@ -122,7 +122,7 @@ fn inside_dir(place: &Place) -> String {
 }
 
 #[test]
-fn what_is_not_copied_is_named() {
+fn objects_that_cannot_be_copied_are_named() {
     require!(Need::Program("e2fsck"));
     let place = Place::new();
     let (image, tree) = (place.text("image"), place.text("tree"));
@@ -130,25 +130,25 @@ fn what_is_not_copied_is_named() {
     printed(&mut fourscore(&["mkfs", "-q", &image, "16M"]));
     let refused = |arguments: &[&str], status: i32, why: &str| {
         let arguments = [&["cp"], arguments].concat();
-        let (found, complaint) = complained(&arguments);
-        assert_eq!(found, Some(status), "{arguments:?}: {complaint}");
-        assert!(complaint.contains(why), "{complaint}");
+        let (found, message) = failing(&arguments);
+        assert_eq!(found, Some(status), "{arguments:?}: {message}");
+        assert!(message.contains(why), "{message}");
     };
     refused(&[&tree, &inside("/")], 1, "is a directory");
-    refused(&[&inside("/lost+found"), &tree], 1, "-a copies everything");
+    refused(&[&inside("/lost+found"), &tree], 1, "use -a to copy it");
     refused(&[&inside("/nothing"), &tree], 1, "nothing");
     refused(&[&format!("{tree}/nothing"), &inside("/")], 1, "nothing");
-    refused(&[&tree, "elsewhere"], 2, "lie in an image");
-    refused(&[&inside("/a"), &inside("/b")], 2, "lie in an image");
+    refused(&[&tree, "elsewhere"], 2, "must be in an image");
+    refused(&[&inside("/a"), &inside("/b")], 2, "must be in an image");
     refused(&[&tree, &tree, &inside("/new")], 2, "directory");
     refused(
         &[&format!("{tree}/fifo"), &inside("/nowhere/x")],
         1,
         "no such file",
     );
-    // What does not fit is told, and the image stays whole.
+    // A file that does not fit is reported, and the image stays clean.
     let big = place.path("huge");
-    fs::write(&big, vec![1; 20 << 20]).expect("room");
+    fs::write(&big, vec![1; 20 << 20]).expect("space");
     refused(&[text(&big), &inside("/")], 1, "no space");
     place.check("image").expect("clean");
 }

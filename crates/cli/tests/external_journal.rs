@@ -1,5 +1,5 @@
-//! A journal on a device of its own, through the command: `check -j`, `mount -o journal_path=`, and
-//! what is said where the device is missing.
+//! An external journal: `check -j`, `mount -o journal_path=`, and the messages if the device is
+//! missing.
 
 mod common;
 mod mounted;
@@ -7,7 +7,7 @@ mod place;
 
 use std::fs;
 
-use common::{complained, fourscore, printed};
+use common::{failing, fourscore, printed};
 use fourscore_testkit::loop_device::LoopDevice;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
@@ -30,14 +30,14 @@ fn pair() -> Place {
     place
 }
 
-/// Two files that can be read anywhere, written through a mount and synced, and the two devices as
-/// they were then.
+/// Two files that were written through a mount and synced, and copies of the two devices at that
+/// moment.
 fn dirty() -> Place {
     let place = pair();
     let options = format!("journal_path={}", place.text("journal"));
-    let mounted = Mounted::new(&place, "image", &options);
+    let mounted = place.mount(&options);
     for name in ["one", "two"] {
-        fs::write(mounted.path(name), name.repeat(3000)).expect("room");
+        fs::write(mounted.path(name), name.repeat(3000)).expect("space");
     }
     printed(
         std::process::Command::new("sync")
@@ -45,106 +45,106 @@ fn dirty() -> Place {
             .arg(mounted.path("one")),
     );
     for name in ["image", "journal"] {
-        fs::copy(place.path(name), place.path(&format!("{name}-copy"))).expect("room");
+        fs::copy(place.path(name), place.path(&format!("{name}-copy"))).expect("space");
     }
     mounted.unmount();
     place
 }
 
 #[test]
-fn a_file_system_is_written_through_its_own_journal() {
+fn a_file_system_is_written_through_its_external_journal() {
     require!(Need::Fuse, Need::KernelMount, Need::Program("e2fsck"));
     let place = dirty();
     let (image, journal) = (place.text("image"), place.text("journal"));
     let options = format!("journal_path={journal}");
-    let mounted = Mounted::new(&place, "image", &options);
-    let found = fs::read_to_string(mounted.path("two")).expect("it is there");
+    let mounted = place.mount(&options);
+    let found = fs::read_to_string(mounted.path("two")).expect("it exists");
     assert_eq!(found, "two".repeat(3000));
     mounted.unmount();
-    let mut e2fsck = tools::command("e2fsck").expect("it is there");
+    let mut e2fsck = tools::command("e2fsck").expect("it exists");
     let e2fsck = e2fsck.args(["-fn", "-j", &journal, &image]).output();
     assert_eq!(e2fsck.expect("it runs").status.code(), Some(0));
-    let said = printed(&mut fourscore(&["check", "-n", "-j", &journal, &image]));
+    let message = printed(&mut fourscore(&["check", "-n", "-j", &journal, &image]));
     assert!(
-        said.contains(": sound: ") && said.lines().count() == 1,
-        "{said}"
+        message.contains(": clean: ") && message.lines().count() == 1,
+        "{message}"
     );
 }
 
 #[test]
-fn what_is_only_in_the_log_is_read_with_its_device() {
+fn the_journal_is_replayed_from_its_device() {
     require!(Need::Fuse, Need::KernelMount);
     let place = dirty();
     let (image, journal) = (place.text("image-copy"), place.text("journal-copy"));
-    let before = [&image, &journal].map(|path| fs::read(path).expect("it is there"));
-    let said = printed(&mut fourscore(&["check", "-n", "-j", &journal, &image]));
-    assert!(said.contains("[journal-replayed]"), "{said}");
+    let before = [&image, &journal].map(|path| fs::read(path).expect("it exists"));
+    let message = printed(&mut fourscore(&["check", "-n", "-j", &journal, &image]));
+    assert!(message.contains("[journal-replayed]"), "{message}");
     let options = format!("ro,journal_path={journal}");
     let mounted = Mounted::new(&place, "image-copy", &options);
-    let found = fs::read_to_string(mounted.path("one")).expect("it is there");
+    let found = fs::read_to_string(mounted.path("one")).expect("it exists");
     assert_eq!(found, "one".repeat(3000));
     mounted.unmount();
-    let after = [&image, &journal].map(|path| fs::read(path).expect("it is there"));
+    let after = [&image, &journal].map(|path| fs::read(path).expect("it exists"));
     assert!(before == after, "something was written");
 }
 
 #[test]
-fn a_journal_that_was_not_given_is_named() {
+fn a_missing_journal_device_is_named() {
     require!(Need::Fuse, Need::KernelMount);
     let place = dirty();
     let (image, clean) = (place.text("image-copy"), place.text("image"));
-    let said = fourscore(&["check", "-n", &image])
+    let message = fourscore(&["check", "-n", &image])
         .output()
         .expect("it runs");
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert_eq!(said.status.code(), Some(4), "{text}");
+    let text = String::from_utf8_lossy(&message.stdout).into_owned();
+    assert_eq!(message.status.code(), Some(4), "{text}");
     assert!(
         text.contains("[journal-not-given]") && text.contains("(-j)"),
         "{text}"
     );
     let point = place.text("mnt");
-    fs::create_dir_all(&point).expect("room");
+    fs::create_dir_all(&point).expect("space");
     let options = ["ro", "rw"];
     let mounts = options.map(|option| vec!["mount", "-f", "-o", option, &image, &point]);
     let others = [vec!["walk", &image], vec!["mount", "-f", &clean, &point]];
     for arguments in mounts.into_iter().chain(others) {
-        let (status, complaint) = complained(&arguments);
-        assert_eq!(status, Some(1), "{arguments:?}: {complaint}");
+        let (status, message) = failing(&arguments);
+        assert_eq!(status, Some(1), "{arguments:?}: {message}");
         let advice = "journal_path=DEVICE";
         assert!(
-            complaint.contains("UUID") && complaint.contains(advice),
-            "{complaint}"
+            message.contains("UUID") && message.contains(advice),
+            "{message}"
         );
-        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
-    // Not a journal at all, and one that is not there.
+    // A device without a journal, and a missing one.
     for (path, says) in [
         (&clean, "s_feature_incompat"),
         (&place.text("no"), "No such file"),
     ] {
         let option = format!("journal_path={path}");
-        let (status, complaint) = complained(&["mount", "-f", "-o", &option, &image, &point]);
+        let (status, message) = failing(&["mount", "-f", "-o", &option, &image, &point]);
         assert_eq!(status, Some(1));
-        assert!(complaint.contains(says), "{complaint}");
-        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        assert!(message.contains(says), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
-    // A journal that is given to a file system that has its own.
+    // A journal for a file system that has an internal one.
     let inside = place.text("inside");
     printed(&mut fourscore(&[
         "mkfs", "-q", "-t", "ext4", &inside, "64M",
     ]));
     for option in ["ro", "rw"] {
         let option = format!("{option},journal_path={}", place.text("journal"));
-        let (status, complaint) = complained(&["mount", "-f", "-o", &option, &inside, &point]);
+        let (status, message) = failing(&["mount", "-f", "-o", &option, &inside, &point]);
         assert_eq!(status, Some(1));
         let says = "no journal on a device of its own; leave the option out";
         assert!(
-            complaint.contains("inside") && complaint.contains(says),
-            "{complaint}"
+            message.contains("inside") && message.contains(says),
+            "{message}"
         );
-        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
-    // A clean one can be read without its journal.
+    // A clean file system can be read without its journal.
     let walk = printed(&mut fourscore(&["walk", &clean]));
     assert!(walk.contains("/one ") && walk.contains("/two "), "{walk}");
 }

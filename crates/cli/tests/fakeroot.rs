@@ -1,5 +1,5 @@
-//! `fourscore build` under fakeroot, as Buildroot and Debian's tools run it: what fakeroot says of
-//! the files is what the image holds.
+//! `fourscore build` under fakeroot, as Buildroot and Debian's tools run it: the image has the
+//! attributes that fakeroot shows.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{text, without_lost_and_found};
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{require, scratch};
 
-/// Makes a tree that only root could make, and an image of it.
+/// Makes a tree that only root can create, and an image of it.
 const SCRIPT: &str = "
     set -e
     mkdir -p tree/dev tree/etc
@@ -32,7 +32,7 @@ const SCRIPT: &str = "
 ";
 
 #[test]
-fn what_fakeroot_says_of_files_is_in_the_image() {
+fn the_image_has_the_attributes_of_fakeroot() {
     require!(
         Need::Program("fakeroot"),
         Need::Program("setfattr"),
@@ -40,12 +40,12 @@ fn what_fakeroot_says_of_files_is_in_the_image() {
         Need::Program("e2fsck")
     );
     let folder = scratch::folder().expect("a folder");
-    let mut command = tools::command("fakeroot").expect("it is there");
+    let mut command = tools::command("fakeroot").expect("it exists");
     command
         .args(["sh", "-c", SCRIPT])
         .current_dir(folder.path())
         .env("FOURSCORE", env!("CARGO_BIN_EXE_fourscore"))
-        // Even root only pretends, so that the files themselves say something else.
+        // Root uses fakeroot as well, so that the real attributes differ.
         .env("FAKEROOTDONTTRYCHOWN", "1");
     tools::stdout_of(&mut command).expect("it works");
 

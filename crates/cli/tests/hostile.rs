@@ -1,11 +1,11 @@
-//! Images that want out: whatever names and links they have, nothing is written outside of the
-//! target, and the walk ends.
+//! Hostile images: with any names and links, nothing is written outside of the target, and the walk
+//! ends.
 
 mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{Image, MiB, oracle, require, scratch};
 
@@ -31,7 +31,7 @@ fn forged(make: impl Fn(&Path), replace: &[(&[u8], &[u8])]) -> Image {
             bytes[at..at + to.len()].copy_from_slice(to);
         }
     }
-    std::fs::write(image.path(), bytes).expect("room");
+    std::fs::write(image.path(), bytes).expect("space");
     image
 }
 
@@ -40,7 +40,7 @@ fn forged(make: impl Fn(&Path), replace: &[(&[u8], &[u8])]) -> Image {
 fn extracted(image: &Image) -> (Option<i32>, String, Vec<PathBuf>) {
     let outer = scratch::folder().expect("a folder");
     let target = outer.path().join("target");
-    let (status, complaint) = complained(&["extract", text(image.path()), text(&target)]);
+    let (status, message) = failing(&["extract", text(image.path()), text(&target)]);
     let mut found = Vec::new();
     let mut waiting = vec![outer.path().to_path_buf()];
     while let Some(directory) = waiting.pop() {
@@ -54,15 +54,15 @@ fn extracted(image: &Image) -> (Option<i32>, String, Vec<PathBuf>) {
     }
     let escaped = found.iter().find(|path| !path.starts_with(&target));
     assert_eq!(escaped, None);
-    (status, complaint, found)
+    (status, message, found)
 }
 
 fn write(path: PathBuf) {
-    std::fs::write(path, b"evil").expect("room");
+    std::fs::write(path, b"evil").expect("space");
 }
 
 #[test]
-fn names_that_lead_up_or_across() {
+fn names_outside_of_the_target() {
     require!(Need::Program("mke2fs"));
     let forgeries: [(&[u8], &[u8]); 3] = [
         (b"dotdotfile", b"../outside"),
@@ -72,8 +72,8 @@ fn names_that_lead_up_or_across() {
     for forgery in forgeries {
         let name = std::str::from_utf8(forgery.0).expect("text");
         let image = forged(|root| write(root.join(name)), &[forgery]);
-        let (status, complaint, _) = extracted(&image);
-        assert_eq!(status, Some(1), "{complaint}");
+        let (status, message, _) = extracted(&image);
+        assert_eq!(status, Some(1), "{message}");
         let tar = fourscore(&["extract", text(image.path()), "-"])
             .output()
             .expect("it runs");
@@ -90,26 +90,26 @@ fn names_that_lead_up_or_across() {
 #[test]
 fn a_second_dot_dot() {
     require!(Need::Program("mke2fs"));
-    // The record of a two-letter name, which becomes a `..` that is not the second entry.
+    // The record of a name of two letters becomes a `..` that is not the second entry.
     let make = |root: &Path| {
-        std::fs::create_dir(root.join("QZ")).expect("room");
+        std::fs::create_dir(root.join("QZ")).expect("space");
         write(root.join("QZ/inside"));
     };
     let image = forged(make, &[(b"\x02\x02QZ", b"\x02\x02..")]);
-    let (_, complaint, found) = extracted(&image);
+    let (_, message, found) = extracted(&image);
     assert!(
         !found.iter().any(|path| path.ends_with("inside")),
-        "{complaint}"
+        "{message}"
     );
 }
 
 #[test]
-fn a_link_and_a_directory_of_one_name() {
+fn a_link_and_a_directory_with_the_same_name() {
     require!(Need::Program("mke2fs"));
     let outside = scratch::folder().expect("a folder");
     let make = |root: &Path| {
-        std::os::unix::fs::symlink(outside.path(), root.join("same-name-1")).expect("room");
-        std::fs::create_dir(root.join("same-name-2")).expect("room");
+        std::os::unix::fs::symlink(outside.path(), root.join("same-name-1")).expect("space");
+        std::fs::create_dir(root.join("same-name-2")).expect("space");
         write(root.join("same-name-2/file"));
         write(root.join("same-name-3"));
     };
@@ -118,9 +118,9 @@ fn a_link_and_a_directory_of_one_name() {
         (b"same-name-3", b"same-name-1"),
     ];
     let image = forged(make, &forgery);
-    let (status, complaint, _) = extracted(&image);
-    assert_eq!(status, Some(1), "{complaint}");
-    assert!(complaint.contains("exists"), "{complaint}");
+    let (status, message, _) = extracted(&image);
+    assert_eq!(status, Some(1), "{message}");
+    assert!(message.contains("exists"), "{message}");
     assert_eq!(
         std::fs::read_dir(outside.path()).expect("readable").count(),
         0
@@ -131,17 +131,14 @@ fn a_link_and_a_directory_of_one_name() {
 fn directories_that_contain_themselves() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let make = |root: &Path| {
-        std::fs::create_dir_all(root.join("a/b")).expect("room");
+        std::fs::create_dir_all(root.join("a/b")).expect("space");
         write(root.join("a/b/file"));
     };
     let image = forged(make, &[]);
     oracle::debugfs_write(image.path(), &["link /a /a/b/loop", "link / /a/up"]).expect("debugfs");
-    let (status, complaint, found) = extracted(&image);
-    assert_eq!(status, Some(1), "{complaint}");
-    assert!(
-        complaint.contains("a second name refers to it"),
-        "{complaint}"
-    );
+    let (status, message, found) = extracted(&image);
+    assert_eq!(status, Some(1), "{message}");
+    assert!(message.contains("a second name refers to it"), "{message}");
     assert_eq!(
         found
             .iter()
@@ -154,20 +151,18 @@ fn directories_that_contain_themselves() {
         let mut all = vec![*verb];
         all.extend(options);
         all.push(text(image.path()));
-        let (status, complaint) = complained(&all);
-        assert_eq!(status, Some(1), "{all:?}: {complaint}");
+        let (status, message) = failing(&all);
+        assert_eq!(status, Some(1), "{all:?}: {message}");
         assert!(
-            complaint
-                .lines()
-                .all(|line| line.starts_with("fourscore: /")),
-            "{complaint}"
+            message.lines().all(|line| line.starts_with("fourscore: /")),
+            "{message}"
         );
     }
 }
 
-/// What is no whole ext4 image, and the words that must be in the one line about it.
+/// Files that are not complete ext4 images, and the words that the message must contain.
 #[test]
-fn what_cannot_be_opened_is_told_in_one_line() {
+fn the_error_of_opening_is_one_line() {
     require!(Need::Program("mke2fs"));
     let image = Image::builder(MiB(8))
         .kind("ext4")
@@ -222,77 +217,74 @@ fn what_cannot_be_opened_is_told_in_one_line() {
     let folder = scratch::folder().expect("a folder");
     for (name, bytes, words) in cases {
         let path = folder.path().join(name);
-        std::fs::write(&path, &bytes).expect("room");
+        std::fs::write(&path, &bytes).expect("space");
         for verb in ["info", "ls", "walk", "freefrag"] {
-            told_in_one_line(&[verb, text(&path)], words);
+            fails_in_one_line(&[verb, text(&path)], words);
         }
         let found = std::fs::read(&path).expect("still there");
         assert!(found == bytes, "{name} was written to");
     }
     let missing = folder.path().join("missing");
-    told_in_one_line(&["info", text(&missing)], &["No such file"]);
+    fails_in_one_line(&["info", text(&missing)], &["No such file"]);
     assert!(!missing.exists());
-    told_in_one_line(
+    fails_in_one_line(
         &["info", text(folder.path())],
         &["is a directory, not an image"],
     );
-    told_in_one_line(&["info", "/dev/null"], &["is a character device"]);
+    fails_in_one_line(&["info", "/dev/null"], &["is a character device"]);
     let behind = format!("{}@1G", text(image.path()));
-    told_in_one_line(
+    fails_in_one_line(
         &["info", &behind],
-        &["ends at byte 8388608, before byte 1073741824"],
+        &["ends at byte 8388608, before the offset 1073741824"],
     );
 }
 
-/// Root may read everything, so somebody else must ask.
+/// Another user runs this, since root may read everything.
 #[test]
-fn an_image_that_may_not_be_read_is_told_in_one_line() {
+fn the_error_of_an_unreadable_image_is_one_line() {
     require!(Need::Root, Need::Program("setpriv"));
     let folder = scratch::folder().expect("a folder");
     let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), everyone).expect("it is ours");
+    std::fs::set_permissions(folder.path(), everyone).expect("permission");
     let path = folder.path().join("image");
-    std::fs::write(&path, [0; 4096]).expect("room");
+    std::fs::write(&path, [0; 4096]).expect("space");
     let nobody = std::os::unix::fs::PermissionsExt::from_mode(0o000);
-    std::fs::set_permissions(&path, nobody).expect("it is ours");
+    std::fs::set_permissions(&path, nobody).expect("permission");
     let output = tools::command("setpriv")
-        .expect("it is there")
+        .expect("it exists")
         .args(["--bounding-set=-all", "--inh-caps=-all", "--"])
         .arg(env!("CARGO_BIN_EXE_fourscore"))
         .args(["info", text(&path)])
         .output()
         .expect("it runs");
-    let complaint = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
-        (output.status.code(), complaint.lines().count()),
+        (output.status.code(), message.lines().count()),
         (Some(1), 1),
-        "{complaint}"
+        "{message}"
     );
-    assert!(
-        complaint.contains("image: Permission denied"),
-        "{complaint}"
-    );
+    assert!(message.contains("image: Permission denied"), "{message}");
 }
 
-/// The command fails with 1, prints nothing, and complains in one line that has all of `words`.
+/// The command fails with status 1, no output, and one line of message that contains all `words`.
 #[track_caller]
-fn told_in_one_line(arguments: &[&str], words: &[&str]) {
+fn fails_in_one_line(arguments: &[&str], words: &[&str]) {
     let output = fourscore(arguments).output().expect("it runs");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {complaint}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
-    assert_eq!(complaint.lines().count(), 1, "{arguments:?}: {complaint}");
+    assert_eq!(message.lines().count(), 1, "{arguments:?}: {message}");
     let image = arguments.last().and_then(|path| path.split('@').next());
     let head = format!("fourscore: {}: ", image.expect("an image"));
-    assert!(complaint.starts_with(&head), "{complaint}");
+    assert!(message.starts_with(&head), "{message}");
     for word in words {
-        assert!(complaint.contains(word), "{arguments:?}: {complaint}");
+        assert!(message.contains(word), "{arguments:?}: {message}");
     }
 }
 
 /// debugfs writes a journal with one transaction; then its commit block is damaged.
 #[test]
-fn a_damaged_last_transaction_is_told_by_info() {
+fn info_reports_a_damaged_last_transaction() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let image = Image::builder(MiB(16))
         .kind("ext4")
@@ -308,23 +300,23 @@ fn a_damaged_last_transaction_is_told_by_info() {
     let mut bytes = std::fs::read(image.path()).expect("the image");
     let is_commit = |block: &&mut [u8]| block.starts_with(&[0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2]);
     let commit = bytes.chunks_mut(1024).find(is_commit);
-    // The time of the commit, which nothing but the checksum holds.
+    // The time of the commit, which only the checksum covers.
     commit.expect("a commit block")[0x3b] ^= 1;
-    std::fs::write(image.path(), &bytes).expect("room");
+    std::fs::write(image.path(), &bytes).expect("space");
     let output = fourscore(&["info", "--json", text(image.path())])
         .output()
         .expect("it runs");
-    let (told, json) = (
+    let (message, json) = (
         String::from_utf8_lossy(&output.stderr),
         serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON"),
     );
-    assert_eq!(output.status.code(), Some(0), "{told}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert!(
-        told.contains("journal: transaction ") && told.contains("was left out: "),
-        "{told}"
+        message.contains("journal: transaction ") && message.contains("was left out: "),
+        "{message}"
     );
     let damage = json["journal_damage"].as_str().expect("a field");
-    assert!(told.contains(damage), "{damage}");
+    assert!(message.contains(damage), "{damage}");
     assert_eq!(std::fs::read(image.path()).expect("the image"), bytes);
 }

@@ -1,26 +1,26 @@
-//! `fourscore build --manifest` and `--write-manifest`: what a normal user's tree cannot say, and
-//! the list of what an image holds.
+//! `fourscore build --manifest` and `--write-manifest`: attributes that a user without root cannot
+//! set in a tree, and a list of the objects of an image.
 
 mod common;
 mod place;
 
 use std::fs;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use place::{Place, run};
 
 const EPOCH: &str = "1700000000";
 
-/// Builds with everything fixed that the clock would tell.
+/// Builds with a fixed clock.
 fn build(arguments: &[&str]) -> String {
     let mut command = fourscore(&[&["build"], arguments].concat());
     printed(command.env("SOURCE_DATE_EPOCH", EPOCH))
 }
 
-/// A copy of the tree as somebody would have it who may neither give files away nor make devices.
-fn poor_copy(place: &Place) -> String {
+/// A copy of the tree as a user can make it who may neither change owners nor create devices.
+fn user_copy(place: &Place) -> String {
     run(
         "cp",
         &["-r", "--no-preserve=all", "tree", "copy"],
@@ -28,18 +28,18 @@ fn poor_copy(place: &Place) -> String {
     )
     .expect("a copy");
     let copy = place.path("copy");
-    // One name each: cp was told to keep nothing.
+    // Each has one name, since cp keeps no attributes.
     fs::remove_file(copy.join("etc/alias")).expect("it was copied");
-    fs::hard_link(copy.join("etc/passwd"), copy.join("etc/alias")).expect("room");
+    fs::hard_link(copy.join("etc/passwd"), copy.join("etc/alias")).expect("space");
     let null = copy.join("null");
     fs::remove_file(&null).expect("it was copied");
-    fs::write(null, "").expect("room");
+    fs::write(null, "").expect("space");
     fs::remove_file(copy.join("fifo")).expect("it was copied");
     text(&copy).to_owned()
 }
 
 #[test]
-fn a_written_manifest_makes_the_same_image_of_a_poor_copy() {
+fn a_written_manifest_makes_an_identical_image_of_a_user_copy() {
     require!(
         Need::Root,
         Need::Program("bsdtar"),
@@ -58,7 +58,7 @@ fn a_written_manifest_makes_the_same_image_of_a_poor_copy() {
         "--sums",
         &sums,
     ]);
-    let copy = poor_copy(&place);
+    let copy = user_copy(&place);
     let (other, again) = (place.text("output/image"), place.text("output/manifest"));
     let more = ["--manifest", &manifest, "--write-manifest", &again];
     let arguments = [&["build", &copy, "-o", &other, "--verify"][..], &more].concat();
@@ -73,10 +73,10 @@ fn a_written_manifest_makes_the_same_image_of_a_poor_copy() {
         names.sort();
         names
     };
-    let mut list = tools::command("bsdtar").expect("it is there");
+    let mut list = tools::command("bsdtar").expect("it exists");
     let listed = list.args(["-tf", &manifest]).output().expect("it runs");
     let found = names(&String::from_utf8_lossy(&listed.stdout));
-    let mut find = tools::command("find").expect("it is there");
+    let mut find = tools::command("find").expect("it exists");
     let find = find.arg(".").current_dir(place.tree());
     let mut expected = names(&tools::stdout_of(find).expect("it works"));
     expected.push("./lost+found".to_owned());
@@ -110,7 +110,7 @@ fn a_manifest_of_bsdtar_is_read() {
         place.0.path(),
     )
     .expect("a manifest");
-    let copy = poor_copy(&place);
+    let copy = user_copy(&place);
     let (image, other) = (place.text("image"), place.text("other"));
     build(&[&tree, "-o", &image]);
     build(&[&copy, "-o", &other, "--manifest", &manifest]);
@@ -129,12 +129,12 @@ fn a_manifest_of_bsdtar_is_read() {
 }
 
 #[test]
-fn what_fakeroot_saved_is_taken() {
+fn the_saved_state_of_fakeroot_is_read() {
     require!(Need::Program("fakeroot"));
     let place = Place::new();
     let script = "mkdir poor && echo x >poor/file && mknod poor/null c 1 3 && mkfifo poor/fifo &&
         chown 5:6 poor/file && chown 7 poor && chmod 4755 poor/file";
-    let mut fakeroot = tools::command("fakeroot").expect("it is there");
+    let mut fakeroot = tools::command("fakeroot").expect("it exists");
     fakeroot
         .args(["-s", &place.text("saved"), "sh", "-c", script])
         .env("FAKEROOTDONTTRYCHOWN", "1")
@@ -155,7 +155,7 @@ fn what_fakeroot_saved_is_taken() {
 }
 
 #[test]
-fn lines_that_make_no_sense_are_named_and_no_image_is_left() {
+fn invalid_lines_are_named_and_no_image_is_left() {
     let place = Place::new();
     let (tree, image, manifest) = (place.text("tree"), place.text("image"), place.text("list"));
     for (lines, expected) in [
@@ -173,12 +173,12 @@ fn lines_that_make_no_sense_are_named_and_no_image_is_left() {
         ),
         ("dev=x,ino=1\n", "list: line 1: 'dev=x' is not a number"),
     ] {
-        fs::write(place.path("list"), lines).expect("room");
-        let (status, said) = complained(&["build", &tree, "-o", &image, "--manifest", &manifest]);
-        assert_eq!(status, Some(1), "{said}");
+        fs::write(place.path("list"), lines).expect("space");
+        let (status, message) = failing(&["build", &tree, "-o", &image, "--manifest", &manifest]);
+        assert_eq!(status, Some(1), "{message}");
         assert!(
-            said.contains(expected),
-            "expected {expected}\nfound    {said}"
+            message.contains(expected),
+            "expected {expected}\nfound    {message}"
         );
         assert!(!place.path("image").exists());
     }

@@ -1,6 +1,6 @@
-//! Every configuration reads as the kernel's own mount of the image does: each object, each
-//! attribute, each byte. Where this kernel cannot mount an image, what debugfs lists and dumps is
-//! the oracle, and e2fsck has found it clean.
+//! Every configuration reads like the kernel's mount of the image: each object, each attribute,
+//! each byte. If this kernel cannot mount an image, debugfs is the oracle, and e2fsck has found it
+//! clean.
 
 mod oracle;
 
@@ -18,7 +18,7 @@ use fourscore_testkit::{oracle as programs, require, scratch};
 use oracle::{same, walk_host, walk_image};
 
 #[test]
-fn every_configuration_reads_as_the_kernel_mounts_it() {
+fn every_configuration_reads_like_the_kernels_mount() {
     require!(
         Need::KernelMount,
         Need::Program("mke2fs"),
@@ -36,7 +36,7 @@ fn check(config: &Config, populated: &Populated) -> Result<()> {
         same(&whole?, &walk_host(&["--full", "--hash"], mount.path())?)?;
         return mount.unmount();
     }
-    // Encrypted and sealed files cannot be opened, but the kernel shows everything else of them.
+    // Encrypted and verity files cannot be opened, but the kernel shows their attributes.
     if let Ok(mount) = KernelMount::new(image, Access::ReadOnly, "") {
         same(
             &walk_image(&["--full"], image)?,
@@ -44,7 +44,7 @@ fn check(config: &Config, populated: &Populated) -> Result<()> {
         )?;
         return mount.unmount();
     }
-    // With inline_data, mke2fs -d 1.47 cuts files that end in a hole.
+    // With inline_data, mke2fs -d 1.47 truncates files that end with a hole.
     if let Some(stage) = populated
         .stage
         .as_ref()
@@ -64,7 +64,7 @@ fn check(config: &Config, populated: &Populated) -> Result<()> {
         ignores_case(image, &whole)?;
     }
     against_debugfs(image, &whole)?;
-    // debugfs fills dumps of inline content up to the room in the inode.
+    // debugfs pads dumps of inline data to the space in the inode.
     if config.has("inline_data") {
         Ok(())
     } else {
@@ -72,8 +72,8 @@ fn check(config: &Config, populated: &Populated) -> Result<()> {
     }
 }
 
-/// A portable walk without what `mke2fs -d` does not keep (fractions of seconds, hard links of
-/// symbolic links) and without what it makes itself.
+/// A portable walk without the attributes that `mke2fs -d` does not keep (fractions of seconds,
+/// hard links to symbolic links) and without the objects that it creates itself.
 fn kept_by_mke2fs(walk: &str) -> String {
     let line = |line: &str| {
         let mut fields: Vec<&str> = line.split(' ').collect();
@@ -90,7 +90,7 @@ fn kept_by_mke2fs(walk: &str) -> String {
         .collect()
 }
 
-/// A line of `walk --full --hash`, as far as debugfs can say the same.
+/// The fields of a line of `walk --full --hash` that debugfs shows as well.
 struct Object<'a> {
     path: &'a str,
     /// `inode/mode/uid/gid/size`, as `ls -p` of debugfs prints it; no size for directories.
@@ -148,7 +148,7 @@ fn object(line: &str) -> Option<Object<'_>> {
     })
 }
 
-/// The directory part of a path; the root's is the root.
+/// The directory of a path; that of the root is the root.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or(
         "/",
@@ -227,7 +227,7 @@ fn listed_entry(line: &str) -> Option<String> {
     counts.then(|| format!("{inode}/{mode}/{uid}/{gid}/{size}"))
 }
 
-/// Names of a casefolded directory are found in another case, and shown as they were given.
+/// Names in a casefolded directory are found in another case, and shown as they were created.
 fn ignores_case(image: &Path, whole: &str) -> Result<()> {
     let device = open_path(image, DeviceOptions::default())?;
     let fs = Fs::open(Arc::new(device), &OpenOptions::new())?;

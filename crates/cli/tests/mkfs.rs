@@ -1,7 +1,7 @@
-//! `fourscore mkfs`, the verb: what it makes equals what mke2fs makes of the same command line,
-//! what it refuses it leaves as it was, and errors name the option.
+//! `fourscore mkfs`: the image equals that of mke2fs with the same command line, a refused device
+//! is not changed, and errors name the option.
 //!
-//! What may differ from mke2fs's image: the bytes written that the superblock counts, and its
+//! The image may differ from that of mke2fs in the superblock's count of written bytes and in its
 //! checksum.
 
 mod common;
@@ -41,7 +41,7 @@ impl Place {
     /// A sparse file.
     fn image(&self, name: &str, len_bytes: u64) -> PathBuf {
         let path = self.path(name);
-        let file = File::create(&path).expect("room");
+        let file = File::create(&path).expect("space");
         file.set_len(len_bytes).expect("sparse files");
         path
     }
@@ -68,25 +68,25 @@ fn mke2fs(arguments: &str, image: &Path, size: &str) -> Command {
     command
 }
 
-/// What a run that must succeed prints.
+/// The output of a run that must succeed.
 #[track_caller]
 fn done(command: &mut Command) -> String {
     let output = command.output().expect("the program exists");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {complaint}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {message}");
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Status and complaint of a run that must fail.
+/// Status and message of a run that must fail.
 #[track_caller]
 fn refused(command: &mut Command) -> (Option<i32>, String) {
     let output = command.output().expect("the program exists");
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{command:?} is accepted");
-    (output.status.code(), complaint)
+    (output.status.code(), message)
 }
 
-/// The bytes of an image without those that may differ.
+/// The bytes of an image without those that may differ from mke2fs.
 fn comparable(image: &Path) -> Vec<u8> {
     let mut bytes = fs::read(image).expect("an image");
     let uuid: Vec<u8> = (0..16)
@@ -112,7 +112,7 @@ fn assert_same_images(ours: &Path, theirs: &Path, what: &str) {
     assert_eq!(differing, None, "{what}: the first byte that differs");
 }
 
-/// Size, and arguments for both.
+/// Size, and arguments for both programs.
 const COMMAND_LINES: &[(&str, &str)] = &[
     ("16M", "-t ext4"),
     ("16384", "-t ext4"),
@@ -143,7 +143,7 @@ fn the_same_command_line_makes_the_same_image_as_mke2fs() {
     for (size, arguments) in COMMAND_LINES {
         let arguments = arguments.replacen("-t ext4 -O none", "-O none", 1);
         let arguments = format!("{arguments} -q -F -U {UUID} -E {HASH_SEED}");
-        // A file that mkfs itself makes is known to hold zeroes, of which its descriptors tell.
+        // A file that mkfs creates is known to have zeroes, which its descriptors record.
         let [ours, theirs] = ["ours", "theirs"].map(|name| place.image(name, 64 * MIB));
         done(&mut mke2fs(&arguments, &theirs, size));
         let printed = done(&mut mkfs(&arguments, text(&ours), size));
@@ -156,7 +156,7 @@ fn the_same_command_line_makes_the_same_image_as_mke2fs() {
 }
 
 #[test]
-fn a_partition_is_filled_and_nothing_around_it_is_touched() {
+fn a_partition_is_filled_and_nothing_around_it_is_changed() {
     require!(Need::Program("mke2fs"));
     let place = Place::new();
     let arguments = format!("-t ext4 -q -F -U {UUID} -E {HASH_SEED}");
@@ -165,13 +165,13 @@ fn a_partition_is_filled_and_nothing_around_it_is_touched() {
     let at_offset = |image: &Path| format!("{}@1M", text(image));
     for with_size in [true, false] {
         let disk = place.path("disk");
-        fs::write(&disk, vec![0xa5; 33 * MIB_BYTES]).expect("room");
+        fs::write(&disk, vec![0xa5; 33 * MIB_BYTES]).expect("space");
         if with_size {
             File::options()
                 .append(true)
                 .open(&disk)
                 .and_then(|mut file| std::io::Write::write_all(&mut file, &[0xa5; 4096]))
-                .expect("room");
+                .expect("space");
         }
         let size = if with_size { "32M" } else { "" };
         done(&mut mkfs(&arguments, &at_offset(&disk), size));
@@ -179,14 +179,14 @@ fn a_partition_is_filled_and_nothing_around_it_is_touched() {
         let (before, rest) = bytes.split_at(MIB_BYTES);
         let (inside, behind) = rest.split_at(32 * MIB_BYTES);
         assert!(before.iter().chain(behind).all(|&byte| byte == 0xa5));
-        fs::write(place.path("ours"), inside).expect("room");
+        fs::write(place.path("ours"), inside).expect("space");
         assert_same_images(&place.path("ours"), &theirs, "with @1M");
     }
     let disk = place.image("other", 33 * MIB);
     let arguments = format!("{arguments},offset={MIB}");
     done(&mut mkfs(&arguments, text(&disk), "32M"));
     let bytes = fs::read(&disk).expect("the disk");
-    fs::write(place.path("ours"), &bytes[MIB_BYTES..]).expect("room");
+    fs::write(place.path("ours"), &bytes[MIB_BYTES..]).expect("space");
     assert_same_images(&place.path("ours"), &theirs, "with -E offset");
 }
 
@@ -206,11 +206,11 @@ fn a_dry_run_prints_what_mke2fs_prints_and_writes_nothing() {
     ] {
         let image = place.path("missing");
         let arguments = format!("{arguments} -n -U {UUID}");
-        // mke2fs wants a file, though it does not look at it.
+        // mke2fs needs a file, which it does not read.
         let theirs = done(&mut mke2fs(&arguments, &place.image("empty", 0), size));
         let ours = done(&mut mkfs(&arguments, text(&image), size));
         assert_eq!(ours.contains(UUID), ours.contains("backups"), "{ours}");
-        // With -v mke2fs also tells which sections of its configuration apply.
+        // With -v mke2fs also prints the sections of its configuration.
         let theirs: String = theirs
             .lines()
             .filter(|line| !line.starts_with("fs_types for"))
@@ -219,7 +219,7 @@ fn a_dry_run_prints_what_mke2fs_prints_and_writes_nothing() {
         assert_eq!(ours, theirs, "{arguments}");
         assert!(!image.exists(), "{arguments}");
     }
-    // Where the backups of a lost file system are: asked of an image that holds one.
+    // A dry run on an image with a file system shows its backups.
     let image = place.image("image", 64 * MIB);
     done(&mut mkfs("-q", text(&image), ""));
     let before = fs::read(&image).expect("the image");
@@ -231,7 +231,7 @@ fn a_dry_run_prints_what_mke2fs_prints_and_writes_nothing() {
     assert!(fs::read(&image).expect("the image") == before);
 }
 
-/// Arguments, status, and how the complaint goes on behind the program's name.
+/// Arguments, size, status, and the message after the name of the program.
 const REFUSALS: &[(&str, &str, i32, &str)] = &[
     ("-b 3000", "", 2, "-b: 3000 is not a block size"),
     ("-b 1G", "", 2, "-b: "),
@@ -244,7 +244,7 @@ const REFUSALS: &[(&str, &str, i32, &str)] = &[
         2,
         "-C: 1024 is no power of 2",
     ),
-    ("-O bigalloc -C 8G", "", 2, "-C: is over 4 GiB"),
+    ("-O bigalloc -C 8G", "", 2, "-C: is more than 4 GiB"),
     ("-g 1001", "", 2, "-g: 1001 blocks"),
     ("-g 1000000", "", 2, "-g: 1000000 is not from 256"),
     ("-G 3", "", 2, "-G: 3 groups"),
@@ -302,11 +302,16 @@ const REFUSALS: &[(&str, &str, i32, &str)] = &[
     ("", "-5", 2, ""),
     ("-t ext2 -b 4096", "17T", 2, "-O: "),
     ("-t ext4", "64k", 1, "mkfs: size: "),
-    ("-c", "", 2, "-c: mkfs does not look for bad blocks"),
+    ("-c", "", 2, "-c: mkfs does not search for bad blocks"),
     ("-cc", "", 2, "-c: "),
-    ("-l list", "", 2, "-l: mkfs does not go around bad blocks"),
-    ("-S", "", 2, "-S: mkfs does not rewrite"),
-    ("-z undo", "", 2, "-z: mkfs does not keep"),
+    (
+        "-l list",
+        "",
+        2,
+        "-l: mkfs does not take a list of bad blocks",
+    ),
+    ("-S", "", 2, "-S: mkfs does not rewrite only"),
+    ("-z undo", "", 2, "-z: mkfs does not write an undo file"),
     ("-R stride=4", "", 2, "-R: "),
     ("-K", "", 2, "-K: "),
     ("-s 1", "", 2, "-s: "),
@@ -322,26 +327,26 @@ const REFUSALS: &[(&str, &str, i32, &str)] = &[
 ];
 
 #[test]
-fn what_is_refused_leaves_everything_as_it_was() {
+fn a_refused_device_is_not_changed() {
     let place = Place::new();
     let image = place.path("image");
     let content: Vec<u8> = (0..=250).cycle().take(4 * MIB_BYTES).collect();
-    fs::write(&image, &content).expect("room");
+    fs::write(&image, &content).expect("space");
     let missing = place.path("missing");
     for (arguments, size, status, expected) in REFUSALS {
-        let (found, complaint) = refused(&mut mkfs(arguments, text(&image), size));
-        assert_eq!(found, Some(*status), "{arguments} {size}: {complaint}");
+        let (found, message) = refused(&mut mkfs(arguments, text(&image), size));
+        assert_eq!(found, Some(*status), "{arguments} {size}: {message}");
         let expected = format!("fourscore: {expected}");
-        // What is no command line at all is told by the reader of command lines in its own way.
+        // The parser of the command line has its own messages.
         if expected != "fourscore: " {
             assert!(
-                complaint.starts_with(&expected),
-                "{arguments} {size}: {complaint}"
+                message.starts_with(&expected),
+                "{arguments} {size}: {message}"
             );
-            assert_eq!(complaint.lines().count(), 1, "{complaint}");
+            assert_eq!(message.lines().count(), 1, "{message}");
         }
         assert!(
-            fs::read(&image).expect("it is there") == content,
+            fs::read(&image).expect("it exists") == content,
             "{arguments} {size}"
         );
         let size = if size.is_empty() { "4M" } else { size };
@@ -350,23 +355,23 @@ fn what_is_refused_leaves_everything_as_it_was() {
         assert!(!missing.exists(), "{arguments} {size}");
     }
     for (image, expected) in [
-        (text(&missing), "there is no such file (give a size"),
+        (text(&missing), "does not exist (give SIZE"),
         (text(place.folder.path()), "directory"),
         ("/dev/null", "device"),
     ] {
-        let (status, complaint) = refused(&mut mkfs("", image, ""));
-        assert_eq!(status, Some(1), "{complaint}");
-        assert!(complaint.contains(expected), "{complaint}");
+        let (status, message) = refused(&mut mkfs("", image, ""));
+        assert_eq!(status, Some(1), "{message}");
+        assert!(message.contains(expected), "{message}");
     }
-    let (status, complaint) = refused(&mut mkfs("", &format!("{}@8M", text(&image)), ""));
+    let (status, message) = refused(&mut mkfs("", &format!("{}@8M", text(&image)), ""));
     assert_eq!(status, Some(1));
-    assert!(complaint.contains("before the offset"), "{complaint}");
+    assert!(message.contains("before the offset"), "{message}");
     let (status, _) = refused(mkfs("", text(&missing), "4M").env("SOURCE_DATE_EPOCH", "now"));
     assert_eq!(status, Some(2));
 }
 
 #[test]
-fn what_a_device_holds_is_not_overwritten_unasked() {
+fn known_content_is_not_overwritten_without_force() {
     let place = Place::new();
     let image = place.path("image");
     for (at, signature, name) in [
@@ -379,55 +384,55 @@ fn what_a_device_holds_is_not_overwritten_unasked() {
     ] {
         let mut content = vec![0; 8 * MIB_BYTES];
         content[at..at + signature.len()].copy_from_slice(signature);
-        fs::write(&image, &content).expect("room");
-        let (status, complaint) = refused(&mut mkfs("-t ext4", text(&image), "16M"));
-        assert_eq!(status, Some(1), "{complaint}");
+        fs::write(&image, &content).expect("space");
+        let (status, message) = refused(&mut mkfs("-t ext4", text(&image), "16M"));
+        assert_eq!(status, Some(1), "{message}");
         assert!(
-            complaint.contains(name) && complaint.contains("use -F to overwrite it"),
-            "{complaint}"
+            message.contains(name) && message.contains("use -F to overwrite it"),
+            "{message}"
         );
-        assert!(fs::read(&image).expect("it is there") == content, "{name}");
+        assert!(fs::read(&image).expect("it exists") == content, "{name}");
         done(&mut mkfs("-q -F", text(&image), "16M"));
-        assert_eq!(fs::metadata(&image).expect("it is there").len(), 16 * MIB);
-        // Now it holds a file system in any case.
+        assert_eq!(fs::metadata(&image).expect("it exists").len(), 16 * MIB);
+        // Now it has a file system in any case.
         refused(&mut mkfs("-q", text(&image), ""));
     }
 }
 
 #[test]
-fn who_writes_it_keeps_it() {
+fn an_image_that_is_being_written_is_refused() {
     let place = Place::new();
     let image = place.image("image", 8 * MIB);
     let writer = open_path(&image, DeviceOptions::read_write()).expect("nobody else has it");
-    let (status, complaint) = refused(&mut mkfs("-q", text(&image), "16M"));
-    assert_eq!(status, Some(1), "{complaint}");
+    let (status, message) = refused(&mut mkfs("-q", text(&image), "16M"));
+    assert_eq!(status, Some(1), "{message}");
     assert_eq!(writer.len_bytes(), 8 * MIB);
-    assert_eq!(fs::metadata(&image).expect("it is there").len(), 8 * MIB);
+    assert_eq!(fs::metadata(&image).expect("it exists").len(), 8 * MIB);
     drop(writer);
     done(&mut mkfs("-q", text(&image), "16M"));
 }
 
 #[test]
-fn mounted_images_and_devices_are_left_alone() {
+fn mounted_images_and_devices_are_refused() {
     require!(Need::KernelMount, Need::Program("e2fsck"));
     let place = Place::new();
     let image = place.path("image");
     done(&mut mkfs("-q", text(&image), "16M"));
     let mount = KernelMount::new(&image, Access::ReadWrite, "").expect("a mount");
-    fs::write(mount.path().join("file"), "content").expect("room");
+    fs::write(mount.path().join("file"), "content").expect("space");
     let device = format!("/dev/{}", mount.device_name().expect("it is mounted"));
     for (target, expected) in [
         (text(&image), "is in use by the loop device"),
         (device.as_str(), "is mounted"),
     ] {
         for arguments in ["-q", "-q -b 1024 -t ext2"] {
-            let (status, complaint) = refused(&mut mkfs(arguments, target, ""));
-            assert_eq!(status, Some(1), "{complaint}");
-            assert!(complaint.contains(expected), "{complaint}");
+            let (status, message) = refused(&mut mkfs(arguments, target, ""));
+            assert_eq!(status, Some(1), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
     assert_eq!(
-        fs::read(mount.path().join("file")).expect("it is there"),
+        fs::read(mount.path().join("file")).expect("it exists"),
         b"content"
     );
     mount.unmount().expect("nobody is in it");
@@ -435,7 +440,7 @@ fn mounted_images_and_devices_are_left_alone() {
 }
 
 #[test]
-fn fixed_uuid_seed_and_time_make_the_same_bytes() {
+fn fixed_uuid_seed_and_time_make_identical_images() {
     let place = Place::new();
     let digest = |time: &str, name: &str| {
         let image = place.path(name);
@@ -445,7 +450,7 @@ fn fixed_uuid_seed_and_time_make_the_same_bytes() {
     };
     assert_eq!(digest(TIME, "first"), digest(TIME, "second"));
     assert_ne!(digest(TIME, "third"), digest("1700000001", "fourth"));
-    // Without them no two are the same.
+    // Without them no two images are identical.
     for name in ["fifth", "sixth"] {
         done(&mut mkfs("-q", text(&place.path(name)), "8M"));
     }
@@ -454,7 +459,7 @@ fn fixed_uuid_seed_and_time_make_the_same_bytes() {
 }
 
 #[test]
-fn journals_on_their_own_device_equal_those_of_mke2fs() {
+fn external_journals_equal_those_of_mke2fs() {
     require!(Need::Program("mke2fs"));
     let place = Place::new();
     for (size, arguments) in [
@@ -475,7 +480,7 @@ fn journals_on_their_own_device_equal_those_of_mke2fs() {
 }
 
 #[test]
-fn a_file_system_uses_the_journal_of_another_device() {
+fn a_file_system_uses_an_external_journal() {
     require!(
         Need::KernelMount,
         Need::Program("mke2fs"),
@@ -512,16 +517,16 @@ fn a_file_system_uses_the_journal_of_another_device() {
 
     // The journal now belongs to the file system that mke2fs made.
     let others = format!("-q -t ext4 -J device={}", text(journal.path()));
-    let (status, complaint) = refused(&mut mkfs(&others, text(&place.path("other")), "64M"));
-    assert_eq!(status, Some(1), "{complaint}");
+    let (status, message) = refused(&mut mkfs(&others, text(&place.path("other")), "64M"));
+    assert_eq!(status, Some(1), "{message}");
     assert!(
-        complaint.contains("is in use by the file system"),
-        "{complaint}"
+        message.contains("is in use by the file system"),
+        "{message}"
     );
     fs::remove_file(&image).expect("it was made");
     done(&mut mkfs(&arguments, text(&image), "64M"));
     let mount = KernelMount::new(&image, Access::ReadWrite, "").expect("a mount");
-    fs::write(mount.path().join("file"), vec![7; 3 * MIB_BYTES]).expect("room");
+    fs::write(mount.path().join("file"), vec![7; 3 * MIB_BYTES]).expect("space");
     mount.unmount().expect("nobody is in it");
     oracle::assert_clean(&image);
 }

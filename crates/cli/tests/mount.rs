@@ -1,5 +1,4 @@
-//! `fourscore mount`: what is done through the mount is what the kernel's ext4 and e2fsck find in
-//! the image.
+//! `fourscore mount`: the kernel's ext4 and e2fsck find all changes through the mount in the image.
 
 mod common;
 mod mounted;
@@ -12,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_block::{
     Access as DeviceAccess, Batch, BlockDevice, Caching, DeviceOptions, IoBuf, Sharing,
     UringDevice, open_path,
@@ -22,12 +21,12 @@ use fourscore_sync::thread;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::{Mounted, as_a_user, empty, is_mounted, transport, umount, wait_until, with_image};
+use mounted::{as_a_user, empty, is_mounted, transport, umount, wait_until, with_image};
 use place::{Place, walk_of_host};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
 #[test]
-fn what_is_copied_in_is_there_for_the_kernel() {
+fn copied_objects_are_read_by_the_kernel() {
     require!(
         Need::KernelMount,
         Need::Fuse,
@@ -35,14 +34,14 @@ fn what_is_copied_in_is_there_for_the_kernel() {
         Need::Program("e2fsck")
     );
     let place = with_image(Place::odd(), "128M");
-    let mounted = Mounted::new(&place, "image", "dev,suid");
+    let mounted = place.mount("dev,suid");
     let copied = Command::new("cp")
         .arg("-a")
         .arg(format!("{}/.", place.text("tree")))
         .arg(&mounted.point)
         .status();
-    assert!(copied.expect("it is there").success());
-    // Through the mount, both while the kernel has everything and when it has nothing any more.
+    assert!(copied.expect("it exists").success());
+    // Through the mount, with the kernel's caches filled and after they were dropped.
     let without = |walk: &str| -> Vec<String> {
         let lines = walk
             .lines()
@@ -51,13 +50,12 @@ fn what_is_copied_in_is_there_for_the_kernel() {
     };
     let source = without(&walk_of_host(&place.tree()));
     assert_eq!(without(&walk_of_host(&mounted.point)), source);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
     assert_eq!(without(&place.walk("image")), source);
     let kernel = KernelMount::new(&place.path("image"), Access::ReadOnly, "").expect("sound");
     assert_eq!(without(&walk_of_host(kernel.path())), source);
     drop(kernel);
-    let mounted = Mounted::new(&place, "image", "ro");
+    let mounted = place.mount("ro");
     assert_eq!(without(&walk_of_host(&mounted.point)), source);
     let refused = File::create(mounted.path("new")).expect_err("read-only");
     assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
@@ -69,19 +67,19 @@ fn files_behave_as_files() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     for options in ["", "nowriteback"] {
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         let file = mounted.open("file");
-        file.write_all_at(&[1; 10_000], 0).expect("room");
-        // What was cut off does not come back, in the page cache or behind it.
+        file.write_all_at(&[1; 10_000], 0).expect("space");
+        // Truncated data does not come back, neither from the page cache nor from the image.
         file.set_len(5).expect("shorter");
         file.set_len(9_000).expect("longer");
         let mut content = Vec::new();
         (&file).read_to_end(&mut content).expect("there");
         assert_eq!(content, [&[1; 5][..], &[0; 8_995]].concat());
         file.sync_all().expect("durable");
-        // Without a name, with holes, and with what is written at the end.
+        // A file without a name, holes, and writes at the end.
         fs::remove_file(mounted.path("file")).expect("removed");
-        file.write_all_at(b"still", 20_000).expect("room");
+        file.write_all_at(b"still", 20_000).expect("space");
         assert_eq!(file.metadata().expect("open").nlink(), 0);
         let mut end = OpenOptions::new()
             .append(true)
@@ -89,18 +87,18 @@ fn files_behave_as_files() {
             .open(mounted.path("log"))
             .expect("made");
         for _ in 0..100 {
-            end.write_all(b"a line\n").expect("room");
+            end.write_all(b"a line\n").expect("space");
         }
         assert_eq!(
             fs::read(mounted.path("log")).expect("there"),
             b"a line\n".repeat(100)
         );
         let holes = mounted.open("holes");
-        holes.write_all_at(b"data", 1 << 20).expect("room");
+        holes.write_all_at(b"data", 1 << 20).expect("space");
         let found = (&holes)
             .seek(SeekFrom::Start(0))
             .and_then(|_| Ok(rustix::fs::seek(&holes, rustix::fs::SeekFrom::Data(0))?));
-        // Data that only the kernel has must not be taken for a hole.
+        // Dirty data in the page cache must not be taken for a hole.
         assert!(found.expect("there is data") <= 1 << 20);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&holes, flags, 1 << 20, 2).expect("punched");
@@ -110,8 +108,7 @@ fn files_behave_as_files() {
         fs::remove_file(mounted.path("holes")).expect("removed");
         fs::remove_file(mounted.path("log")).expect("removed");
         drop((file, end, holes));
-        mounted.unmount();
-        place.check("image").expect("clean");
+        mounted.unmount_clean(&place);
     }
 }
 
@@ -119,40 +116,39 @@ fn files_behave_as_files() {
 fn times_owners_and_attributes_are_kept() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     let path = mounted.path("file");
     let file = mounted.open("file");
     file.write_all_at(b"written before its time is set", 0)
-        .expect("room");
+        .expect("space");
     let time = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     let times = fs::FileTimes::new().set_modified(time).set_accessed(time);
-    file.set_times(times).expect("ours");
+    file.set_times(times).expect("permission");
     drop(file);
     std::os::unix::fs::chown(&path, Some(1234), Some(70_000)).expect("root may");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("root may");
-    rustix::fs::setxattr(&path, "user.note", b"kept", XattrFlags::CREATE).expect("room");
+    rustix::fs::setxattr(&path, "user.note", b"kept", XattrFlags::CREATE).expect("space");
     let made = fs::metadata(&path)
         .expect("there")
         .created()
         .expect("known");
-    assert!(made > time, "when it was made is told");
-    mounted.unmount();
-    place.check("image").expect("clean");
-    let again = Mounted::new(&place, "image", "noatime");
-    let told = fs::metadata(again.path("file")).expect("there");
+    assert!(made > time, "the time of creation is shown");
+    mounted.unmount_clean(&place);
+    let again = place.mount("noatime");
+    let found = fs::metadata(again.path("file")).expect("there");
     assert_eq!(
-        (told.uid(), told.gid(), told.mode() & 0o7777),
+        (found.uid(), found.gid(), found.mode() & 0o7777),
         (1234, 70_000, 0o640)
     );
     assert_eq!(
-        (told.mtime(), told.mtime_nsec()),
+        (found.mtime(), found.mtime_nsec()),
         (1_000_000_000, 123_456_789)
     );
     assert_eq!(
-        (told.atime(), told.atime_nsec()),
+        (found.atime(), found.atime_nsec()),
         (1_000_000_000, 123_456_789)
     );
-    assert_eq!(told.created().expect("known"), made);
+    assert_eq!(found.created().expect("known"), made);
     let mut value = [0; 10];
     let len = rustix::fs::getxattr(again.path("file"), "user.note", &mut value).expect("there");
     assert_eq!(&value[..len], b"kept");
@@ -160,12 +156,12 @@ fn times_owners_and_attributes_are_kept() {
 }
 
 #[test]
-fn many_threads_make_and_remove_names() {
+fn many_threads_create_and_remove_names() {
     const THREADS: usize = 4;
     const NAMES: usize = 300;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("128M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     thread::scope(|scope| {
         for number in 0..THREADS {
             let mounted = &mounted;
@@ -173,7 +169,7 @@ fn many_threads_make_and_remove_names() {
                 let own = mounted.path(&format!("dir-{number}"));
                 fs::create_dir(&own).expect("made");
                 for name in 0..NAMES {
-                    fs::write(own.join(name.to_string()), name.to_string()).expect("room");
+                    fs::write(own.join(name.to_string()), name.to_string()).expect("space");
                     let shared = mounted.path(&format!("{number}-{name}"));
                     fs::rename(own.join(name.to_string()), &shared).expect("renamed");
                     match name % 3 {
@@ -185,39 +181,37 @@ fn many_threads_make_and_remove_names() {
         }
     });
     let names = fs::read_dir(&mounted.point).expect("listed").count();
-    // A third of the names is gone; beside them there are lost+found and the directories.
+    // A third of the names is removed; lost+found and the directories are there as well.
     assert_eq!(names, THREADS * NAMES * 2 / 3 + THREADS + 1);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
 #[test]
-fn what_was_synced_outlives_the_server() {
+fn synced_data_survives_the_death_of_the_server() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     for round in 0..3 {
-        let mut mounted = Mounted::new(&place, "image", "commit=100000");
+        let mut mounted = place.mount("commit=100000");
         let file = mounted.open(&format!("synced-{round}"));
-        file.write_all_at(&[9; 50_000], 0).expect("room");
+        file.write_all_at(&[9; 50_000], 0).expect("space");
         file.sync_all().expect("durable");
         File::open(&mounted.point)
             .and_then(|root| root.sync_all())
             .expect("durable");
         for number in 0..200 {
-            fs::write(mounted.path(&format!("more-{round}-{number}")), b"x").expect("room");
+            fs::write(mounted.path(&format!("more-{round}-{number}")), b"x").expect("space");
         }
         mounted.signal(rustix::process::Signal::KILL);
         drop(file);
         assert!(!mounted.end().success());
         drop(mounted);
-        // The mount recovers it.
-        let again = Mounted::new(&place, "image", "");
+        // The next mount replays the journal.
+        let again = place.mount("");
         for synced in 0..=round {
             let content = fs::read(again.path(&format!("synced-{synced}")));
             assert_eq!(content.expect("it was synced"), [9; 50_000]);
         }
-        again.unmount();
-        place.check("image").expect("clean");
+        again.unmount_clean(&place);
     }
 }
 
@@ -226,32 +220,31 @@ fn a_dead_server_leaves_no_mount_behind() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     for options in ["", "ro"].repeat(4) {
-        let mut mounted = Mounted::new(&place, "image", options);
+        let mut mounted = place.mount(options);
         let listed = fs::read_dir(&mounted.point).expect("served").count();
         assert_eq!(listed, 1);
         mounted.signal(rustix::process::Signal::KILL);
         assert!(!mounted.end().success());
-        wait_until("it is taken away", || !is_mounted(&mounted.point));
+        wait_until("the mount is removed", || !is_mounted(&mounted.point));
     }
-    let again = Mounted::new(&place, "image", "");
-    again.unmount();
-    place.check("image").expect("clean");
+    let again = place.mount("");
+    again.unmount_clean(&place);
 }
 
 #[test]
 fn a_signal_writes_everything_and_unmounts() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mut mounted = Mounted::new(&place, "image", "commit=100000");
-    fs::write(mounted.path("file"), b"never synced").expect("room");
+    let mut mounted = place.mount("commit=100000");
+    fs::write(mounted.path("file"), b"never synced").expect("space");
     mounted.signal(rustix::process::Signal::TERM);
     assert!(mounted.end().success());
     assert!(!is_mounted(&mounted.point));
     place.check("image").expect("clean");
     let inside = printed(&mut fourscore(&["cat", &place.text("image"), "/file"]));
     assert_eq!(inside, "never synced");
-    // While somebody has something open, the name of the mount goes and what is open stays.
-    let mut mounted = Mounted::new(&place, "image", "");
+    // With an open file the mount point is removed at once, and the file stays usable.
+    let mut mounted = place.mount("");
     let file = mounted.open("open");
     mounted.signal(rustix::process::Signal::INT);
     wait_until("it is not mounted", || !is_mounted(&mounted.point));
@@ -269,16 +262,16 @@ fn the_command_returns_when_the_mount_can_be_used() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let (image, point) = (place.text("image"), place.path("mnt"));
-    fs::create_dir(&point).expect("room");
+    fs::create_dir(&point).expect("space");
     for round in 0..3 {
-        // Right behind the unmount before, of which the server may still be writing.
+        // Directly after the last unmount, whose server may still be writing.
         printed(&mut fourscore(&["mount", &image, text(&point)]));
         assert!(is_mounted(&point));
         assert_eq!(fs::read_dir(&point).expect("listed").count(), 1 + round);
-        fs::write(point.join(format!("file-{round}")), b"x").expect("room");
+        fs::write(point.join(format!("file-{round}")), b"x").expect("space");
         umount(&point);
     }
-    // e2fsck waits for nobody, so this waits for the last server.
+    // e2fsck does not wait for the last server, so this does.
     wait_until("the image is let go", || place.check("image").is_ok());
     let listed = printed(&mut fourscore(&["ls", &image, "/"]));
     assert_eq!(
@@ -290,7 +283,7 @@ fn the_command_returns_when_the_mount_can_be_used() {
     );
 }
 
-/// Mounts as a user, looks, and unmounts.
+/// Mounts as a user, reads, and unmounts.
 const BY_A_USER: &str = r#"
 $user "$FOURSCORE" mount "$IMAGE" "$POINT"
 grep -q " $POINT fuse.fourscore " /proc/self/mounts
@@ -316,7 +309,7 @@ fn without_root_the_helper_mounts() {
 }
 
 #[test]
-fn permissions_are_asked_for() {
+fn permissions_are_checked() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -325,17 +318,17 @@ fn permissions_are_asked_for() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("ours");
-    let mounted = Mounted::new(&place, "image", "allow_other");
+    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("permission");
+    let mounted = place.mount("allow_other");
     let (closed, listed) = (mounted.path("closed"), mounted.path("listed"));
     for path in [&closed, &listed] {
-        fs::write(path, b"secret").expect("room");
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("ours");
+        fs::write(path, b"secret").expect("space");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("permission");
     }
     let reads = |path: &Path| {
-        let mut command = tools::command("setpriv").expect("it is there");
+        let mut command = tools::command("setpriv").expect("it exists");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]);
-        let output = command.arg(path).output().expect("it is there");
+        let output = command.arg(path).output().expect("it exists");
         output.status.success()
     };
     assert!(!reads(&closed) && !reads(&listed));
@@ -343,29 +336,28 @@ fn permissions_are_asked_for() {
         .args(["-m", "u:65534:r"])
         .arg(&listed)
         .status();
-    assert!(list.expect("it is there").success());
+    assert!(list.expect("it exists").success());
     assert!(!reads(&closed) && reads(&listed));
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
 #[test]
-fn what_cannot_be_mounted_is_refused_in_one_line() {
+fn the_error_of_a_mount_is_one_line() {
     require!(Need::Root, Need::Fuse);
     let place = empty("64M");
     let (image, point) = (place.text("image"), place.path("mnt"));
-    fs::create_dir(&point).expect("room");
+    fs::create_dir(&point).expect("space");
     let (point, tree) = (text(&point).to_owned(), place.text("tree"));
     let (missing, file) = (place.text("missing"), place.text("file"));
-    fs::write(&file, [0; 1 << 16]).expect("room");
+    fs::write(&file, [0; 1 << 16]).expect("space");
     let refused = |arguments: &[&str], why: &str| {
         let all = [&["mount"], arguments].concat();
-        let (status, complaint) = complained(&all);
-        assert_eq!(status, Some(1), "{complaint}");
-        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        let (status, message) = failing(&all);
+        assert_eq!(status, Some(1), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
         assert!(
-            complaint.starts_with("fourscore: ") && complaint.contains(why),
-            "{complaint}"
+            message.starts_with("fourscore: ") && message.contains(why),
+            "{message}"
         );
         assert!(!is_mounted(Path::new(&point)));
     };
@@ -376,25 +368,25 @@ fn what_cannot_be_mounted_is_refused_in_one_line() {
     refused(&["-o", "offset=1x", &image, &point], "offset=1x");
     refused(&[&missing, &point], "No such file");
     refused(&[&file, &point], "file");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     refused(&[&image, &point], "is being written");
     mounted.unmount();
 }
 
 #[test]
-fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
+fn inode_numbers_are_stable_and_direct_reads_agree() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
-    fs::write(mounted.path("file"), b"by number").expect("room");
+    let mounted = place.mount("");
+    fs::write(mounted.path("file"), b"by number").expect("space");
     let inode = fs::metadata(mounted.path("file")).expect("there").ino();
     mounted.unmount();
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     assert_eq!(
         fs::metadata(mounted.path("file")).expect("there").ino(),
         inode
     );
-    // O_DIRECT goes around the page cache, to the same bytes.
+    // O_DIRECT bypasses the page cache and reads the same bytes.
     let mut options = OpenOptions::new();
     options
         .read(true)
@@ -410,8 +402,8 @@ fn inodes_keep_their_numbers_and_direct_reads_their_bytes() {
     mounted.unmount();
 }
 
-/// Programs that write a file directly and asynchronously, while others read it through the page
-/// cache: what a write has completed is what every later read returns, also after a new open.
+/// Some threads write a file with asynchronous direct I/O while others read it through the page
+/// cache. Every read after the completion of a write returns its data, also after a new open.
 #[test]
 fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     const PAGE: usize = 4096;
@@ -419,10 +411,10 @@ fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     const ROUNDS: u8 = 250;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     let path = mounted.path("file");
     let content = |round: u8| vec![round; PAGES * PAGE];
-    fs::write(&path, content(0)).expect("room");
+    fs::write(&path, content(0)).expect("space");
     mounted.open("file").sync_all().expect("durable");
     let options = DeviceOptions {
         access: DeviceAccess::ReadWrite,
@@ -460,13 +452,12 @@ fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     });
     assert_eq!(stale, 0, "of {ROUNDS} rounds");
     drop(writer);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
-/// Opens a file by its handle, which outlives the mount it was asked of, and prints its content.
-/// The system calls have no command of their own; the numbers are those of x86-64 and of all
-/// others.
+/// Opens a file by its handle, which stays valid after a remount, and prints its content. There are
+/// no commands for these system calls; their numbers are those of x86-64 and of other
+/// architectures.
 const BY_HANDLE: &str = r#"
 use strict;
 use POSIX ();
@@ -489,7 +480,7 @@ if ($how eq "ask") {
 "#;
 
 #[test]
-fn file_handles_outlive_a_remount() {
+fn file_handles_survive_a_remount() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -498,7 +489,7 @@ fn file_handles_outlive_a_remount() {
     );
     let place = empty("64M");
     let by_handle = |how: &str, path: &Path, handle: &str| {
-        let mut command = tools::command("perl").expect("it is there");
+        let mut command = tools::command("perl").expect("it exists");
         command.args(["-e", BY_HANDLE, how, text(path), &place.text(handle)]);
         let output = command.output().expect("it runs");
         match output.status.success() {
@@ -506,20 +497,20 @@ fn file_handles_outlive_a_remount() {
             false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
         }
     };
-    let mounted = Mounted::new(&place, "image", "");
-    fs::create_dir(mounted.path("dir")).expect("room");
+    let mounted = place.mount("");
+    fs::create_dir(mounted.path("dir")).expect("space");
     for name in ["dir/kept", "removed"] {
-        fs::write(mounted.path(name), format!("content of {name}")).expect("room");
+        fs::write(mounted.path(name), format!("content of {name}")).expect("space");
     }
     by_handle("ask", &mounted.path("dir/kept"), "kept").expect("it has one");
     by_handle("ask", &mounted.path("removed"), "removed").expect("it has one");
     let read = by_handle("open", &mounted.point, "kept");
     assert_eq!(read.as_deref(), Ok("content of dir/kept"));
     mounted.unmount();
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     let read = by_handle("open", &mounted.point, "kept");
     assert_eq!(read.as_deref(), Ok("content of dir/kept"));
-    // The number of an inode that was removed is somebody else's now, but not its generation.
+    // Another file has the number of the removed inode now, with another generation.
     let inode = fs::metadata(mounted.path("removed")).expect("there").ino();
     fs::remove_file(mounted.path("removed")).expect("removed");
     let refused = by_handle("open", &mounted.point, "removed").expect_err("it is gone");
@@ -527,26 +518,25 @@ fn file_handles_outlive_a_remount() {
     let mut others = Vec::new();
     while others.last() != Some(&inode) && others.len() < 1000 {
         let path = mounted.path(&format!("other-{}", others.len()));
-        fs::write(&path, b"of somebody else").expect("room");
+        fs::write(&path, b"of somebody else").expect("space");
         others.push(fs::metadata(&path).expect("there").ino());
     }
     assert_eq!(others.last(), Some(&inode), "its number is used again");
     let refused = by_handle("open", &mounted.point, "removed").expect_err("it is another file");
     assert!(refused.contains("Stale"), "{refused}");
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
-/// How many commands a process has put into its rings for `/dev/fuse`, and how many those are.
+/// Number of commands that a process has put into its rings for `/dev/fuse`, and number of rings.
 fn passed_to_rings(server: &Child) -> (u64, u64) {
     let folder = format!("/proc/{}/fdinfo", server.id());
     let (mut commands, mut rings) = (0, 0);
     for entry in fs::read_dir(folder).expect("it runs") {
-        // Whatever is closed meanwhile is no ring of these.
-        let told = entry.and_then(|entry| fs::read_to_string(entry.path()));
-        let told = told.unwrap_or_default();
-        let tail = told.lines().find_map(|line| line.strip_prefix("SqTail:"));
-        if let (Some(tail), true) = (tail, told.contains("fuse")) {
+        // A file that is closed meanwhile is no ring of the server.
+        let info = entry.and_then(|entry| fs::read_to_string(entry.path()));
+        let info = info.unwrap_or_default();
+        let tail = info.lines().find_map(|line| line.strip_prefix("SqTail:"));
+        if let (Some(tail), true) = (tail, info.contains("fuse")) {
             commands += tail.trim().parse::<u64>().expect("a number");
             rings += 1;
         }
@@ -555,16 +545,16 @@ fn passed_to_rings(server: &Child) -> (u64, u64) {
 }
 
 #[test]
-fn requests_come_the_way_that_was_asked_for() {
+fn requests_use_the_given_transport() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     for number in 0..200 {
-        fs::write(mounted.path(&number.to_string()), b"x").expect("room");
+        fs::write(mounted.path(&number.to_string()), b"x").expect("space");
     }
     let (commands, rings) = passed_to_rings(&mounted.server);
     match transport() {
-        // One for each file at least, beside the first one of each entry.
+        // At least one for each file, besides the first one of each ring entry.
         "ring" => assert!(
             rings > 0 && commands >= rings + 200,
             "{commands} on {rings}"

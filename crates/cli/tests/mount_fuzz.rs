@@ -1,15 +1,16 @@
-//! Damaged images on a mount: whatever is wrong with one, its server neither dies nor hangs nor is
-//! stopped by its sandbox, and what the damage does not reach is served as before.
+//! Damaged images on a mount: the server neither dies nor hangs nor violates its sandbox, and files
+//! that the damage cannot affect are served correctly.
 //!
-//! A round damages a copy of an image in one to three places and mounts it. It compares whatever
-//! the damages cannot show in with what the kernel showed of the sound image, then walks the mount
-//! and changes it at random, by two threads at once. The server is unmounted, or it is killed and
-//! what it left is mounted and walked once more.
+//! A round damages a copy of an image at one to three positions and mounts it. It compares the
+//! files that the damage cannot affect with those that the kernel showed on the undamaged image.
+//! Then two threads walk the mount and change it at random. The mount is unmounted, or the server
+//! is killed and the image is mounted and walked again.
 //!
-//! A policy for errors is always among the options: an image that asks for a panic has one.
+//! The mount options always have a policy for errors, since the superblock may request a panic.
 //!
-//! `cargo xtask fuzz mount --seconds 3600` goes on for so long; `FOURSCORE_MOUNT_SEED` is the first
-//! seed. What fails is kept, as it was before it was mounted, in `target/tmp/mount-findings`.
+//! `cargo xtask fuzz mount --seconds 3600` runs for that time; `FOURSCORE_MOUNT_SEED` is the first
+//! seed. The image of a failed round, as it was before the mount, is kept in
+//! `target/tmp/mount-findings`.
 
 mod common;
 mod mounted;
@@ -33,24 +34,24 @@ use fourscore_testkit::explore::rng::{Rng, mix};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, oracle, require};
-use mounted::{Mounted, PATIENCE, is_mounted, umount, wait_until};
+use mounted::{Mounted, TIMEOUT, is_mounted, umount, wait_until};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
 /// Rounds of each run of the tests.
 const ROUNDS: u64 = 40;
-/// What a server may use, in KiB: 1 GiB, as for the other targets.
+/// Memory limit of a server in KiB: 1 GiB, as for the other fuzz targets.
 const MOST_MEMORY_KIB: u64 = 1 << 20;
-/// How much of a mount is walked: an image may have loops.
+/// Objects that are walked at most, since an image may have loops.
 const MOST_WALKED: usize = 1500;
 const MOST_DEEP: usize = 12;
-/// So much of a file is read, at its start and at its end, in bytes.
+/// Bytes that are read at the start and at the end of a file.
 const READ_BYTES: u64 = 64 << 10;
 const CHANGES: usize = 150;
 
-/// The images: type, size of a block in bytes, more arguments. Each form of every structure that
-/// is damaged is in one of them.
+/// The images: type, block size in bytes, more arguments. Together they have every form of each
+/// structure that is damaged.
 const FORMS: [(&str, u32, &[&str]); 6] = [
     ("ext4", 1024, &[]),
     ("ext4", 4096, &["-O", "inline_data"]),
@@ -78,7 +79,7 @@ const OPTIONS: [&str; 7] = [
     "errors=continue,norecovery",
 ];
 
-/// What no damage of an image explains: the server is gone, or has not understood the kernel.
+/// Errors that no damage explains: the server has died, or has rejected a request of the kernel.
 const NEVER: [Errno; 6] = [
     Errno::NOSYS,
     Errno::NOTCONN,
@@ -88,10 +89,10 @@ const NEVER: [Errno; 6] = [
     Errno::PROTO,
 ];
 
-/// What the kernel answers of a mount that nobody serves.
+/// The errors of the kernel for a mount without a server.
 const GONE: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
 
-/// A sound image, and what the kernel shows of it.
+/// An undamaged image, and its files as the kernel shows them.
 struct Sound {
     image: Image,
     shown: BTreeMap<PathBuf, Shown>,
@@ -125,7 +126,7 @@ impl What {
     }
 }
 
-/// Something of each kind that a damage may hit, in few blocks.
+/// Creates objects of each kind in few blocks.
 fn fill(root: &Path) -> Result<()> {
     for directory in ["plain/below", "indexed", "a/b/c/d"] {
         fs::create_dir_all(root.join(directory))?;
@@ -157,7 +158,7 @@ fn fill(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Everything below a folder of a sound file system.
+/// Everything below a folder of an undamaged file system.
 fn shown(root: &Path) -> Result<BTreeMap<PathBuf, Shown>> {
     let mut shown = BTreeMap::new();
     let mut waiting = vec![root.to_path_buf()];
@@ -199,7 +200,7 @@ impl Sound {
 struct Damaged {
     image: Image,
     damages: Vec<Damage>,
-    /// The inodes that the damages may show in; `None` if these may be any.
+    /// The inodes that the damage may affect; `None` if it may affect all.
     reach: Option<BTreeSet<InodeNr>>,
 }
 
@@ -229,7 +230,7 @@ fn reach(patient: &Patient, damages: &[Damage]) -> Option<BTreeSet<InodeNr>> {
     let mut reached = BTreeSet::new();
     for damage in damages {
         match damage.kind {
-            // Nobody looks there to read.
+            // Reading does not use it.
             Kind::BlockBitmap | Kind::InodeBitmap => continue,
             Kind::Superblock | Kind::Descriptor | Kind::Orphans | Kind::Journal | Kind::Quota => {
                 return None;
@@ -248,7 +249,7 @@ fn reach(patient: &Patient, damages: &[Damage]) -> Option<BTreeSet<InodeNr>> {
     Some(reached)
 }
 
-/// What all rounds came to.
+/// The counters of all rounds.
 #[derive(Debug, Default)]
 struct Tally {
     rounds: u64,
@@ -256,7 +257,7 @@ struct Tally {
     killed: u64,
     walked: u64,
     compared: u64,
-    /// Calls that failed, by their error.
+    /// Failed system calls by error.
     errors: BTreeMap<i32, u64>,
     most_memory_kib: u64,
 }
@@ -270,35 +271,38 @@ impl Tally {
 /// A server of a damaged image.
 struct Server {
     mounted: Mounted,
-    said: PathBuf,
+    message: PathBuf,
 }
 
 impl Server {
     /// Mounts. `None` if the image was refused, in one line.
     fn start(image: &Image, options: &str) -> Result<Option<Self>> {
-        let (point, said) = (image.folder().join("mnt"), image.folder().join("said"));
+        let (point, message) = (image.folder().join("mnt"), image.folder().join("message"));
         fs::create_dir_all(&point)?;
         let mut command = fourscore(&["mount", "-f", "-o", options]);
         command.arg(image.path()).arg(&point);
-        let stderr = File::create(&said)?;
+        let stderr = File::create(&message)?;
         let server = command.stdout(Stdio::null()).stderr(stderr).spawn()?;
         let mut server = Self {
             mounted: Mounted {
                 server,
                 point: point.clone(),
             },
-            said,
+            message,
         };
         let outside = fs::metadata(image.folder())?.dev();
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIMEOUT {
             if let Some(status) = server.mounted.server.try_wait()? {
-                let said = server.ended(status)?;
-                ensure!(said.lines().count() == 1, "refused in one line: {said}");
+                let message = server.ended(status)?;
+                ensure!(
+                    message.lines().count() == 1,
+                    "refused in one line: {message}"
+                );
                 ensure!(!is_mounted(&point), "what was refused is mounted");
                 return Ok(None);
             }
-            // The first answer comes when the image was looked at; the root may be damaged.
+            // The first reply comes after the image has been opened; the root may be damaged.
             let is_served = match fs::metadata(&point) {
                 Ok(root) => root.dev() != outside,
                 Err(why) => !GONE.contains(&Errno::from_io_error(&why).unwrap_or(Errno::NOTCONN)),
@@ -311,12 +315,12 @@ impl Server {
         bail!("a mount without an end")
     }
 
-    /// What a server has said that has ended as it should.
+    /// The messages of a server that has ended correctly.
     fn ended(&self, status: ExitStatus) -> Result<String> {
-        let said = String::from_utf8_lossy(&fs::read(&self.said)?).into_owned();
-        let is_sound = matches!(status.code(), Some(0 | 1)) && !said.contains("panicked");
-        ensure!(is_sound, "the server: {status}: {said}");
-        Ok(said)
+        let message = String::from_utf8_lossy(&fs::read(&self.message)?).into_owned();
+        let is_sound = matches!(status.code(), Some(0 | 1)) && !message.contains("panicked");
+        ensure!(is_sound, "the server: {status}: {message}");
+        Ok(message)
     }
 
     fn unmount(mut self) -> Result<()> {
@@ -329,10 +333,10 @@ impl Server {
         self.mounted.signal(Signal::KILL);
         self.mounted.end();
         let point = &self.mounted.point;
-        wait_until("it is taken away", || !is_mounted(point));
+        wait_until("the mount is removed", || !is_mounted(point));
     }
 
-    /// The most memory that it has used, in KiB.
+    /// Peak memory in KiB.
     fn memory_kib(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.mounted.server.id()))?;
         let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -340,14 +344,14 @@ impl Server {
         Ok(most.context("a size")?.parse()?)
     }
 
-    /// Has `visit` use the mount. A visit that does not end has its server killed.
+    /// Calls `visit` on the mount. If it does not end, the server is killed.
     fn visited(&self, visit: impl FnOnce(&Path) -> Result<()> + Send) -> Result<()> {
         thread::scope(|scope| {
             let visit = scope.spawn(|| visit(&self.mounted.point));
             let start = Instant::now();
             let mut is_overdue = false;
             while !visit.is_finished() {
-                if start.elapsed() > PATIENCE && !is_overdue {
+                if start.elapsed() > TIMEOUT && !is_overdue {
                     is_overdue = true;
                     self.mounted.signal(Signal::KILL);
                 }
@@ -359,13 +363,13 @@ impl Server {
     }
 }
 
-/// Who goes over a mount, and what he meets.
+/// A thread that uses a mount, and the errors it finds.
 struct Visitor<'t> {
     tally: &'t Mutex<Tally>,
 }
 
 impl Visitor<'_> {
-    /// Takes note of an error.
+    /// Records an error.
     fn met<T>(&self, result: io::Result<T>) -> Option<T> {
         let errno = match result {
             Ok(value) => return Some(value),
@@ -375,7 +379,7 @@ impl Visitor<'_> {
         None
     }
 
-    /// Compares what no damage reaches.
+    /// Compares the files that the damage cannot affect.
     fn compare(&self, point: &Path, sound: &Sound, reach: &BTreeSet<InodeNr>) -> Result<()> {
         let is_reached = |path: &Path| {
             let mut above = path.ancestors().filter_map(|path| sound.shown.get(path));
@@ -393,7 +397,7 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Reads whatever there is.
+    /// Reads all objects.
     fn walk(&self, point: &Path) {
         let mut waiting = vec![(point.to_path_buf(), 0)];
         let mut walked = 0;
@@ -413,7 +417,7 @@ impl Visitor<'_> {
                 self.met(read(&path, metadata.len()));
             } else if metadata.is_dir() && depth < MOST_DEEP {
                 let entries = self.met(fs::read_dir(&path)).into_iter().flatten();
-                // A directory that fails in the middle may go on failing.
+                // A directory may fail at every further entry.
                 for entry in entries.take(MOST_WALKED) {
                     let Some(entry) = self.met(entry) else {
                         break;
@@ -424,7 +428,7 @@ impl Visitor<'_> {
         }
     }
 
-    /// Changes whatever there is.
+    /// Changes objects at random.
     fn change(&self, point: &Path, sound: &Sound, rng: &mut Rng) {
         let names: Vec<&PathBuf> = sound.shown.keys().collect();
         for nr in 0..CHANGES {
@@ -448,7 +452,7 @@ fn read(path: &Path, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens what may be no file any more, and then must not wait for anybody.
+/// Opens an object that may have become a fifo, which must not block.
 fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let at_once = OFlags::NONBLOCK.bits().cast_signed();
     options.custom_flags(at_once).open(path)
@@ -467,7 +471,7 @@ fn attributes(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Does something to `one`, perhaps with `other`.
+/// Changes `one`, perhaps together with `other`.
 fn changed(rng: &mut Rng, one: &Path, other: &Path) -> io::Result<()> {
     let place = rng.bits() % (1 << 20);
     let to_write = |path| opened(path, OpenOptions::new().read(true).write(true));
@@ -489,7 +493,7 @@ fn changed(rng: &mut Rng, one: &Path, other: &Path) -> io::Result<()> {
         }
         12 => Ok(rustix::fs::lremovexattr(one, "user.note")?),
         13 => {
-            // Not through a name that leads out of the mount.
+            // Not through a symbolic link out of the mount.
             match fs::symlink_metadata(one)?.is_symlink() {
                 true => Ok(()),
                 false => fs::set_permissions(one, fs::Permissions::from_mode(0o750)),
@@ -512,21 +516,21 @@ fn changed(rng: &mut Rng, one: &Path, other: &Path) -> io::Result<()> {
     }
 }
 
-/// One life of one damaged image, or two.
+/// One round: one mount of a damaged image, or two.
 fn round(seed: u64, sounds: &[Sound], tally: &Mutex<Tally>) -> Result<()> {
     let mut rng = Rng::new(mix(seed));
     let sound = rng.pick(sounds);
     let damaged = Damaged::new(sound, &mut rng)?;
     let transport = if rng.happens(1, 2) { "classic" } else { "auto" };
     let options = format!("{},transport={transport}", rng.pick(&OPTIONS));
-    let told = || {
+    let context = || {
         let damages = damaged.damages.iter().map(ToString::to_string);
         let damages: Vec<String> = damages.collect();
         format!("seed {seed}, {options}: {}", damages.join("; "))
     };
     tally.lock().rounds += 1;
     let visitor = Visitor { tally };
-    let Some(server) = Server::start(&damaged.image, &options).with_context(told)? else {
+    let Some(server) = Server::start(&damaged.image, &options).with_context(context)? else {
         tally.lock().refused += 1;
         return Ok(());
     };
@@ -540,42 +544,46 @@ fn round(seed: u64, sounds: &[Sound], tally: &Mutex<Tally>) -> Result<()> {
         });
         Ok(())
     };
-    server.visited(visit).with_context(told)?;
-    let memory_kib = server.memory_kib().with_context(told)?;
-    ensure!(memory_kib < MOST_MEMORY_KIB, "{memory_kib} KiB: {}", told());
+    server.visited(visit).with_context(context)?;
+    let memory_kib = server.memory_kib().with_context(context)?;
+    ensure!(
+        memory_kib < MOST_MEMORY_KIB,
+        "{memory_kib} KiB: {}",
+        context()
+    );
     let mut noted = tally.lock();
     noted.most_memory_kib = noted.most_memory_kib.max(memory_kib);
     let never = NEVER.iter().find(|errno| noted.errors(**errno) > 0);
-    ensure!(never.is_none(), "{never:?}: {}", told());
+    ensure!(never.is_none(), "{never:?}: {}", context());
     drop(noted);
     if seed.is_multiple_of(2) {
-        return server.unmount().with_context(told);
+        return server.unmount().with_context(context);
     }
     server.kill();
     tally.lock().killed += 1;
-    if let Some(server) = Server::start(&damaged.image, &options).with_context(told)? {
+    if let Some(server) = Server::start(&damaged.image, &options).with_context(context)? {
         let walk = |point: &Path| {
             visitor.walk(point);
             Ok(())
         };
-        server.visited(walk).with_context(told)?;
-        server.unmount().with_context(told)?;
+        server.visited(walk).with_context(context)?;
+        server.unmount().with_context(context)?;
     }
     Ok(())
 }
 
-/// Does the round of a seed, and keeps its image if that fails.
+/// Runs the round of a seed, and keeps its image if the round fails.
 fn tried(seed: u64, sounds: &[Sound], tally: &Mutex<Tally>) {
     let tried = catch_unwind(AssertUnwindSafe(|| round(seed, sounds, tally)));
     if let Ok(Ok(())) = tried {
         return;
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mount-findings");
-    fs::create_dir_all(&folder).expect("room");
+    fs::create_dir_all(&folder).expect("space");
     let kept = folder.join(seed.to_string());
     let mut rng = Rng::new(mix(seed));
     let again = Damaged::new(rng.pick(sounds), &mut rng).expect("as before");
-    fs::copy(again.image.path(), &kept).expect("room");
+    fs::copy(again.image.path(), &kept).expect("space");
     match tried {
         Ok(failed) => failed.unwrap_or_else(|why| panic!("{why:#} (kept: {})", text(&kept))),
         Err(panicked) => {
@@ -590,7 +598,7 @@ fn number(variable: &str, default: u64) -> u64 {
     given.unwrap_or_else(|why| panic!("{variable}: {why}"))
 }
 
-/// Rounds from the first seed on, as long as `goes_on` says of their number.
+/// Runs rounds from the first seed on while `goes_on` returns true for their number.
 fn rounds(goes_on: impl Fn(u64) -> bool) -> Tally {
     let first = number("FOURSCORE_MOUNT_SEED", 1);
     let sounds = Sound::all();
@@ -610,7 +618,7 @@ fn rounds(goes_on: impl Fn(u64) -> bool) -> Tally {
 }
 
 #[test]
-fn whatever_is_damaged_the_rest_is_served() {
+fn undamaged_files_of_damaged_images_are_served() {
     require!(
         Need::KernelMount,
         Need::Fuse,
@@ -621,14 +629,14 @@ fn whatever_is_damaged_the_rest_is_served() {
     assert_eq!(tally.rounds, ROUNDS);
     assert!(tally.refused < ROUNDS / 2, "{tally:?}");
     assert!(tally.killed > ROUNDS / 8, "{tally:?}");
-    // The damages were met, and beside them there is a rest.
+    // Some damage was found, and some files were not affected.
     assert!(tally.errors(Errno::UCLEAN) > 0, "{tally:?}");
     assert!(tally.compared > ROUNDS * 50, "{tally:?}");
 }
 
 #[test]
 #[ignore = "an hour, or FOURSCORE_MOUNT_SECONDS"]
-fn whatever_is_damaged_the_rest_is_served_for_long() {
+fn undamaged_files_of_damaged_images_are_served_for_long() {
     require!(
         Need::KernelMount,
         Need::Fuse,

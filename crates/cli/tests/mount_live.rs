@@ -1,4 +1,4 @@
-//! A live mount tells its figures, takes new values, and ends when it is asked to.
+//! A mount reports statistics, takes new values of tunables, and unmounts on request.
 
 mod common;
 mod mounted;
@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use mounted::{Mounted, as_a_user, empty, is_mounted};
@@ -19,15 +19,15 @@ fn stats(point: &Path) -> Value {
     serde_json::from_str(&printed).expect("JSON")
 }
 
-/// Whether figures say how often locks of several kinds were waited for.
-fn tells_waits(figures: &Value) -> bool {
+/// Whether the statistics have the waits for locks of several kinds.
+fn has_lock_waits(figures: &Value) -> bool {
     let locks = ["directory", "inode", "buffer", "group"];
     let waits = |lock: &&str| &figures["locks"][*lock]["waits"];
     locks.iter().all(|lock| waits(lock).is_u64())
 }
 
 #[test]
-fn figures_are_told_and_tunables_changed_while_it_serves() {
+fn a_mount_reports_statistics_and_takes_tunables() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -35,9 +35,9 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "allow_other,nowriteback");
+    let mounted = place.mount("allow_other,nowriteback");
     for number in 0..50 {
-        fs::write(mounted.path(&number.to_string()), [7; 10_000]).expect("room");
+        fs::write(mounted.path(&number.to_string()), [7; 10_000]).expect("space");
     }
     let figures = stats(&mounted.point);
     let count = |path: &[&str]| {
@@ -57,13 +57,13 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         .sum();
     assert_eq!(sum, writes);
     assert!(count(&["mb_stats", "reqs"]) >= 50);
-    assert!(tells_waits(&figures), "{figures:#}");
+    assert!(has_lock_waits(&figures), "{figures:#}");
     count(&["journal", "commits"]);
     count(&["buffers", "loads"]);
     let text_form = printed(&mut fourscore(&["stats", text(&mounted.point)]));
     assert!(text_form.contains("\tCREATE:\n\t\t"), "{text_form}");
 
-    // A new value is there for everybody who asks.
+    // A new value is shown in all forms.
     let point = text(&mounted.point);
     assert_ne!(count(&["tunables", "mb_stream_req"]), 32);
     printed(&mut fourscore(&["tune", point, "mb_stream_req=32"]));
@@ -75,43 +75,42 @@ fn figures_are_told_and_tunables_changed_while_it_serves() {
         ("mb_stream_req=x", "number"),
         ("mb_optimize_scan=2", "mb_optimize_scan"),
     ] {
-        let (status, complaint) = complained(&["tune", point, value]);
-        assert_eq!(status, Some(1), "{complaint}");
+        let (status, message) = failing(&["tune", point, value]);
+        assert_eq!(status, Some(1), "{message}");
         assert!(
-            complaint.contains(why) && complaint.lines().count() == 1,
-            "{complaint}"
+            message.contains(why) && message.lines().count() == 1,
+            "{message}"
         );
     }
 
-    // Another user, who may use the mount, learns nothing of it and changes nothing.
-    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    // Another user, who may use the mount, can neither read statistics nor change tunables.
+    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("permission");
     let others = [
         vec!["stats", point],
         vec!["tune", point, "mb_stream_req=8"],
         vec!["umount", point],
     ];
     for arguments in others {
-        let output = place.as_nobody(&arguments).output().expect("it is there");
+        let output = place.as_nobody(&arguments).output().expect("it exists");
         assert!(!output.status.success(), "{arguments:?}");
         assert!(output.stdout.is_empty());
     }
     assert_eq!(stats(&mounted.point)["tunables"]["mb_stream_req"], 32);
-    // What is no mount of ours says so.
-    let (status, complaint) = complained(&["stats", "/proc"]);
-    assert_eq!(status, Some(1), "{complaint}");
-    mounted.unmount();
-    place.check("image").expect("clean");
+    // Another mount is refused.
+    let (status, message) = failing(&["stats", "/proc"]);
+    assert_eq!(status, Some(1), "{message}");
+    mounted.unmount_clean(&place);
 }
 
 #[test]
-fn lists_and_writes_take_few_requests() {
+fn listing_and_writing_take_few_requests() {
     const NAMES: u64 = 3000;
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
-    fs::create_dir(mounted.path("many")).expect("room");
+    let mounted = place.mount("");
+    fs::create_dir(mounted.path("many")).expect("space");
     for number in 0..NAMES {
-        fs::write(mounted.path(&format!("many/{number}")), "").expect("room");
+        fs::write(mounted.path(&format!("many/{number}")), "").expect("space");
     }
     mounted.unmount();
     let requests = |mounted: &Mounted, name: &str| {
@@ -120,20 +119,20 @@ fn lists_and_writes_take_few_requests() {
             .as_u64()
             .unwrap_or_default()
     };
-    // Who wants names gets names, but for the first ones, when that is not known yet.
-    let mounted = Mounted::new(&place, "image", "");
+    // ls takes READDIR requests; only the first may be READDIRPLUS.
+    let mounted = place.mount("");
     let listed = fs::read_dir(mounted.path("many")).expect("listed").count();
     assert_eq!(listed as u64, NAMES);
     assert!(requests(&mounted, "READDIR") > requests(&mounted, "READDIRPLUS"));
     mounted.unmount();
-    // Who wants to know what they lead to is told with them.
-    let mounted = Mounted::new(&place, "image", "");
+    // ls -l takes READDIRPLUS requests, which return the attributes with the names.
+    let mounted = place.mount("");
     for entry in fs::read_dir(mounted.path("many")).expect("listed") {
         entry.and_then(|entry| entry.metadata()).expect("there");
     }
     assert!(requests(&mounted, "READDIRPLUS") > requests(&mounted, "READDIR"));
     assert!(requests(&mounted, "LOOKUP") < NAMES / 4);
-    // A write goes in pieces of a MiB at least, if it need not go through the page cache.
+    // A direct write is split into requests of at least 1 MiB.
     let mut options = fs::OpenOptions::new();
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     options.write(true).create(true).custom_flags(direct);
@@ -141,20 +140,19 @@ fn lists_and_writes_take_few_requests() {
     let content = vec![7; (4 << 20) + 4096];
     let start = content.as_ptr().align_offset(4096);
     let written = file.write_at(&content[start..start + (4 << 20)], 0);
-    assert_eq!(written.expect("room"), 4 << 20);
+    assert_eq!(written.expect("space"), 4 << 20);
     drop(file);
     assert!((1..=5).contains(&requests(&mounted, "WRITE")));
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 }
 
-/// Nothing of contents stays in memory, and what is gone leaves none behind.
+/// File data does not stay in memory, and removed inodes take none.
 #[test]
-fn memory_is_that_of_what_is_there() {
+fn memory_is_bounded_by_existing_inodes() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     const MIB: usize = 1 << 20;
     let place = empty("512M");
-    let mounted = Mounted::new(&place, "image", "nowriteback");
+    let mounted = place.mount("nowriteback");
     let in_use = || {
         let path = format!("/proc/{}/status", mounted.server.id());
         let status = fs::read_to_string(path).expect("it runs");
@@ -168,16 +166,16 @@ fn memory_is_that_of_what_is_there() {
     };
     let names = || {
         let dir = mounted.path("dir");
-        fs::create_dir(&dir).expect("room");
+        fs::create_dir(&dir).expect("space");
         for number in 0..4000 {
-            fs::write(dir.join(number.to_string()), [7; 10]).expect("room");
+            fs::write(dir.join(number.to_string()), [7; 10]).expect("space");
         }
         fs::remove_dir_all(&dir).expect("there");
     };
-    // So many that the caches have what they keep.
+    // The number fills the caches to their limits.
     (0..4).for_each(|_| names());
     let after_some = in_use();
-    // If an inode of each were left behind it would be more.
+    // If the inode of each stayed in memory, it would be more.
     (0..12).for_each(|_| names());
     let after_all = in_use();
     assert!(
@@ -187,7 +185,7 @@ fn memory_is_that_of_what_is_there() {
     let piece = vec![7; MIB];
     let file = mounted.open("large");
     for nth in 0..256 {
-        file.write_all_at(&piece, nth * MIB as u64).expect("room");
+        file.write_all_at(&piece, nth * MIB as u64).expect("space");
     }
     drop(file);
     assert_eq!(
@@ -207,17 +205,17 @@ fn memory_is_that_of_what_is_there() {
 fn umount_waits_for_the_server() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mut mounted = Mounted::new(&place, "image", "commit=100000");
-    fs::write(mounted.path("file"), b"never synced").expect("room");
+    let mut mounted = place.mount("commit=100000");
+    fs::write(mounted.path("file"), b"never synced").expect("space");
     printed(&mut fourscore(&["umount", text(&mounted.point)]));
     assert!(!is_mounted(&mounted.point));
     place.check("image").expect("clean");
     assert!(mounted.end().success());
-    let (status, _) = complained(&["umount", text(&mounted.point)]);
+    let (status, _) = failing(&["umount", text(&mounted.point)]);
     assert_eq!(status, Some(1));
 }
 
-/// Mounts as a user, writes, unmounts, and looks at the image at once.
+/// Mounts as a user, writes, unmounts, and reads the image at once.
 const BY_A_USER: &str = r#"
 for round in 1 2 3; do
     $user "$FOURSCORE" mount -o fakeroot,commit=100000 "$IMAGE" "$POINT"

@@ -1,4 +1,4 @@
-//! Mounting under the names of others, with their arguments.
+//! Mounting under the names of other programs, with their arguments.
 
 mod common;
 mod mounted;
@@ -18,18 +18,18 @@ use place::Place;
 /// The command under another name.
 fn named(place: &Place, name: &str) -> PathBuf {
     let path = place.path(name);
-    symlink(env!("CARGO_BIN_EXE_fourscore"), &path).expect("room");
+    symlink(env!("CARGO_BIN_EXE_fourscore"), &path).expect("space");
     path
 }
 
 #[test]
-fn it_takes_what_is_passed_to_fuse2fs() {
+fn the_command_lines_of_fuse2fs_work() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
     let point = place.path("mnt");
-    fs::create_dir(&point).expect("room");
+    fs::create_dir(&point).expect("space");
     let (image, at) = (place.text("image"), text(&point).to_owned());
-    // In the background, with the options where people write them.
+    // In the background, with options before and after the paths.
     let lines: [&[&str]; 3] = [
         &[&image, &at],
         &["-o", "rw,no_default_opts,acl", &image, &at],
@@ -38,11 +38,11 @@ fn it_takes_what_is_passed_to_fuse2fs() {
     let program = named(&place, "fuse2fs");
     for (number, line) in lines.into_iter().enumerate() {
         printed(Command::new(&program).args(line));
-        fs::write(point.join(number.to_string()), b"written").expect("room");
+        fs::write(point.join(number.to_string()), b"written").expect("space");
         umount(&point);
         place.check("image").expect("clean");
     }
-    // As apptainer calls it: in the foreground, with what may be no options at all.
+    // As apptainer calls it: in the foreground, with an empty list of options.
     for (name, options) in [("fuse2fs", ""), ("fuse4fs", "fakeroot,ro")] {
         let program = match name {
             "fuse2fs" => program.clone(),
@@ -62,20 +62,20 @@ fn it_takes_what_is_passed_to_fuse2fs() {
         assert!(mounted.end().success());
     }
     place.check("image").expect("clean");
-    // What it would show otherwise than fuse2fs is refused, not ignored.
+    // An option that would change the behaviour is refused, not ignored.
     let mut command = Command::new(&program);
     let output = command.args([&image, &at, "-o", "minixdf"]).output();
-    let output = output.expect("it is there");
-    let complaint = String::from_utf8_lossy(&output.stderr);
+    let output = output.expect("it exists");
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !output.status.success() && complaint.contains("minixdf"),
-        "{complaint}"
+        !output.status.success() && message.contains("minixdf"),
+        "{message}"
     );
     assert!(!is_mounted(&point));
 }
 
-/// mount(8) finds helpers in the folders of the system only, so the command is put there, in a
-/// namespace of its own.
+/// mount(8) searches helpers in the folders of the system only, so the command is copied there, in
+/// a separate mount namespace.
 const BY_MOUNT: &str = r#"
 set -e
 mount --bind "$FOLDER" /usr/local/bin
@@ -103,7 +103,7 @@ in_turn all_twice
 "#;
 
 #[test]
-fn mount_and_fstab_know_it() {
+fn mount_and_fstab_use_the_helper() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -114,30 +114,30 @@ fn mount_and_fstab_know_it() {
     let place = empty("64M");
     let (point, folder) = (place.path("mnt"), place.path("bin"));
     for path in [&point, &folder] {
-        fs::create_dir(path).expect("room");
+        fs::create_dir(path).expect("space");
     }
     for name in ["bin/fourscore", "bin/mount.fuse.fourscore"] {
         named(&place, name);
     }
-    let mut command = tools::command("unshare").expect("it is there");
+    let mut command = tools::command("unshare").expect("it exists");
     command.args(["--mount", "sh", "-c", BY_MOUNT]);
     command
         .env("IMAGE", place.path("image"))
         .env("POINT", &point);
     let output = command.env("FOLDER", &folder).output();
-    let output = output.expect("it is there");
-    let said = [output.stdout, output.stderr].concat();
+    let output = output.expect("it exists");
+    let message = [output.stdout, output.stderr].concat();
     assert!(
         output.status.success(),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&message)
     );
     let listed = printed(&mut fourscore(&["ls", &place.text("image"), "/"]));
     let names: Vec<&str> = listed.lines().collect();
     assert_eq!(names, ["0", "1", "2", "3", "lost+found"]);
 }
 
-/// The image is what the mount is found by, however it was named.
+/// A mount is found by its image under any of its names.
 const BY_IMAGE: &str = r#"
 set -e
 cd "${IMAGE%/*}"
@@ -174,7 +174,7 @@ umount "$POINT"
 e2fsck -fn "$IMAGE"
 "#;
 
-/// Through fusermount3, which shows what it is told.
+/// Through fusermount3, which passes on the source.
 const BY_IMAGE_OF_A_USER: &str = r#"
 cd "${IMAGE%/*}"
 $user "$FOURSCORE" mount "${IMAGE##*/}" "$POINT"
@@ -197,7 +197,7 @@ fn a_mount_is_found_by_its_image() {
     assert_eq!(as_a_user(&place, &script), Ok(()));
 }
 
-/// A user without root sees what only root may in an image of his, if he says so.
+/// With fakeroot, a user without root can read files of root in an image of the user.
 const WITH_FAKEROOT: &str = r#"
 program="${FOURSCORE%/*}/fuse2fs"
 ln -s fourscore "$program"
@@ -228,7 +228,7 @@ $user fusermount3 -u "$POINT"
 "#;
 
 #[test]
-fn fakeroot_asks_nobody_for_permission() {
+fn fakeroot_checks_no_permissions() {
     require!(
         Need::Root,
         Need::Fuse,
@@ -237,11 +237,11 @@ fn fakeroot_asks_nobody_for_permission() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
-    fs::create_dir(mounted.path("closed")).expect("room");
-    fs::write(mounted.path("closed/file"), b"secret\n").expect("room");
+    let mounted = place.mount("");
+    fs::create_dir(mounted.path("closed")).expect("space");
+    fs::write(mounted.path("closed/file"), b"secret\n").expect("space");
     let closed = fs::Permissions::from_mode(0o700);
-    fs::set_permissions(mounted.path("closed"), closed).expect("ours");
+    fs::set_permissions(mounted.path("closed"), closed).expect("permission");
     mounted.unmount();
     assert_eq!(as_a_user(&place, WITH_FAKEROOT), Ok(()));
     wait_until("the image is let go", || place.check("image").is_ok());

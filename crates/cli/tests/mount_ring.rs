@@ -1,4 +1,4 @@
-//! `fourscore mount` over rings: every test of `mount` once more.
+//! `fourscore mount` over FUSE rings: all tests of `mount` again.
 
 #[path = "mount.rs"]
 mod mount;

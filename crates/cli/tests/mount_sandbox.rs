@@ -1,4 +1,4 @@
-//! A server that has locked itself up serves all the same, and a broken image breaks nothing else.
+//! The server in its sandbox, and corrupt images on a mount.
 
 mod common;
 mod mounted;
@@ -8,12 +8,12 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use common::complained;
+use common::failing;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use mounted::{Mounted, empty, is_mounted, wait_until};
 
-/// What the kernel says of each thread of a process under `name`.
+/// The field `name` in the status of each thread of a process.
 fn of_threads(process: u32, name: &str) -> Vec<String> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
     let of_thread = |thread: &Path| {
@@ -27,12 +27,12 @@ fn of_threads(process: u32, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn all_threads_of_the_server_are_locked() {
+fn all_threads_of_the_server_are_in_the_sandbox() {
     require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
-    // The first answer comes when it is locked.
-    fs::write(mounted.path("file"), b"served").expect("room");
+    let mounted = place.mount("");
+    // The first reply comes after the server has entered the sandbox.
+    fs::write(mounted.path("file"), b"served").expect("space");
     let server = mounted.server.id();
     for (name, value) in [
         ("NoNewPrivs:", "1"),
@@ -52,8 +52,7 @@ fn all_threads_of_the_server_are_locked() {
         .find(|line| line.starts_with("Max core file size"));
     let words: Vec<&str> = cores.expect("a limit").split_whitespace().collect();
     assert_eq!(words[4..6], ["0", "0"]);
-    mounted.unmount();
-    place.check("image").expect("clean");
+    mounted.unmount_clean(&place);
 
     let point = place.path("mnt-image");
     let mut command = common::fourscore(&["mount", "-f", "--no-sandbox"]);
@@ -69,21 +68,21 @@ fn all_threads_of_the_server_are_locked() {
     free.unmount();
 }
 
-/// Where debugfs says an inode lies in the image, in bytes.
+/// Offset of an inode in the image according to debugfs.
 fn place_of_inode(image: &str, path: &str) -> u64 {
     let request = format!("imap {path}");
     let arguments = ["-R".as_ref(), request.as_ref(), image.as_ref()];
-    let said = tools::run("debugfs", &arguments).expect("it is there");
+    let message = tools::run("debugfs", &arguments).expect("it exists");
     // Inode 12 is part of block group 0
     //         located at block 37, offset 0x0b00
-    let (_, place) = said.split_once("located at block ").expect("a block");
+    let (_, place) = message.split_once("located at block ").expect("a block");
     let (block, offset) = place.trim().split_once(", offset 0x").expect("an offset");
     let block: u64 = block.parse().expect("a number");
     block * 4096 + u64::from_str_radix(offset, 16).expect("a number")
 }
 
 #[test]
-fn what_is_broken_is_told_and_the_rest_is_served() {
+fn corruption_is_reported_and_the_rest_is_served() {
     const EUCLEAN: i32 = 117;
     require!(
         Need::Root,
@@ -92,11 +91,11 @@ fn what_is_broken_is_told_and_the_rest_is_served() {
         Need::Program("e2fsck")
     );
     let place = empty("64M");
-    let mounted = Mounted::new(&place, "image", "");
+    let mounted = place.mount("");
     for name in ["whole", "broken"] {
-        fs::create_dir(mounted.path(name)).expect("room");
-        fs::write(mounted.path(name).join("file"), name).expect("room");
-        fs::write(mounted.path(&format!("{name}.txt")), name).expect("room");
+        fs::create_dir(mounted.path(name)).expect("space");
+        fs::write(mounted.path(name).join("file"), name).expect("space");
+        fs::write(mounted.path(&format!("{name}.txt")), name).expect("space");
     }
     mounted.unmount();
     let image = place.text("image");
@@ -108,7 +107,7 @@ fn what_is_broken_is_told_and_the_rest_is_served() {
     }
     drop(file);
     for options in ["", "ro", "errors=continue"] {
-        let mounted = Mounted::new(&place, "image", options);
+        let mounted = place.mount(options);
         let errno = |result: std::io::Result<()>| result.expect_err("broken").raw_os_error();
         for path in ["broken.txt", "broken", "broken/file"] {
             let met = fs::metadata(mounted.path(path)).map(drop);
@@ -125,19 +124,19 @@ fn what_is_broken_is_told_and_the_rest_is_served() {
         assert_eq!(fs::read_dir(&mounted.point).expect("listed").count(), 5);
         if options != "ro" {
             let new = File::create(mounted.path("new")).expect("the rest is whole");
-            new.write_all_at(b"x", 0).expect("room");
+            new.write_all_at(b"x", 0).expect("space");
             assert_eq!(new.metadata().expect("there").size(), 1);
             drop(new);
             fs::remove_file(mounted.path("new")).expect("removed");
         }
         mounted.unmount();
     }
-    // What cannot be mounted at all leaves nothing behind.
+    // An image that cannot be mounted leaves nothing behind.
     let file = OpenOptions::new().write(true).open(&image).expect("there");
     file.write_all_at(&[0; 4096], 0).expect("there");
     let point = place.text("mnt-image");
-    let (status, complaint) = complained(&["mount", &image, &point]);
-    assert_eq!(status, Some(1), "{complaint}");
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    let (status, message) = failing(&["mount", &image, &point]);
+    assert_eq!(status, Some(1), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert!(!is_mounted(Path::new(&point)));
 }

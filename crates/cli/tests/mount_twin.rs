@@ -1,5 +1,5 @@
-//! The same commands on a mount and on the kernel's ext4, each on a copy of one image: what they
-//! print and what is left is the same.
+//! The same commands on a mount and on the kernel's ext4, each on a copy of one image: their output
+//! and the resulting trees are the same.
 
 mod common;
 mod mounted;
@@ -13,10 +13,9 @@ use common::{fourscore, printed, text};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
-use mounted::Mounted;
 use place::Place;
 
-/// Goes before each script. Errors are part of what is compared.
+/// The beginning of each script. Error messages are compared as well.
 const PROLOGUE: &str = r#"
 exec 2>&1
 umask 022
@@ -24,8 +23,7 @@ user="setpriv --reuid=1000 --regid=1000 --clear-groups"
 told() { stat -c '%n %A %u:%g %h %s' "$@"; }
 "#;
 
-/// The bits that make programs run as others go when somebody writes who is not root, and when the
-/// owner changes.
+/// A write by a user without root, and a change of the owner, clear the setuid and setgid bits.
 const SET_ID: &str = r#"
 head -c 9000 /dev/zero > source
 chmod 644 source
@@ -74,7 +72,7 @@ $user setfacl -m u:7:r file
 told file
 "#;
 
-/// Who changes an owner to himself takes the bits as well, if they are his to take.
+/// A change of the owner to the same owner clears the bits as well.
 const OWNED: &str = r#"
 chmod 777 .
 for mode in 4777 2767 6777 6644; do
@@ -90,7 +88,7 @@ for mode in 4777 2767 6777 6644; do
 done
 "#;
 
-/// What new inodes get of their directory.
+/// Attributes that new inodes inherit from their directory.
 const INHERITED: &str = r#"
 all_of() { getfacl -n -p -R "$1"; }
 make() {
@@ -143,7 +141,8 @@ $user setfacl -m u:1000:rwx file
 getfattr -h -m - -d file
 "#;
 
-/// The flags of renameat2(2) have no command: 1 does not replace, 2 exchanges, 4 leaves a whiteout.
+/// The flags of renameat2(2), for which there is no command: 1 is NOREPLACE, 2 EXCHANGE, 4
+/// WHITEOUT.
 const RENAMED: &str = r#"
 rename2() {
     perl -e '
@@ -179,7 +178,7 @@ stat -c '%n %t:%T %F' directory
 find . | sort
 "#;
 
-/// Files without a name get one, or go.
+/// Files without a name are linked, or deleted at the last close.
 const UNNAMED: &str = r#"
 mkdir directory
 chmod 2777 directory
@@ -199,7 +198,7 @@ perl -e '
 ls -A directory
 "#;
 
-/// Holes, and what is copied, allocated and taken out.
+/// Holes, and fallocate(2) and copies of ranges.
 const RANGES: &str = r#"
 # What was read counts as data for Linux, so it is asked before.
 left() {
@@ -228,7 +227,7 @@ truncate -s 17T file
 truncate -s -1 file
 "#;
 
-/// What is appended, cut off and written without being read.
+/// Appends, truncation, and partial writes.
 const WRITTEN: &str = r#"
 exec 3>>log 4>>log
 echo one >&3
@@ -261,7 +260,7 @@ stat -c %y dated
 test "$(stat -c %W dated)" -gt 1600000000 && echo born
 "#;
 
-/// What was written before a flag would have forbidden it, and is handed on afterwards.
+/// Data that is written back after a flag forbids writing.
 const SEALED: &str = r#"
 for flag in i a; do
     exec 3>kept-$flag
@@ -278,7 +277,7 @@ for flag in i a; do
 done
 "#;
 
-/// What chattr(1) and others ask for by ioctl.
+/// The ioctls of chattr(1) and others.
 const FLAGS: &str = r#"
 touch file
 for flag in A S D T a c d i s t u; do
@@ -339,7 +338,7 @@ xfs_io -c label .
 xfs_io -c 'label -s other' .
 "#;
 
-/// Locks that programs take of each other.
+/// File locks of several programs.
 const LOCKED: &str = r#"
 touch file
 flock file sh -c 'flock -n file true || echo taken'
@@ -363,7 +362,7 @@ perl -e '
 '
 "#;
 
-/// Positions in a list of names, which go on meaning the same place in this list and in the next.
+/// Directory positions, which stay valid in this and in the next listing.
 const LISTED: &str = r#"
 mkdir many
 (cd many && seq 3000 | xargs touch)
@@ -396,8 +395,8 @@ perl -e '
 ls many | wc -l
 "#;
 
-/// How much there is. What is left for others than root is not asked: Linux keeps two of a hundred
-/// blocks back from them for maps that grow, which are not kept back here.
+/// The numbers of statfs(2). The space for users without root is not compared: Linux reserves two
+/// of a hundred blocks for growing extent trees, which fourscore does not.
 const COUNTED: &str = r#"
 stat -f -c '%b %f %c %d %s %S %l' .
 # How its map is kept is no matter of what is counted.
@@ -423,11 +422,11 @@ const SCRIPTS: [(&str, &str); 12] = [
     ("listed", LISTED),
 ];
 
-/// What a script prints in a new folder of a mount.
-fn told_by(script: &str, name: &str, root: &Path) -> String {
+/// The output of a script in a new folder of a mount.
+fn output_of(script: &str, name: &str, root: &Path) -> String {
     let folder = root.join(name);
-    fs::create_dir(&folder).expect("room");
-    let mut command = tools::command("sh").expect("it is there");
+    fs::create_dir(&folder).expect("space");
+    let mut command = tools::command("sh").expect("it exists");
     command.args(["-c", &[PROLOGUE, script].concat()]);
     let output = command.current_dir(&folder).output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -438,23 +437,23 @@ fn told_by(script: &str, name: &str, root: &Path) -> String {
 fn twins(options: &str, scripts: &[(&str, &str)]) {
     let place = Place::new();
     let passable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(place.0.path(), passable).expect("ours");
+    fs::set_permissions(place.0.path(), passable).expect("permission");
     let image = place.text("image");
     printed(&mut fourscore(&[
         "mkfs", "-q", "-b", "4096", "-L", "twin", &image, "256M",
     ]));
-    fs::copy(&image, place.path("theirs")).expect("room");
+    fs::copy(&image, place.path("theirs")).expect("space");
     let kernel = KernelMount::new(&place.path("theirs"), Access::ReadWrite, "").expect("sound");
     let open = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(kernel.path(), open).expect("ours");
+    fs::set_permissions(kernel.path(), open).expect("permission");
     let theirs: Vec<String> = scripts
         .iter()
-        .map(|(name, script)| told_by(script, name, kernel.path()))
+        .map(|(name, script)| output_of(script, name, kernel.path()))
         .collect();
     kernel.unmount().expect("idle");
-    let mounted = Mounted::new(&place, "image", options);
+    let mounted = place.mount(options);
     for ((name, script), theirs) in scripts.iter().zip(theirs) {
-        let ours = told_by(script, name, &mounted.point);
+        let ours = output_of(script, name, &mounted.point);
         let pairs = ours.lines().zip(theirs.lines()).enumerate();
         for (number, (ours, theirs)) in pairs {
             assert_eq!(ours, theirs, "{name} with {options}, line {number}");
@@ -462,14 +461,13 @@ fn twins(options: &str, scripts: &[(&str, &str)]) {
         assert_eq!(ours, theirs, "{name} with {options}");
         assert!(ours.lines().count() > 1, "{name}: {ours}");
     }
-    mounted.unmount();
-    place.check("image").expect("clean");
-    let label = tools::run("e2label", &[image.as_ref()]).expect("it is there");
+    mounted.unmount_clean(&place);
+    let label = tools::run("e2label", &[image.as_ref()]).expect("it exists");
     assert_eq!(label.trim(), "other");
 }
 
 #[test]
-fn commands_do_what_they_do_on_the_kernels_ext4() {
+fn commands_behave_like_on_the_kernels_ext4() {
     require!(
         Need::KernelMount,
         Need::Fuse,
@@ -484,8 +482,8 @@ fn commands_do_what_they_do_on_the_kernels_ext4() {
         let scripts = SCRIPTS.into_iter();
         scripts.filter(|(name, _)| *name != left_out).collect()
     };
-    // With the writeback cache the kernel does not say where holes are, and without it not that
-    // nobody becomes the owner (docs/COMPAT.md).
+    // The exceptions for holes with the writeback cache, and for changes of the owner to nobody
+    // without it, are in docs/COMPAT.md.
     twins("allow_other,suid,dev", &without("ranges"));
     twins("allow_other,suid,dev,nowriteback", &without("owned"));
 }

@@ -1,4 +1,4 @@
-//! What we print is what the programs print that everybody knows.
+//! The output equals that of dumpe2fs, e2freefrag, filefrag and debugfs.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn difference(ours: &str, theirs: &str) -> String {
     )
 }
 
-/// An image of a configuration; `None` for those that only a tree makes special.
+/// An image of a configuration; `None` for those that differ only by their tree.
 fn image_of(config: &matrix::Config) -> Result<Option<Image>> {
     let needs_a_tree = ["verity", "project", "casefold", "casefold-strict"];
     if needs_a_tree.contains(&config.name) {
@@ -48,7 +48,7 @@ fn same(ours: &str, theirs: &str) -> Result<()> {
 }
 
 #[test]
-fn info_is_what_dumpe2fs_says_on_every_configuration() {
+fn info_equals_dumpe2fs_on_every_configuration() {
     require!(Need::Program("mke2fs"), Need::Program("dumpe2fs"));
     matrix::assert_all(|config| {
         let Some(image) = image_of(config)? else {
@@ -70,10 +70,10 @@ fn info_is_what_dumpe2fs_says_on_every_configuration() {
 }
 
 #[test]
-fn freefrag_is_what_e2freefrag_says_on_every_configuration() {
+fn freefrag_equals_e2freefrag_on_every_configuration() {
     require!(Need::Program("mke2fs"), Need::Program("e2freefrag"));
     matrix::assert_all(|config| {
-        // e2freefrag of 1.47 takes only some of the free clusters of bigalloc for free.
+        // With bigalloc, e2freefrag 1.47 counts only some of the free clusters.
         if config.has("bigalloc") {
             return Ok(());
         }
@@ -90,7 +90,7 @@ fn freefrag_is_what_e2freefrag_says_on_every_configuration() {
     });
 }
 
-/// Files whose extents have holes, gaps and, where the file system knows them, unwritten parts.
+/// Files whose extents have holes, gaps and, if the file system supports them, unwritten parts.
 fn make_fragments(root: &Path, kind: &str) {
     let mut shell = String::from(
         "dd if=/dev/urandom of=plain bs=1k count=300 && \
@@ -118,7 +118,7 @@ fn make_fragments(root: &Path, kind: &str) {
 }
 
 #[test]
-fn filefrag_is_what_the_kernel_says() {
+fn filefrag_equals_the_kernel() {
     require!(Need::Program("filefrag"), Need::KernelMount);
     let images = [
         ("ext4", &[][..], 1024),
@@ -151,12 +151,12 @@ fn filefrag_is_what_the_kernel_says() {
 }
 
 #[test]
-fn looking_inside_agrees_with_debugfs() {
+fn ls_stat_and_cat_agree_with_debugfs() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let source = fourscore_testkit::scratch::folder().expect("a folder");
-    std::fs::create_dir(source.path().join("etc")).expect("room");
-    std::fs::write(source.path().join("etc/file"), "content\n").expect("room");
-    std::os::unix::fs::symlink("etc/file", source.path().join("link")).expect("room");
+    std::fs::create_dir(source.path().join("etc")).expect("space");
+    std::fs::write(source.path().join("etc/file"), "content\n").expect("space");
+    std::os::unix::fs::symlink("etc/file", source.path().join("link")).expect("space");
     let image = Image::builder(MiB(16))
         .kind("ext4")
         .source(source.path())

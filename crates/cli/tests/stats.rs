@@ -1,4 +1,4 @@
-//! `stats` prints what the kernel shows of the same image.
+//! `fourscore stats` prints the same as the kernel for the same image.
 
 mod common;
 
@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Access, Image, KernelMount, MiB, matrix, require};
 
 const FILES: [&str; 2] = ["mb_groups", "mb_structs_summary"];
 
-/// What the kernel shows of a read-only mount; reading `mb_groups` loads every group.
+/// The files of the kernel for a read-only mount; reading `mb_groups` loads every group.
 fn of_kernel(image: &Path) -> Result<[String; 2]> {
     let mount = KernelMount::new(image, Access::ReadOnly, "")?;
     let folder = Path::new("/proc/fs/ext4").join(mount.device_name()?);
@@ -34,10 +34,10 @@ fn same(ours: &[String; 2], theirs: &[String; 2]) -> Result<()> {
 }
 
 #[test]
-fn every_configuration_shows_what_the_kernel_shows() {
+fn every_configuration_equals_the_kernel() {
     require!(Need::Program("mke2fs"), Need::KernelMount);
     matrix::assert_all(|config| {
-        // The project configuration is made special by a tree only.
+        // The project configuration differs only by its tree.
         if config.kernel() == matrix::Kernel::Refuses || config.name == "project" {
             return Ok(());
         }
@@ -46,8 +46,7 @@ fn every_configuration_shows_what_the_kernel_shows() {
     });
 }
 
-/// An ext4 of 48 groups that was written to, and a copy of it with the last changes in the journal
-/// only.
+/// An ext4 of 48 groups with data, and a copy of it with the last changes only in the journal.
 fn used_and_crashed() -> Result<(Image, Image)> {
     let image = Image::builder(MiB(384))
         .kind("ext4")
@@ -67,7 +66,7 @@ fn used_and_crashed() -> Result<(Image, Image)> {
 }
 
 #[test]
-fn a_used_file_system_is_shown_alike_whether_its_journal_is_clean_or_not() {
+fn a_clean_and_a_dirty_file_system_are_shown_alike() {
     require!(Need::Program("mke2fs"), Need::KernelMount);
     let (image, crashed) = used_and_crashed().expect("images");
     let info = printed(&mut fourscore(&["info", text(crashed.path())]));
@@ -85,7 +84,7 @@ fn a_used_file_system_is_shown_alike_whether_its_journal_is_clean_or_not() {
 }
 
 #[test]
-fn both_are_printed_under_their_names_and_as_json() {
+fn both_files_are_printed_with_headings_and_as_json() {
     require!(Need::Program("mke2fs"));
     let image = Image::builder(MiB(32))
         .kind("ext4")
@@ -108,7 +107,7 @@ fn both_are_printed_under_their_names_and_as_json() {
 }
 
 #[test]
-fn a_group_with_a_broken_bitmap_is_named_and_the_others_are_shown() {
+fn a_group_with_a_corrupt_bitmap_is_named_and_the_others_are_shown() {
     require!(Need::Program("mke2fs"));
     let image = Image::builder(MiB(32))
         .kind("ext4")
@@ -126,7 +125,7 @@ fn a_group_with_a_broken_bitmap_is_named_and_the_others_are_shown() {
     let file = fs::OpenOptions::new().write(true).open(image.path());
     let damage = [0x55; 4];
     file.and_then(|file| file.write_all_at(&damage, bitmap * 1024 + 900))
-        .expect("room");
+        .expect("space");
     let output = fourscore(&["stats", text(image.path()), "mb_groups"])
         .output()
         .expect("it runs");
@@ -139,7 +138,7 @@ fn a_group_with_a_broken_bitmap_is_named_and_the_others_are_shown() {
             .is_some_and(|line| line.starts_with("#1    : ")),
         "{shown}"
     );
-    let (status, complaint) = complained(&["stats", text(image.path())]);
+    let (status, message) = failing(&["stats", text(image.path())]);
     assert_eq!(status, Some(1));
-    assert!(complaint.contains("group 0"), "{complaint}");
+    assert!(message.contains("group 0"), "{message}");
 }

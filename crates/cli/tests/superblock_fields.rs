@@ -1,15 +1,15 @@
-//! What the command does with an image whose superblock has a wrong field that e2fsck repairs.
+//! An image whose superblock has a wrong field that e2fsck repairs.
 
 mod common;
 
-use common::{complained, fourscore, text};
+use common::{failing, fourscore, text};
 use fourscore_testkit::oracle::debugfs_write;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require, scratch};
 
-/// A field that reading does not depend on is no reason not to read, and one not to write.
+/// A wrong field that is not needed for reading prevents writing only.
 #[test]
-fn a_wrong_field_of_the_superblock_is_read_around_and_not_written_beside() {
+fn an_image_with_a_wrong_field_is_read_and_not_mounted_for_writing() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let image = Image::builder(MiB(32)).kind("ext4").block_size_bytes(4096);
     let image = image.features(&["meta_bg", "^resize_inode"]);
@@ -30,12 +30,12 @@ fn a_wrong_field_of_the_superblock_is_read_around_and_not_written_beside() {
     assert_eq!(descriptors(), greatest);
     let point = scratch::folder().expect("a folder");
     let arguments = ["mount", "-f", "-o", "rw", path, text(point.path())];
-    let (status, complaint) = complained(&arguments);
-    assert_eq!(status, Some(1), "{complaint}");
+    let (status, message) = failing(&arguments);
+    assert_eq!(status, Some(1), "{message}");
     let says = "s_first_meta_bg 4000 is over 1; open it for reading (ro), or let e2fsck repair";
     assert!(
-        complaint.contains(path) && complaint.contains(says),
-        "{complaint}"
+        message.contains(path) && message.contains(says),
+        "{message}"
     );
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert_eq!(message.lines().count(), 1, "{message}");
 }

@@ -1,4 +1,4 @@
-//! Whole trees: the walk against the kernel's mount, extraction and tar round trips.
+//! Trees: the walk and the kernel's mount, round trips of extraction and of tar archives.
 
 mod common;
 
@@ -10,11 +10,11 @@ use common::{fourscore, text};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Access, KernelMount, matrix, require, scratch};
 
-/// What a run printed.
+/// The output of a run.
 fn walked(arguments: &[&str]) -> Result<String> {
     let output = fourscore(arguments).output()?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{arguments:?}: {complaint}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{arguments:?}: {message}");
     Ok(String::from_utf8(output.stdout)?)
 }
 
@@ -36,7 +36,7 @@ fn ensure_same(ours: &str, theirs: &str) -> Result<()> {
     Ok(())
 }
 
-/// Everything but sockets, which no tar can hold.
+/// The lines without sockets, which a tar archive cannot store.
 fn without_sockets(walk: &str) -> String {
     let is_socket = |line: &str| line.split(' ').nth(1) == Some("s");
     walk.lines()
@@ -46,7 +46,7 @@ fn without_sockets(walk: &str) -> String {
 }
 
 #[test]
-fn an_image_walks_as_the_kernels_mount_of_it() {
+fn an_image_walks_like_the_kernels_mount() {
     require!(Need::Program("mke2fs"), Need::KernelMount);
     let names = [
         "ext4-4k",
@@ -84,7 +84,7 @@ fn round_trip(name: &str, extract: impl Fn(&Path, &Path) -> Result<()>, tar: boo
         return Ok(());
     };
     let populated = config.populated()?;
-    // A file system that can hold everything the image holds, big sparse files included.
+    // A file system that supports everything in the image, including large sparse files.
     let place = tempfile::tempdir_in("/var/tmp")?;
     let target = place.path().join("tree");
     extract(populated.image.path(), &target)?;
@@ -103,11 +103,8 @@ fn extraction_keeps_everything() {
     require!(Need::Program("mke2fs"), Need::KernelMount);
     let extract = |image: &Path, target: &Path| {
         let output = fourscore(&["extract", text(image), text(target)]).output()?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success() && complaint.is_empty(),
-            "{complaint}"
-        );
+        let message = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && message.is_empty(), "{message}");
         Ok(())
     };
     for config in ["ext4-4k", "ext2-1k"] {
@@ -142,10 +139,10 @@ fn gnu_tar_restores_everything() {
             .current_dir(target)
             .stdin(archive.stdout.take().context("a pipe")?)
             .output()?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
+        let message = String::from_utf8_lossy(&output.stderr);
         ensure!(
-            output.status.success() && complaint.is_empty(),
-            "tar: {complaint}"
+            output.status.success() && message.is_empty(),
+            "tar: {message}"
         );
         ensure!(archive.wait()?.success(), "the archive is not complete");
         Ok(())
@@ -154,7 +151,7 @@ fn gnu_tar_restores_everything() {
 }
 
 #[test]
-fn the_archive_is_the_same_however_it_is_made() {
+fn the_archive_is_independent_of_threads_and_output() {
     require!(Need::Program("mke2fs"), Need::KernelMount);
     let config = matrix::configs()
         .into_iter()
@@ -167,7 +164,7 @@ fn the_archive_is_the_same_however_it_is_made() {
     let place = scratch::folder().expect("a folder");
     let archive = place.path().join("tar");
     // Into a file nothing is spliced, into a pipe it is.
-    let file = std::fs::File::create(&archive).expect("room");
+    let file = std::fs::File::create(&archive).expect("space");
     let written = fourscore(&["extract", "--threads", "1", image, "-"])
         .stdout(file)
         .status();

@@ -1,11 +1,11 @@
-//! Errors are one line, exit codes mean what they say, and every verb explains itself.
+//! Errors are one line, exit statuses are those of the documentation, and every verb has help.
 
 mod common;
 
 use std::io::Read;
 use std::process::Stdio;
 
-use common::{complained, fourscore, printed, text};
+use common::{failing, fourscore, printed, text};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require, scratch};
 
@@ -43,20 +43,20 @@ fn wrong_usage_is_status_2() {
         &["nonsense"],
         &["ls", "x.img@1X"],
     ] {
-        let (status, complaint) = complained(arguments);
-        assert_eq!(status, Some(2), "{arguments:?}: {complaint}");
+        let (status, message) = failing(arguments);
+        assert_eq!(status, Some(2), "{arguments:?}: {message}");
     }
-    let both = complained(&["walk", "x.img", "--host", "dir"]);
+    let both = failing(&["walk", "x.img", "--host", "dir"]);
     assert_eq!(both.0, Some(2), "{}", both.1);
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     require!(Need::Program("mke2fs"));
     let source = scratch::folder().expect("a folder");
     for nr in 0..2000 {
         let name = format!("{}-{nr}", "long".repeat(50));
-        std::fs::write(source.path().join(name), [0xaa; 3000]).expect("room");
+        std::fs::write(source.path().join(name), [0xaa; 3000]).expect("space");
     }
     let image = Image::builder(MiB(64))
         .kind("ext4")
@@ -81,19 +81,19 @@ fn a_reader_that_goes_away_is_no_error() {
     }
 }
 
-/// The reader of the output takes a nap, so that the work lasts longer than the bar's silence.
+/// The reader of the output sleeps, so that the work takes longer than the bar is hidden.
 #[test]
 fn long_work_shows_a_bar_on_a_terminal() {
     require!(Need::Program("mke2fs"), Need::Program("script"));
     let source = scratch::folder().expect("a folder");
-    // More output than the pipe and the command's own buffer hold, in directories that mke2fs,
-    // which searches them from the start for each name, fills soon.
+    // More output than the pipe and the command's buffer hold. The directories are small, since
+    // mke2fs searches each from the start for every name.
     for folder in 0..60 {
         let folder = source.path().join(format!("folder-{folder}"));
-        std::fs::create_dir(&folder).expect("room");
+        std::fs::create_dir(&folder).expect("space");
         for nr in 0..150 {
             let name = format!("{}-{nr}", "long".repeat(60));
-            std::fs::write(folder.join(name), b"").expect("room");
+            std::fs::write(folder.join(name), b"").expect("space");
         }
     }
     let image = Image::builder(MiB(64))
@@ -127,13 +127,13 @@ fn a_partition_is_found_at_its_offset() {
     let disk = place.path().join("disk");
     let mut bytes = vec![0; 1 << 20];
     bytes.extend(std::fs::read(image.path()).expect("the image"));
-    std::fs::write(&disk, bytes).expect("room");
+    std::fs::write(&disk, bytes).expect("space");
     let inside = format!("{}@1M", text(&disk));
     let whole = printed(&mut fourscore(&["walk", text(image.path())]));
     assert_eq!(printed(&mut fourscore(&["walk", &inside])), whole);
-    assert_eq!(complained(&["walk", text(&disk)]).0, Some(1));
+    assert_eq!(failing(&["walk", text(&disk)]).0, Some(1));
     assert_eq!(
-        complained(&["walk", &format!("{}@1G", text(&disk))]).0,
+        failing(&["walk", &format!("{}@1G", text(&disk))]).0,
         Some(1)
     );
 }
@@ -151,11 +151,11 @@ fn the_feature_table_is_printed() {
 }
 
 #[test]
-fn fifteen_tebibytes_are_shown_without_reading_their_groups() {
+fn info_of_15_tib_does_not_read_the_groups() {
     require!(Need::Program("mke2fs"));
     let place = scratch::folder().expect("a folder");
     let path = place.path().join("big");
-    let file = std::fs::File::create(&path).expect("room");
+    let file = std::fs::File::create(&path).expect("space");
     file.set_len(15 << 40).expect("a sparse file");
     let mut mke2fs = fourscore_testkit::tools::command("mke2fs").expect("found before");
     let options = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,packed_meta_blocks=1";
@@ -170,6 +170,6 @@ fn fifteen_tebibytes_are_shown_without_reading_their_groups() {
         info.contains("Block count:              4026531840"),
         "{info}"
     );
-    // The promise is 50 ms; reading 122 880 descriptors or bitmaps would take seconds.
+    // The target is 50 ms; reading 122 880 descriptors or bitmaps would take seconds.
     assert!(took < std::time::Duration::from_secs(1), "{took:?}");
 }

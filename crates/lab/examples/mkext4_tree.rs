@@ -1,7 +1,10 @@
-//! Makes an image of a directory with the crate mkext4, so that `cargo xtask bench build` can
-//! compare: names in sorted order, attributes and hard links kept, extended attributes left out.
+//! Builds an image of a directory with the crate mkext4, for the comparison in
+//! `cargo xtask bench build`: names in sorted order, with attributes and hard links, without
+//! extended attributes.
 //!
-//! `mkext4_tree DIRECTORY IMAGE BYTES INODES`
+//! ```text
+//! mkext4_tree DIRECTORY IMAGE BYTES INODES
+//! ```
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,52 +16,59 @@ use std::path::{Path, PathBuf};
 use mkext4::sink::FileSink;
 use mkext4::{FsBuilder, InodeCount, InodeHandle, Meta, Options, ROOT, SpecialKind};
 
-type Done<T> = Result<T, Box<dyn Error>>;
+type BoxedResult<T> = Result<T, Box<dyn Error>>;
 
-/// The tree as far as it is told to the builder.
-struct Telling {
+/// The part of the tree that has been added to the builder.
+struct Scan {
     builder: FsBuilder,
-    /// Files with more than one name, by device and inode.
-    shared: HashMap<(u64, u64), InodeHandle>,
-    contents: Vec<(InodeHandle, PathBuf)>,
+    /// Files with more than one name, by device and inode number.
+    hard_links: HashMap<(u64, u64), InodeHandle>,
+    /// Files whose data is to be copied.
+    data: Vec<(InodeHandle, PathBuf)>,
 }
 
-impl Telling {
-    fn directory(&mut self, place: InodeHandle, path: &Path) -> Done<()> {
+impl Scan {
+    /// Adds everything in the directory `path` to the directory `parent` of the image.
+    fn directory(&mut self, parent: InodeHandle, path: &Path) -> BoxedResult<()> {
         let mut entries = fs::read_dir(path)?.collect::<Result<Vec<_>, _>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let name = entry.file_name();
-            let name = name.to_str().ok_or("a name that is not UTF-8")?;
-            self.object(place, name, &entry.path())?;
+            let name = name
+                .to_str()
+                .ok_or(format!("{}: the name is not UTF-8", path.display()))?;
+            self.object(parent, name, &entry.path())?;
         }
         Ok(())
     }
 
-    fn object(&mut self, place: InodeHandle, name: &str, path: &Path) -> Done<()> {
+    /// Adds the object at `path` to the directory `parent` of the image.
+    fn object(&mut self, parent: InodeHandle, name: &str, path: &Path) -> BoxedResult<()> {
         let found = fs::symlink_metadata(path)?;
         let (kind, meta) = (found.file_type(), meta(&found)?);
         let builder = &mut self.builder;
         if kind.is_dir() {
-            let inside = builder.mkdir(place, name, meta)?;
+            let inside = builder.mkdir(parent, name, meta)?;
             return self.directory(inside, path);
         }
         if kind.is_symlink() {
             let target = fs::read_link(path)?;
-            let target = target.to_str().ok_or("a target that is not UTF-8")?;
-            builder.symlink(place, name, target, meta)?;
+            let target = target
+                .to_str()
+                .ok_or(format!("{}: the target is not UTF-8", path.display()))?;
+            builder.symlink(parent, name, target, meta)?;
         } else if kind.is_file() {
             let key = (found.dev(), found.ino());
-            if let Some(&other) = self.shared.get(&key) {
-                builder.hardlink(place, name, other)?;
+            if let Some(&other) = self.hard_links.get(&key) {
+                builder.hardlink(parent, name, other)?;
                 return Ok(());
             }
-            let file = builder.file(place, name, meta, found.len())?;
+            let file = builder.file(parent, name, meta, found.len())?;
             if found.nlink() > 1 {
-                self.shared.insert(key, file);
+                self.hard_links.insert(key, file);
             }
             if found.len() > 0 {
-                self.contents.push((file, path.to_owned()));
+                self.data.push((file, path.to_owned()));
             }
         } else {
             let (major, minor) = (
@@ -74,13 +84,13 @@ impl Telling {
             } else {
                 SpecialKind::Socket
             };
-            builder.mknod(place, name, meta, special)?;
+            builder.mknod(parent, name, meta, special)?;
         }
         Ok(())
     }
 }
 
-fn meta(found: &Metadata) -> Done<Meta> {
+fn meta(found: &Metadata) -> BoxedResult<Meta> {
     let permissions = u16::try_from(found.mode() & 0o7777)?;
     let time =
         |seconds, nanoseconds: i64| Ok::<_, Box<dyn Error>>((seconds, u32::try_from(nanoseconds)?));
@@ -91,23 +101,23 @@ fn meta(found: &Metadata) -> Done<Meta> {
     Ok(meta)
 }
 
-fn main() -> Done<()> {
+fn main() -> BoxedResult<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [source, target, bytes, inodes] = arguments.as_slice() else {
-        return Err("mkext4_tree DIRECTORY IMAGE BYTES INODES".into());
+        return Err("usage: mkext4_tree DIRECTORY IMAGE BYTES INODES".into());
     };
     let mut options = Options::new(bytes.parse()?, [7; 16], 1_700_000_000);
     options.inodes = InodeCount::Exact(inodes.parse()?);
-    let mut telling = Telling {
+    let mut scan = Scan {
         builder: FsBuilder::new(options)?,
-        shared: HashMap::new(),
-        contents: Vec::new(),
+        hard_links: HashMap::new(),
+        data: Vec::new(),
     };
-    telling.directory(ROOT, source.as_ref())?;
-    let layout = telling.builder.seal()?;
+    scan.directory(ROOT, source.as_ref())?;
+    let layout = scan.builder.seal()?;
     let mut sink = FileSink::create(target.as_ref(), layout.image_len())?;
     let mut writer = layout.writer(&mut sink)?;
-    for (file, path) in &telling.contents {
+    for (file, path) in &scan.data {
         writer.fill(*file, &mut File::open(path)?)?;
     }
     writer.finish()?;

@@ -1,17 +1,18 @@
-//! **Purpose.** The allocator without the rest: file systems of any size and age whose bitmaps
-//! live in memory, and the workloads of the works on ext4's allocation run against them.
+//! **Purpose.** Benchmarks of the block allocator without the rest of the file system: file systems
+//! of any size and age whose bitmaps are in memory, and the workloads with which changes of ext4's
+//! allocator were measured.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`scenario`] | which file system: size, block size, how full, how fragmented |
-//! | [`ram`] | its bitmaps, made from a seed |
-//! | [`target`] | files as sets of extents, and commits |
-//! | [`workloads`] | pairs, fallocate3, small files, mixed appends (fallocate2 is everybody's) |
+//! | [`scenario`] | a file system: size, block size, used space, fragmentation |
+//! | [`ram`] | its bitmaps, generated from a seed |
+//! | [`target`] | files as lists of extents, and commits |
+//! | [`workloads`] | pairs, fallocate3, small files, mixed appends (fallocate2 is in `workload`) |
 //! | [`catalogue`] | workloads and switches by name |
-//! | [`mod@bench`] | one run: set up, drive, commit meanwhile |
-//! | [`free_space`] | free extents by length |
-//! | [`outcome`] | what a run gave |
-//! | `transfers` | (feature `count`) cache lines that move between virtual cores |
+//! | [`mod@bench`] | one run: sets up, drives the workload, commits meanwhile |
+//! | [`free_space`] | histogram of free extents |
+//! | [`outcome`] | the result of a run |
+//! | `transfers` | (feature `count`) cache line transfers between virtual cores |
 
 pub mod bench;
 pub mod catalogue;

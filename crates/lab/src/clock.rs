@@ -1,5 +1,5 @@
-//! **Purpose.** Where times come from. Everything that measures takes a [`Clock`], so that the
-//! tests of the statistics advance a clock of their own and compare exact figures.
+//! **Purpose.** The source of times. Everything that measures takes a [`Clock`], so that tests of
+//! the statistics can advance a clock of their own and compare exact figures.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ pub trait Clock: Sync {
     fn now(&self) -> Duration;
 }
 
-/// The monotonic clock of the system, counted from when the value was made.
+/// The monotonic clock of the system, counted from the creation of the value.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
     origin: Instant,

@@ -1,8 +1,8 @@
-//! **Purpose.** Sides run in turns, A B A B ..., and timed.
+//! **Purpose.** Runs sides in turns, A B A B ..., and measures their time.
 //!
-//! **Model.** For each thread count: `warm_up` rounds that are thrown away, then `rounds` rounds;
-//! in a round every side runs once, in the order in which the sides were added. The first side
-//! is the reference of all ratios, so it should be the program that is compared with.
+//! **Model.** For each thread count there are `warm_up` rounds, which are discarded, and then
+//! `rounds` measured rounds. In a round every side runs once, in the order in which the sides were
+//! added. The first side is the reference of all ratios: it should be the other program.
 
 use std::error::Error;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::process::CommandLine;
 use crate::report::{ComparisonReport, Row, SideReport};
 
-/// What went wrong in a measurement.
+/// An error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
@@ -24,7 +24,7 @@ pub enum LabError {
     Side {
         /// The name of the side.
         side: String,
-        /// What it reported.
+        /// Its error.
         source: Box<dyn Error + Send + Sync>,
     },
     /// A command line could not be started.
@@ -32,7 +32,7 @@ pub enum LabError {
     Start {
         /// The command line.
         command: String,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// A command line ended with a failure.
@@ -44,7 +44,7 @@ pub enum LabError {
         status: String,
     },
     /// A comparison without sides, rounds or thread counts.
-    #[error("comparison {comparison}: needs at least one side, one round and one thread count")]
+    #[error("comparison {comparison}: it needs at least one side, one round and one thread count")]
     Empty {
         /// The name of the comparison.
         comparison: String,
@@ -94,14 +94,14 @@ impl fmt::Display for ThreadCount {
     }
 }
 
-/// How much one run of a side did.
+/// The work of one run of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Operations done; a side that only counts time says 1.
+    /// Operations done; 1 for a side of which only the time matters.
     pub operations: u64,
-    /// Bytes moved, or 0 where that has no meaning.
+    /// Bytes moved, or 0 if that has no meaning.
     pub bytes: u64,
-    /// The time it took, where the side measured it itself because its set-up must not count.
+    /// The time, if the side measures it itself because its preparation must not count.
     pub wall: Option<Duration>,
 }
 
@@ -114,7 +114,7 @@ impl Work {
     };
 }
 
-/// What a side runs, and under which name it is reported.
+/// A program or closure that is measured, and its name in reports.
 pub struct Side<'a> {
     name: String,
     action: Action<'a>,
@@ -141,7 +141,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// A side that starts `command` as a process and waits for its end.
+    /// A side that runs `command` as a process.
     pub fn process(name: impl Into<String>, command: CommandLine) -> Self {
         Self {
             name: name.into(),
@@ -150,7 +150,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Has `prepare` run before each run of this side, outside of the measured time.
+    /// Calls `prepare` before each run of this side, outside of the measured time.
     #[must_use]
     pub fn prepared_by(mut self, prepare: impl FnMut() -> SideResult<()> + 'a) -> Self {
         self.prepare = Some(Box::new(prepare));
@@ -197,7 +197,7 @@ pub(crate) struct Measurement {
     pub(crate) usage: Option<crate::process::Usage>,
 }
 
-/// Sides to be compared, and how often.
+/// Sides to compare, and the numbers of rounds and threads.
 pub struct Comparison<'a> {
     name: String,
     sides: Vec<Side<'a>>,
@@ -225,21 +225,21 @@ impl<'a> Comparison<'a> {
         self
     }
 
-    /// How many rounds run before the measured ones.
+    /// Sets the number of rounds before the measured ones.
     #[must_use]
     pub fn warm_up(mut self, rounds: Rounds) -> Self {
         self.warm_up = rounds;
         self
     }
 
-    /// How many rounds are measured.
+    /// Sets the number of measured rounds.
     #[must_use]
     pub fn rounds(mut self, rounds: Rounds) -> Self {
         self.rounds = rounds;
         self
     }
 
-    /// The thread counts to measure at, each with all rounds of all sides.
+    /// Sets the thread counts; all rounds of all sides run at each.
     #[must_use]
     pub fn threads(mut self, counts: &[ThreadCount]) -> Self {
         self.threads = counts.to_vec();
@@ -250,8 +250,7 @@ impl<'a> Comparison<'a> {
     ///
     /// # Errors
     ///
-    /// The first failure of a side ends the comparison: a figure next to a failed run says
-    /// nothing.
+    /// The first failure of a side ends the comparison: figures beside a failed run mean nothing.
     pub fn run(mut self, clock: &dyn Clock) -> Result<ComparisonReport, LabError> {
         if self.sides.is_empty() || self.rounds.0 == 0 || self.threads.is_empty() {
             return Err(LabError::Empty {

@@ -1,4 +1,4 @@
-//! **Purpose.** How evenly threads that do the same got on.
+//! **Purpose.** How evenly threads with the same workload make progress.
 
 use serde::Serialize;
 
@@ -9,8 +9,8 @@ pub struct Fairness {
     pub min: f64,
     /// Operations per second of the fastest thread.
     pub max: f64,
-    /// (sum of rates)^2 / (threads * sum of squares): 1 if all are equal, 1 / threads if one
-    /// does everything.
+    /// (sum of rates)^2 / (threads * sum of squares): 1 if all rates are equal, 1 / threads if
+    /// one thread does everything.
     pub jain: f64,
 }
 

@@ -1,9 +1,10 @@
-//! **Purpose.** What file systems do all day, as workloads: files made, found, listed, written,
-//! preallocated and removed, each worker in a directory of its own.
+//! **Purpose.** The everyday work of a file system as workloads: creating, looking up, listing,
+//! writing, preallocating and removing files, each worker in its own directory.
 //!
-//! **Model.** A run has a number of steps, since what it leaves to be made durable counts: the time
-//! goes from the common start, before which everything prepared is durable, to the end of a sync
-//! of the whole target. The files go after that, so that runs can follow each other.
+//! **Model.** A run has a number of steps and not a time, since making its changes durable is part
+//! of it. The measured time begins at the common start, when everything prepared is durable, and
+//! ends with a sync of the whole target. The files are removed after that, so that runs can follow
+//! each other.
 
 use std::io;
 
@@ -16,15 +17,15 @@ use crate::workload::{Driven, Fallocate2, Until, Workload, drive};
 /// A workload with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileWorkload {
-    /// What it is called.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What a step of it does, in a few words.
+    /// What a step does, in a few words.
     pub about: &'static str,
-    does: Does,
+    kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Does {
+enum Kind {
     Create,
     Stat,
     Unlink,
@@ -39,49 +40,49 @@ impl FileWorkload {
     pub const ALL: &[Self] = &[
         Self {
             name: "create",
-            about: "makes an empty file",
-            does: Does::Create,
+            about: "creates an empty file",
+            kind: Kind::Create,
         },
         Self {
             name: "stat",
-            about: "finds a file by its name, opens it and asks for its attributes",
-            does: Does::Stat,
+            about: "looks a file up, opens it and reads its attributes",
+            kind: Kind::Stat,
         },
         Self {
             name: "unlink",
             about: "removes a file",
-            does: Does::Unlink,
+            kind: Kind::Unlink,
         },
         Self {
             name: "readdir",
             about: "reads the names of a directory of 1000 files",
-            does: Does::List,
+            kind: Kind::List,
         },
         Self {
             name: "write",
-            about: "writes the next mebibyte of a file, which begins anew at 64 MiB",
-            does: Does::Write,
+            about: "writes the next MiB of a file, which is truncated to 0 at 64 MiB",
+            kind: Kind::Write,
         },
         Self {
             name: "fallocate2",
-            about: "8 KiB at the next offset of an own file, emptied at 1 MiB",
-            does: Does::Fallocate2,
+            about: "allocates the next 8 KiB of a file, which is truncated to 0 at 1 MiB",
+            kind: Kind::Fallocate2,
         },
         Self {
             name: "fallocate3",
-            about: "empties an own file and allocates 73 819 750 bytes for it",
-            does: Does::Fallocate3,
+            about: "truncates a file to 0 and allocates 73 819 750 bytes for it",
+            kind: Kind::Fallocate3,
         },
     ];
 
-    /// The workload of a name.
+    /// The workload with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|named| named.name == name)
     }
 
-    /// Runs it in `threads` workers, `steps` steps each, and makes everything durable. What it made
-    /// is removed in the end.
+    /// Runs it in `threads` workers, `steps` steps each, and makes all changes durable. The files
+    /// are removed in the end.
     ///
     /// # Errors
     /// The first failure of the target.
@@ -93,16 +94,16 @@ impl FileWorkload {
         clock: &dyn Clock,
     ) -> io::Result<Driven> {
         let files = u32::try_from(steps).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let (workload, left): (&dyn Workload, u32) = match self.does {
-            Does::Create => (&CreateFiles, files),
-            Does::Stat => (&StatFiles { files }, files),
-            Does::Unlink => (&UnlinkFiles { files }, 0),
-            Does::List => (&ListFiles, ListFiles::FILES),
-            Does::Write => (&WriteFile, 1),
-            Does::Fallocate2 => (&Fallocate2, 0),
-            Does::Fallocate3 => (&Fallocate3, 0),
+        let (workload, left): (&dyn Workload, u32) = match self.kind {
+            Kind::Create => (&CreateFiles, files),
+            Kind::Stat => (&StatFiles { files }, files),
+            Kind::Unlink => (&UnlinkFiles { files }, 0),
+            Kind::List => (&ListFiles, ListFiles::FILES),
+            Kind::Write => (&WriteFile, 1),
+            Kind::Fallocate2 => (&Fallocate2, 0),
+            Kind::Fallocate3 => (&Fallocate3, 0),
         };
-        let driven = durable(target, workload, threads, steps, clock)?;
+        let driven = drive_and_sync(target, workload, threads, steps, clock)?;
         for nr in (0..threads.get()).map(WorkerNr) {
             let mut worker = target.worker(nr)?;
             for file in (0..left).map(FileNr) {
@@ -113,8 +114,8 @@ impl FileWorkload {
     }
 }
 
-/// Drives a workload; the sync at the end counts for every worker.
-fn durable(
+/// Drives a workload and syncs the target; the time of the sync is added to that of every worker.
+fn drive_and_sync(
     target: &dyn Target,
     workload: &dyn Workload,
     threads: ThreadCount,
@@ -139,13 +140,13 @@ fn one(bytes: u64) -> Work {
     }
 }
 
-/// The file of a step, of so many.
+/// The file of a step, if there are `files` files.
 fn file_of(step: u64, files: u32) -> FileNr {
     FileNr(u32::try_from(step % u64::from(files.max(1))).unwrap_or(0))
 }
 
-/// Makes the files `0..files`, and everything durable.
-fn make(worker: &mut dyn Worker, files: u32) -> io::Result<()> {
+/// Creates the files `0..files` and syncs the target.
+fn create_files(worker: &mut dyn Worker, files: u32) -> io::Result<()> {
     for nr in (0..files).map(FileNr) {
         worker.apply(nr, Operation::Create)?;
         worker.apply(nr, Operation::Close)?;
@@ -153,7 +154,7 @@ fn make(worker: &mut dyn Worker, files: u32) -> io::Result<()> {
     worker.apply(FileNr(0), Operation::SyncAll).map(|_| ())
 }
 
-/// One empty file after another.
+/// Creates one empty file after another.
 struct CreateFiles;
 
 impl Workload for CreateFiles {
@@ -173,14 +174,14 @@ impl Workload for CreateFiles {
     }
 }
 
-/// One file after another found and asked.
+/// Looks one file after another up and reads its attributes.
 struct StatFiles {
     files: u32,
 }
 
 impl Workload for StatFiles {
     fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
-        make(worker, self.files)
+        create_files(worker, self.files)
     }
 
     fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
@@ -196,14 +197,14 @@ impl Workload for StatFiles {
     }
 }
 
-/// One file after another removed: no more steps than files.
+/// Removes one file after another. There are as many files as steps.
 struct UnlinkFiles {
     files: u32,
 }
 
 impl Workload for UnlinkFiles {
     fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
-        make(worker, self.files)
+        create_files(worker, self.files)
     }
 
     fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
@@ -216,7 +217,7 @@ impl Workload for UnlinkFiles {
     }
 }
 
-/// The worker's directory listed again and again.
+/// Lists the worker's directory again and again.
 struct ListFiles;
 
 impl ListFiles {
@@ -225,13 +226,16 @@ impl ListFiles {
 
 impl Workload for ListFiles {
     fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
-        make(worker, Self::FILES)
+        create_files(worker, Self::FILES)
     }
 
     fn step(&self, worker: &mut dyn Worker, _step: u64) -> io::Result<Work> {
         let names = worker.apply(FileNr(0), Operation::List)?;
         if names < u64::from(Self::FILES) {
-            return Err(io::Error::other("names are missing"));
+            return Err(io::Error::other(format!(
+                "the directory of {} files has {names} names",
+                Self::FILES
+            )));
         }
         Ok(one(0))
     }
@@ -241,7 +245,7 @@ impl Workload for ListFiles {
     }
 }
 
-/// A file written in large pieces.
+/// Writes a file in large pieces.
 struct WriteFile;
 
 impl WriteFile {
@@ -280,13 +284,13 @@ mod tests {
     #[test]
     fn every_workload_runs_on_a_directory_and_leaves_nothing() {
         for &workload in FileWorkload::ALL {
-            let place = tempfile::tempdir().expect("a temporary directory");
-            let target = DirectoryTarget::new(place.path());
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            let target = DirectoryTarget::new(directory.path());
             let (threads, clock) = (ThreadCount::new(2), MonotonicClock::default());
             let driven = workload.run(&target, threads, 3, &clock);
             let total = driven.expect(workload.name).total();
             assert_eq!(total.operations, 6, "{}", workload.name);
-            let mut left = std::fs::read_dir(place.path().join("w1")).expect("a directory");
+            let mut left = std::fs::read_dir(directory.path().join("w1")).expect("a directory");
             assert!(left.next().is_none(), "{}", workload.name);
         }
     }

@@ -1,5 +1,5 @@
-//! **Purpose.** A file system that is mounted for writing in this process, as a target: what
-//! [`DirectoryTarget`](crate::target::DirectoryTarget) does through the kernel, done by calls.
+//! **Purpose.** A file system that is mounted for writing in this process, as a target. It calls
+//! the library where [`DirectoryTarget`](crate::target::DirectoryTarget) uses system calls.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use fourscore_sync::Arc;
 
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 
-/// What new directories are like; files are no different, since nobody asks.
+/// Attributes of new directories and files; no workload depends on them.
 const NEW: NewAttributes = NewAttributes {
     permissions: 0o755,
     umask: 0,
@@ -17,7 +17,7 @@ const NEW: NewAttributes = NewAttributes {
     gid: 0,
 };
 
-/// A file system and the directory in which workloads run, its root.
+/// A file system, in whose root directory workloads run.
 #[derive(Debug)]
 pub struct FsTarget {
     fs: Arc<Fs>,
@@ -30,7 +30,7 @@ impl FsTarget {
         Self { fs }
     }
 
-    /// The file system back, to be unmounted.
+    /// Returns the file system, so that the caller can unmount it.
     #[must_use]
     pub fn into_fs(self) -> Arc<Fs> {
         self.fs
@@ -46,11 +46,11 @@ impl Target for FsTarget {
         let name = format!("w{}", nr.0);
         let directory = match self.fs.mkdir(InodeNr::ROOT, name.as_bytes(), &NEW) {
             Err(fourscore::Error::Exists) => self.fs.lookup(InodeNr::ROOT, name.as_bytes()),
-            made => made,
+            created => created,
         };
         Ok(Box::new(FsWorker {
             fs: &self.fs,
-            directory: directory.map_err(failed)?,
+            directory: directory.map_err(io_error)?,
             open: Vec::new(),
             name: String::new(),
             buffer: Vec::new(),
@@ -58,7 +58,7 @@ impl Target for FsTarget {
     }
 }
 
-fn failed(error: fourscore::Error) -> io::Error {
+fn io_error(error: fourscore::Error) -> io::Error {
     io::Error::other(error)
 }
 
@@ -71,8 +71,8 @@ struct FsWorker<'f> {
 }
 
 impl FsWorker<'_> {
-    /// Puts the name of a file into `name`.
-    fn name_of(&mut self, nr: FileNr) {
+    /// Sets `name` to the name of a file.
+    fn set_name(&mut self, nr: FileNr) {
         use std::fmt::Write as _;
         self.name.clear();
         // Writing into a String cannot fail.
@@ -80,22 +80,22 @@ impl FsWorker<'_> {
     }
 
     fn find(&mut self, nr: FileNr) -> fourscore::Result<InodeNr> {
-        self.name_of(nr);
+        self.set_name(nr);
         self.fs.lookup(self.directory, self.name.as_bytes())
     }
 
     fn create(&mut self, nr: FileNr) -> fourscore::Result<InodeNr> {
-        self.name_of(nr);
-        let made = self.fs.create(self.directory, self.name.as_bytes(), &NEW);
-        if matches!(made, Err(fourscore::Error::Exists)) {
+        self.set_name(nr);
+        let created = self.fs.create(self.directory, self.name.as_bytes(), &NEW);
+        if matches!(created, Err(fourscore::Error::Exists)) {
             let found = self.find(nr)?;
             self.fs.truncate(found, 0)?;
             return Ok(found);
         }
-        made
+        created
     }
 
-    fn keep(&mut self, nr: FileNr, inode: InodeNr) -> fourscore::Result<()> {
+    fn set_open(&mut self, nr: FileNr, inode: InodeNr) -> fourscore::Result<()> {
         let index = nr.0 as usize;
         if self.open.len() <= index {
             self.open.resize_with(index + 1, || None);
@@ -117,7 +117,7 @@ impl FsWorker<'_> {
         Ok(&mut self.buffer[..len])
     }
 
-    fn names(&self) -> fourscore::Result<u64> {
+    fn count_names(&self) -> fourscore::Result<u64> {
         let mut names = 0;
         self.fs.for_each_entry(self.directory, |entry| {
             names += u64::from(!matches!(entry.name, b"." | b".."));
@@ -131,11 +131,11 @@ impl FsWorker<'_> {
         match operation {
             Operation::Create => {
                 let inode = self.create(nr)?;
-                self.keep(nr, inode)?;
+                self.set_open(nr, inode)?;
             }
             Operation::Open => {
                 let inode = self.find(nr)?;
-                self.keep(nr, inode)?;
+                self.set_open(nr, inode)?;
             }
             Operation::Stat => fs.stat(self.file(nr)?).map(drop)?,
             Operation::Fallocate { offset, len } => {
@@ -154,9 +154,9 @@ impl FsWorker<'_> {
             }
             Operation::Sync => fs.fsync(self.file(nr)?)?,
             Operation::SyncAll => fs.sync()?,
-            Operation::List => return self.names(),
+            Operation::List => return self.count_names(),
             Operation::Unlink => {
-                self.name_of(nr);
+                self.set_name(nr);
                 fs.unlink(self.directory, self.name.as_bytes())?;
             }
             Operation::Close => {
@@ -170,7 +170,7 @@ impl FsWorker<'_> {
 
 impl Worker for FsWorker<'_> {
     fn apply(&mut self, nr: FileNr, operation: Operation) -> io::Result<u64> {
-        self.operate(nr, operation).map_err(failed)
+        self.operate(nr, operation).map_err(io_error)
     }
 }
 
@@ -199,7 +199,10 @@ mod tests {
             let driven = workload.run(&target, threads, 70, &clock);
             let total = driven.expect(workload.name).total();
             assert_eq!(total.operations, 140, "{}", workload.name);
-            target.into_fs().unmount().expect("nobody else has it");
+            target
+                .into_fs()
+                .unmount()
+                .expect("no other reference to it");
             assert_clean(image.path());
         }
     }

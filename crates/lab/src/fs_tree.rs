@@ -22,12 +22,12 @@ impl FsTree {
     /// Lists the tree.
     ///
     /// # Errors
-    /// The first directory's that cannot be read.
+    /// The error of the first directory that cannot be read.
     pub fn new(fs: Arc<Fs>) -> fourscore::Result<Self> {
         let mut objects = Vec::new();
         let mut pending = Vec::new();
         push_entries(&fs, InodeNr::ROOT, b"", &mut pending)?;
-        // A forged image may have a directory in several places, or inside itself.
+        // A corrupt image may have a directory with several parents, or inside itself.
         let mut listed = BTreeSet::from([InodeNr::ROOT]);
         while let Some((path, inode)) = pending.pop() {
             let kind = match fs.stat(inode)?.file_type {
@@ -44,14 +44,14 @@ impl FsTree {
         Ok(Self { fs, objects })
     }
 
-    /// How many objects there are below the root.
+    /// Number of objects below the root.
     #[must_use]
     pub fn objects(&self) -> u32 {
         u32::try_from(self.objects.len()).unwrap_or(u32::MAX)
     }
 }
 
-/// Puts the entries of the directory at `path` on a stack, the first name on top.
+/// Pushes the entries of the directory at `path` onto a stack, the first name on top.
 fn push_entries(
     fs: &Fs,
     directory: InodeNr,
@@ -83,7 +83,7 @@ impl Target for FsTree {
     }
 }
 
-/// One object is open at a time.
+/// A worker with at most one open object.
 struct FsWorker<'a> {
     tree: &'a FsTree,
     open: Option<(FileNr, InodeNr)>,
@@ -108,7 +108,7 @@ impl Worker for FsWorker<'_> {
                     let buffer = buffer_of(&mut self.buffer, len)?;
                     fs.read_at(inode, buffer, offset).map(|read| read as u64)
                 }
-                Kind::Directory => names(fs, inode),
+                Kind::Directory => count_names(fs, inode),
                 Kind::Symlink => fs.read_link(inode).map(|target| target.len() as u64),
                 Kind::Other => Ok(0),
             },
@@ -122,8 +122,8 @@ impl Worker for FsWorker<'_> {
     }
 }
 
-/// How many names a directory has, `.` and `..` left out.
-fn names(fs: &Fs, inode: InodeNr) -> fourscore::Result<u64> {
+/// Number of names in a directory without `.` and `..`.
+fn count_names(fs: &Fs, inode: InodeNr) -> fourscore::Result<u64> {
     let mut names = 0;
     fs.for_each_entry(inode, |entry| {
         names += u64::from(!matches!(entry.name, b"." | b".."));
@@ -148,10 +148,10 @@ mod tests {
     fn an_image_reads_as_the_directory_it_was_made_of() {
         require!(Need::Program("mke2fs"));
         let source = scratch::folder().expect("a folder");
-        std::fs::create_dir(source.path().join("etc")).expect("room");
-        std::fs::write(source.path().join("etc/file"), [7; 6000]).expect("room");
-        std::os::unix::fs::symlink("etc/file", source.path().join("link")).expect("room");
-        std::fs::create_dir(source.path().join("lost+found")).expect("room");
+        std::fs::create_dir(source.path().join("etc")).expect("space");
+        std::fs::write(source.path().join("etc/file"), [7; 6000]).expect("space");
+        std::os::unix::fs::symlink("etc/file", source.path().join("link")).expect("space");
+        std::fs::create_dir(source.path().join("lost+found")).expect("space");
         let image = Image::builder(MiB(16))
             .kind("ext4")
             .source(source.path())

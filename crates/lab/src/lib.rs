@@ -1,29 +1,43 @@
-//! **Purpose.** The measuring runner that every benchmark of fourscore uses: sides measured in
-//! turns on the same machine, summed up by medians, and reported with the facts needed to judge
-//! and repeat the figures.
+//! **Purpose.** Benchmarks: workloads, the targets they run against, and a runner that measures
+//! several sides in turns on the same machine, takes medians, and reports them with the facts
+//! needed to judge and repeat the figures.
 //!
-//! **Not here.** The workloads' subjects: a workload sees a [`Target`], not a file system.
+//! The library is what `fourscore bench` and `cargo xtask bench` use. `examples/` holds the
+//! measuring programs, which need other crates of the workspace: `cargo xtask bench` builds and
+//! runs some of them, the others are for `perf` and callgrind.
+//!
+//! | program | measures |
+//! |---|---|
+//! | `build_tree`, `mkext4_tree` | building an image of a directory, with fourscore and with the crate mkext4 |
+//! | `cache_hit_cost` | a hit of the cache, and its parts |
+//! | `check_small` | checking a small image in memory |
+//! | `journal_cost` | handles, seals and commits of the journal |
+//! | `names_cost` | operations on names, and reads and writes of one block |
+//! | `null_fuse` | nothing: it mounts the null file system, the upper bound for a FUSE mount |
+//! | `readers_beside_writer` | reads of a file while another thread changes it |
+//!
+//! **Not here.** The file systems that are measured: a workload sees a [`Target`].
 //!
 //! **Model.** A [`Comparison`] has sides A, B, ... and runs them as A B A B ..., so that slow
-//! drifts of the machine (heat, other tenants, caches) meet all sides alike. The ratio of two
-//! sides is taken within each round and its median reported; a claim is that ratio with its
+//! drifts of the machine (heat, other tenants, caches) affect all sides alike. The ratio of two
+//! sides is taken within each round and its median reported. A claim is that ratio with its
 //! spread, never one absolute figure.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`alloc`] | the bare allocator on file systems in memory |
-//! | [`clock`] | where times come from, so that statistics can be tested exactly |
-//! | [`files`] | files made, looked up, written and removed, all of it durable in the end |
-//! | [`fairness`] | how evenly threads got on |
+//! | [`alloc`] | the block allocator alone, on file systems in memory |
+//! | [`clock`] | the source of times, which tests replace |
+//! | [`files`] | creating, looking up, writing and removing files, with a sync at the end |
+//! | [`fairness`] | how evenly threads make progress |
 //! | [`stats`] | medians, extremes, spread, ratios |
 //! | [`comparison`] | sides run in turns |
 //! | [`process`] | a whole command line as a side, with its CPU time and memory |
-//! | [`machine`] | what the figures were measured on |
-//! | [`mounted`] | what programs do to a mounted file system |
+//! | [`machine`] | the machine and the code that were measured |
+//! | [`mounted`] | loads on a mounted file system |
 //! | [`report`] | text tables, JSON, Markdown rows |
-//! | [`target`] | what a workload runs against: a directory, a file system in process, an allocator |
-//! | [`tree`] | reading a tree that exists |
-//! | `fs_target` | (feature `fs`) a file system that is mounted for writing, in this process |
+//! | [`target`] | the interface of targets: a directory, a file system in process, an allocator |
+//! | [`tree`] | reading an existing tree |
+//! | `fs_target` | (feature `fs`) a file system that is mounted for writing in this process |
 //! | `fs_tree` | (feature `fs`) a tree inside an image, read in this process |
 //! | [`workload`] | workloads and the threads that drive them |
 #![forbid(unsafe_code)]

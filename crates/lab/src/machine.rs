@@ -1,5 +1,5 @@
-//! **Purpose.** What the figures were measured on: without these facts nobody can judge or
-//! repeat them.
+//! **Purpose.** The machine and the code that figures were measured on. Without these facts a
+//! figure can neither be judged nor repeated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,9 +10,9 @@ use serde::Serialize;
 /// The machine, the moment, the code and the options of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MachineFacts {
-    /// The CPU's name as the kernel tells it.
+    /// The CPU's name in `/proc/cpuinfo`.
     pub cpu_model: String,
-    /// How many cores this process may run on.
+    /// Number of cores that this process may run on.
     pub cores: usize,
     /// Whether the kernel runs under a hypervisor, where clocks and neighbours add noise.
     pub virtual_machine: bool,
@@ -31,7 +31,8 @@ pub struct MachineFacts {
 }
 
 impl MachineFacts {
-    /// Asks this machine. What cannot be read is left empty: a benchmark does not fail over it.
+    /// Collects the facts of this machine. A fact that cannot be read is left empty, so that the
+    /// benchmark still runs.
     #[must_use]
     pub fn collect() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -58,7 +59,7 @@ impl MachineFacts {
         }
     }
 
-    /// Notes an option of the run.
+    /// Adds an option of the run.
     #[must_use]
     pub fn with_option(mut self, name: impl Into<String>, value: &impl ToString) -> Self {
         self.options.insert(name.into(), value.to_string());
@@ -67,7 +68,7 @@ impl MachineFacts {
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
-    // x86 says "model name", 32-bit ARM "Processor", s390 and others "cpu".
+    // The key is "model name" on x86, "Processor" on 32-bit ARM, "cpu" on s390 and others.
     ["model name", "Processor", "cpu"]
         .iter()
         .find_map(|key| value_of(cpuinfo, key))

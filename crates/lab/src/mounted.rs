@@ -1,9 +1,9 @@
-//! **Purpose.** What programs do to a mounted file system: names made and removed, content written
-//! and read with and without the page cache, and content made durable.
+//! **Purpose.** Loads on a mounted file system: creating and removing names, buffered and direct
+//! reads and writes, and fsync.
 //!
-//! **Model.** A [`Load`] runs in an empty directory, or in what earlier loads have left there, and
-//! says how many operations it did in a second. What the page cache holds back when a load ends is
-//! written within its time.
+//! **Model.** A [`Load`] runs in a directory that is empty or holds what earlier loads have left,
+//! and returns its operations per second. The time of a write load includes an fsync of the dirty
+//! pages at its end.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,123 +16,125 @@ use rustix::fs::OFlags;
 
 use crate::comparison::ThreadCount;
 
-/// The size of the file whose content is read and written, in bytes.
+/// Size of the file that transfers read and write.
 const FILE_BYTES: u64 = 256 << 20;
-/// Direct transfers begin in memory at multiples of this.
+/// Alignment of the memory of direct transfers.
 const ALIGN_BYTES: usize = 4096;
 
-/// One thing to do.
+/// A load on a mounted file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Makes so many empty files, spread over so many directories.
-    Create {
-        /// The directories, which are made before the time begins.
-        directories: u32,
-        /// Files in all of them together.
-        files: u32,
-    },
-    /// Removes what [`Load::Create`] has made of the same numbers.
-    Remove {
-        /// The directories, which stay.
-        directories: u32,
-        /// Files in all of them together.
-        files: u32,
-    },
-    /// Makes files of 4 KiB, each durable before the next.
+    /// Creates empty files. The directories are created before the time begins.
+    Create(Spread),
+    /// Removes the files that [`Load::Create`] has created with the same numbers. The directories
+    /// stay.
+    Remove(Spread),
+    /// Creates files of 4 KiB, with an fsync of each before the next one.
     CreateDurable {
-        /// How many.
+        /// Number of files.
         files: u32,
     },
-    /// Appends 4 KiB and makes that durable, again and again.
+    /// Appends 4 KiB to one file and calls fsync, again and again. The rate is that of the median
+    /// append.
     AppendDurable {
-        /// How often.
+        /// Number of appends.
         times: u32,
     },
-    /// Moves content of one file.
+    /// Reads or writes one file.
     Transfer(Transfer),
 }
 
-/// How content is moved.
+/// Files spread evenly over directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// Number of directories.
+    pub directories: u32,
+    /// Number of files in all directories together.
+    pub files: u32,
+}
+
+/// Reads or writes of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Which way.
+    /// Whether the file is read or written.
     pub direction: Direction,
-    /// Where in the file.
+    /// Offset and size of each operation.
     pub order: Order,
-    /// Whether through the page cache.
-    pub cache: Cache,
-    /// How many operations each thread does.
+    /// Whether the transfers go through the page cache.
+    pub mode: IoMode,
+    /// Number of operations of each thread.
     pub times: u32,
 }
 
-/// Which way content goes.
+/// Whether the file is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Out of the file, which is made before if it is not there. With the page cache it is read
-    /// once before the time begins.
+    /// The file is read. It is created before if it does not exist. In [`IoMode::Buffered`] it is
+    /// read into the page cache before the time begins.
     Read,
-    /// Into the file.
+    /// The file is written, with one fsync at the end of the load.
     Write,
 }
 
-/// Which parts of the file are moved.
+/// Offset and size of each operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// 1 MiB behind the other; the file is new if it is written.
+    /// 1 MiB at the next offset. A file that is written is created anew.
     Sequential,
-    /// 4 KiB anywhere.
+    /// 4 KiB at a random offset.
     Random,
 }
 
-/// Whether content goes through the page cache.
+/// Whether transfers go through the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// It does.
-    Through,
-    /// It does not (`O_DIRECT`).
-    Around,
+pub enum IoMode {
+    /// Through the page cache.
+    Buffered,
+    /// Around the page cache (`O_DIRECT`).
+    Direct,
 }
 
 impl Load {
-    /// Runs it below `directory` in so many threads; operations per second.
+    /// Runs the load below `directory` in `threads` threads. Returns its operations per second.
     ///
     /// # Errors
-    /// The first of the file system's.
+    /// The first error of the file system.
     pub fn run(self, directory: &Path, threads: ThreadCount) -> io::Result<f64> {
-        let place = Place { directory, threads };
+        let run = LoadRun { directory, threads };
         match self {
-            Self::Create { directories, files } => place.create(directories, files),
-            Self::Remove { directories, files } => place.remove(directories, files),
-            Self::CreateDurable { files } => place.create_durable(files),
-            Self::AppendDurable { times } => place.append_durable(times),
-            Self::Transfer(transfer) => place.transfer(transfer),
+            Self::Create(spread) => run.create(spread),
+            Self::Remove(spread) => run.remove(spread),
+            Self::CreateDurable { files } => run.create_durable(files),
+            Self::AppendDurable { times } => run.append_durable(times),
+            Self::Transfer(transfer) => run.transfer(transfer),
         }
     }
 }
 
-struct Place<'d> {
+/// A run of a load.
+struct LoadRun<'d> {
     directory: &'d Path,
     threads: ThreadCount,
 }
 
-impl Place<'_> {
-    /// Does something in each thread, which is told its number.
-    fn each(&self, does: impl Fn(u32) -> io::Result<()> + Sync) -> io::Result<()> {
+impl LoadRun<'_> {
+    /// Calls `body` in each thread with the thread's number.
+    fn in_each_thread(&self, body: impl Fn(u32) -> io::Result<()> + Sync) -> io::Result<()> {
         thread::scope(|scope| {
-            let does = &does;
+            let body = &body;
             let workers: Vec<_> = (0..self.threads())
-                .map(|thread| scope.spawn(move || does(thread)))
+                .map(|thread| scope.spawn(move || body(thread)))
                 .collect();
             let mut ends = workers.into_iter().map(|worker| worker.join());
             ends.try_for_each(|end| end.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
         })
     }
 
-    /// Does `operations` in all, each with its number, which are dealt to the threads in turns;
-    /// operations per second.
-    fn all(&self, operations: u32, one: impl Fn(u32) -> io::Result<()> + Sync) -> io::Result<f64> {
+    /// Calls `one` with each number below `operations`; the threads take the numbers in turns.
+    /// Returns the operations per second.
+    fn rate(&self, operations: u32, one: impl Fn(u32) -> io::Result<()> + Sync) -> io::Result<f64> {
         let began = Instant::now();
-        self.each(|thread| {
+        self.in_each_thread(|thread| {
             let mut own = (thread..operations).step_by(self.threads.get());
             own.try_for_each(&one)
         })?;
@@ -147,28 +149,34 @@ impl Place<'_> {
         self.directory.join(name)
     }
 
-    fn file_in(&self, directories: u32, nr: u32) -> PathBuf {
-        let directory = format!("of-{directories}/{}", nr % directories.max(1));
-        self.path(&directory).join(format!("file-{nr}"))
+    /// The directory `nr` of a spread.
+    fn directory_of(&self, spread: Spread, nr: u32) -> PathBuf {
+        self.path(&format!("of-{}/{nr}", spread.directories))
     }
 
-    fn create(&self, directories: u32, files: u32) -> io::Result<f64> {
-        for directory in 0..directories {
-            fs::create_dir_all(self.path(&format!("of-{directories}/{directory}")))?;
+    /// The file `nr` of a spread.
+    fn file_of(&self, spread: Spread, nr: u32) -> PathBuf {
+        let directory = self.directory_of(spread, nr % spread.directories.max(1));
+        directory.join(format!("file-{nr}"))
+    }
+
+    fn create(&self, spread: Spread) -> io::Result<f64> {
+        for directory in 0..spread.directories {
+            fs::create_dir_all(self.directory_of(spread, directory))?;
         }
-        self.all(files, |nr| {
-            File::create_new(self.file_in(directories, nr)).map(drop)
+        self.rate(spread.files, |nr| {
+            File::create_new(self.file_of(spread, nr)).map(drop)
         })
     }
 
-    fn remove(&self, directories: u32, files: u32) -> io::Result<f64> {
-        self.all(files, |nr| fs::remove_file(self.file_in(directories, nr)))
+    fn remove(&self, spread: Spread) -> io::Result<f64> {
+        self.rate(spread.files, |nr| fs::remove_file(self.file_of(spread, nr)))
     }
 
     fn create_durable(&self, files: u32) -> io::Result<f64> {
         let parent = self.path("durable");
         fs::create_dir_all(&parent)?;
-        self.all(files, |nr| {
+        self.rate(files, |nr| {
             let path = parent.join(format!("{}-{nr}", self.threads));
             let file = File::create_new(path)?;
             file.write_all_at(&[7; 4096], 0)?;
@@ -178,7 +186,7 @@ impl Place<'_> {
 
     fn append_durable(&self, times: u32) -> io::Result<f64> {
         let file = File::create(self.path("log"))?;
-        // Of one that is disturbed now and then the median is what a program usually sees.
+        // Other work on the machine disturbs some appends, which the median leaves out.
         let mut took = Vec::new();
         for nr in 0..times {
             let began = Instant::now();
@@ -203,15 +211,15 @@ impl Place<'_> {
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
-        if transfer.cache == Cache::Around {
+        if transfer.mode == IoMode::Direct {
             options.custom_flags(OFlags::DIRECT.bits().cast_signed());
         }
         let file = options.open(&path)?;
-        if transfer.direction == Direction::Read && transfer.cache == Cache::Through {
-            walk(&file)?;
+        if transfer.direction == Direction::Read && transfer.mode == IoMode::Buffered {
+            read_all(&file)?;
         }
         let began = Instant::now();
-        self.each(|thread| transfer.run(&file, thread))?;
+        self.in_each_thread(|thread| transfer.run(&file, thread))?;
         if transfer.direction == Direction::Write {
             file.sync_all()?;
         }
@@ -221,7 +229,7 @@ impl Place<'_> {
 }
 
 impl Transfer {
-    /// The bytes of one operation.
+    /// Bytes of one operation.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self.order {
@@ -235,10 +243,10 @@ impl Transfer {
         let mut memory = vec![0x5a; bytes + ALIGN_BYTES];
         let start = memory.as_ptr().align_offset(ALIGN_BYTES).min(ALIGN_BYTES);
         let buffer = &mut memory[start..start + bytes];
-        let places = FILE_BYTES / bytes as u64;
+        let positions = FILE_BYTES / bytes as u64;
         let mut random = u64::from(thread) + 1;
         for step in 0..u64::from(self.times) {
-            let place = match self.order {
+            let position = match self.order {
                 Order::Sequential => step,
                 Order::Random => {
                     // The constants of Knuth's MMIX.
@@ -247,7 +255,7 @@ impl Transfer {
                     random >> 33
                 }
             };
-            let offset = place % places * bytes as u64;
+            let offset = position % positions * bytes as u64;
             match self.direction {
                 Direction::Read => file.read_exact_at(buffer, offset)?,
                 Direction::Write => file.write_all_at(buffer, offset)?,
@@ -257,7 +265,7 @@ impl Transfer {
     }
 }
 
-/// Makes the file, and all of it durable.
+/// Creates the file, fills it and calls fsync.
 fn fill(path: &Path) -> io::Result<()> {
     let file = File::create(path)?;
     let piece = vec![0x5a; 1 << 20];
@@ -267,8 +275,8 @@ fn fill(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Reads the file.
-fn walk(file: &File) -> io::Result<()> {
+/// Reads the file into the page cache.
+fn read_all(file: &File) -> io::Result<()> {
     let mut piece = vec![0; 1 << 20];
     for nr in 0..FILE_BYTES >> 20 {
         file.read_exact_at(&mut piece, nr << 20)?;
@@ -282,35 +290,42 @@ mod tests {
 
     #[test]
     fn every_load_runs_on_a_directory() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let (directories, files) = (3, 10);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let spread = Spread {
+            directories: 3,
+            files: 10,
+        };
         let runs = |load: Load| {
             let rate = load
-                .run(place.path(), ThreadCount::new(2))
+                .run(directory.path(), ThreadCount::new(2))
                 .expect("it runs");
             assert!(rate > 0.0, "{load:?}");
         };
-        let count = |name: &str| fs::read_dir(place.path().join(name)).expect("made").count();
-        runs(Load::Create { directories, files });
+        let count = |name: &str| {
+            fs::read_dir(directory.path().join(name))
+                .expect("made")
+                .count()
+        };
+        runs(Load::Create(spread));
         assert_eq!((count("of-3/0"), count("of-3/1")), (4, 3));
-        runs(Load::Remove { directories, files });
+        runs(Load::Remove(spread));
         assert_eq!((count("of-3/0"), count("of-3")), (0, 3));
-        runs(Load::CreateDurable { files });
+        runs(Load::CreateDurable { files: 10 });
         assert_eq!(count("durable"), 10);
         runs(Load::AppendDurable { times: 3 });
-        let log = fs::metadata(place.path().join("log")).expect("made");
+        let log = fs::metadata(directory.path().join("log")).expect("made");
         assert_eq!(log.len(), 3 * 4096);
         for direction in [Direction::Write, Direction::Read] {
             for order in [Order::Random, Order::Sequential] {
                 runs(Load::Transfer(Transfer {
                     direction,
                     order,
-                    cache: Cache::Through,
+                    mode: IoMode::Buffered,
                     times: 300,
                 }));
             }
         }
-        let content = fs::metadata(place.path().join("content")).expect("made");
+        let content = fs::metadata(directory.path().join("content")).expect("made");
         assert_eq!(content.len(), FILE_BYTES);
     }
 }

@@ -1,9 +1,9 @@
-//! **Purpose.** A whole command line as a side of a comparison: started, waited for, and its
-//! CPU time and peak memory taken from the kernel.
+//! **Purpose.** A command line as a side of a comparison: starts the process, waits for its end,
+//! and takes its CPU time and peak memory from the kernel.
 //!
-//! **Model.** `wait4` accounts for the child and every descendant the child waited for; a
-//! pipeline run by a shell is therefore counted whole, and its peak memory is that of its
-//! largest process.
+//! **Model.** `wait4` accounts for the child and every descendant that the child has waited for. A
+//! pipeline in a shell is therefore counted completely, and its peak memory is that of its largest
+//! process.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,7 +14,7 @@ use wait4::Wait4;
 
 use crate::comparison::{LabError, ThreadCount};
 
-/// The name of the environment variable that tells a command the row's thread count.
+/// The environment variable in which a command finds the thread count of the row.
 pub const THREADS_VARIABLE: &str = "LAB_THREADS";
 
 /// A program and its arguments. Standard input and output are `/dev/null`; messages go to this
@@ -25,7 +25,7 @@ pub struct CommandLine {
     arguments: Vec<OsString>,
 }
 
-/// What a process and its descendants used.
+/// Resources that a process and its descendants used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time in user mode.
@@ -37,7 +37,7 @@ pub struct Usage {
 }
 
 impl CommandLine {
-    /// The program `program` with `arguments`, without a shell in between.
+    /// The program `program` with `arguments`, without a shell.
     pub fn new<A: Into<OsString>>(
         program: impl Into<OsString>,
         arguments: impl IntoIterator<Item = A>,
@@ -59,8 +59,8 @@ impl CommandLine {
     ///
     /// # Errors
     ///
-    /// [`LabError::Start`] when it cannot be started, [`LabError::Failed`] when it does not end
-    /// with status 0.
+    /// [`LabError::Start`] if it cannot be started, [`LabError::Failed`] if its exit status is not
+    /// 0.
     pub fn run(&self, threads: ThreadCount) -> Result<Usage, LabError> {
         let start_error = |source| LabError::Start {
             command: self.to_string(),
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prints_so_that_it_can_be_pasted() {
+    fn prints_a_line_that_a_shell_accepts() {
         let command = CommandLine::new("tar", ["cf", "-", "it's here", ""]);
         assert_eq!(command.to_string(), r"tar cf - 'it'\''s here' ''");
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_count_is_told() {
+    fn the_thread_count_is_in_the_environment() {
         let command = CommandLine::shell("test \"$LAB_THREADS\" = 6");
         assert!(command.run(ThreadCount::new(6)).is_ok());
         assert!(command.run(ThreadCount::new(5)).is_err());

@@ -11,10 +11,10 @@ use crate::machine::MachineFacts;
 use crate::process::Usage;
 use crate::stats::{Ratio, Summary};
 
-/// Everything one run of the lab found.
+/// All figures of one run of the lab.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What it was measured on.
+    /// The machine they were measured on.
     pub machine: MachineFacts,
     /// The comparisons in the order in which they ran.
     pub comparisons: Vec<ComparisonReport>,
@@ -25,9 +25,9 @@ pub struct Report {
 pub struct ComparisonReport {
     /// Its name.
     pub name: String,
-    /// Rounds thrown away.
+    /// Rounds that were discarded.
     pub warm_up: u32,
-    /// Rounds measured.
+    /// Rounds that were measured.
     pub rounds: u32,
     /// One row for each thread count.
     pub rows: Vec<Row>,
@@ -47,7 +47,7 @@ pub struct Row {
 pub struct SideReport {
     /// The name of the side.
     pub name: String,
-    /// The command line, when the side is a process.
+    /// The command line, if the side is a process.
     pub command: Option<String>,
     /// Wall-clock time of a round in nanoseconds.
     pub wall_ns: Summary,
@@ -59,14 +59,14 @@ pub struct SideReport {
     pub max_rss_bytes: Option<u64>,
     /// The median over the rounds of operations per second.
     pub operations_per_second: f64,
-    /// The median over the rounds of bytes per second; 0 where bytes have no meaning.
+    /// The median over the rounds of bytes per second; 0 if bytes have no meaning.
     pub bytes_per_second: f64,
     /// Operations per second relative to the first side, round by round: above 1 is faster.
     pub speed: Option<Ratio>,
 }
 
 impl SideReport {
-    /// Sums up the rounds `taken`, in relation to the `reference` side's rounds.
+    /// Summarises the rounds `taken`, relative to the rounds of the `reference` side.
     pub(crate) fn of(
         name: String,
         command: Option<String>,
@@ -133,7 +133,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Only if a figure is not a number, which JSON cannot write.
+    /// Only if a figure is not a number, which JSON cannot express.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }

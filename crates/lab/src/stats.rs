@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-/// What is said about the samples of one quantity (nanoseconds or bytes).
+/// Statistics of the samples of one quantity (nanoseconds or bytes).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The middle sample.
@@ -45,10 +45,10 @@ impl Summary {
     }
 }
 
-/// The ratio of two sides, taken in each round by itself.
+/// The ratio of two sides, taken within each round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The middle one of the rounds' ratios.
+    /// The median of the rounds' ratios.
     pub median: f64,
     /// The smallest ratio of a round.
     pub min: f64,

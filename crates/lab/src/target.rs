@@ -1,13 +1,13 @@
-//! **Purpose.** What a workload runs against, seen through the same few operations: a mounted
-//! directory, the file system in this process, or the bare allocator.
+//! **Purpose.** The interface between workloads and what they measure: a directory of a mounted
+//! file system, a file system in this process, or the block allocator alone.
 //!
-//! **Model.** A target gives each thread a [`Worker`]. A worker owns files numbered from 0 that
-//! no other worker touches, as in the will-it-scale and fs_mark workloads; what a file is
-//! (a path, an inode, a set of claimed extents) is the target's business. A target that has no
-//! meaning for an operation answers `Unsupported`.
+//! **Model.** A target gives each thread a [`Worker`]. A worker owns files, numbered from 0, that
+//! no other worker touches, as in the will-it-scale and fs_mark workloads. A target decides what a
+//! file is: a path, an inode, a list of extents. An operation that has no meaning for a target
+//! fails with `Unsupported`.
 //!
-//! **Locking.** Workers share nothing but the target itself, so a workload measures the
-//! subject's contention and not the lab's.
+//! **Locking.** Workers share nothing but the target, so a workload measures the contention in the
+//! target and none of the lab's own.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -24,63 +24,64 @@ pub struct WorkerNr(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileNr(pub u32);
 
-/// One thing a workload asks of a target. Offsets and lengths are in bytes.
+/// An operation of a workload on a target. Offsets and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes the file, empty; an existing one is emptied.
+    /// Creates the file and opens it; an existing file is truncated to 0.
     Create,
-    /// Finds the existing file by its name and opens it for reading.
+    /// Looks the existing file up by its name and opens it for reading.
     Open,
-    /// Asks for the attributes of the open file.
+    /// Reads the attributes of the open file.
     Stat,
-    /// Gives the range blocks without writing to them; the size stays as it is.
+    /// Allocates blocks for the range without writing to them, and keeps the size
+    /// (`FALLOC_FL_KEEP_SIZE`).
     Fallocate {
         /// The first byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
-    /// Sets the size and frees what lies past it.
+    /// Sets the size and frees the blocks past it.
     Truncate {
         /// The new size.
         len: u64,
     },
-    /// Writes bytes of no particular content.
+    /// Writes arbitrary bytes.
     Write {
         /// The first byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
     /// Reads up to `len` bytes, fewer only at the end of the file.
     Read {
         /// The first byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
-    /// Makes the file durable.
+    /// Makes the file durable (`fsync`).
     Sync,
-    /// Makes everything in the target durable, whoever did it; the file does not matter.
+    /// Makes all changes of all workers durable (`syncfs`); the file is ignored.
     SyncAll,
-    /// Reads the names in the worker's directory; the file does not matter.
+    /// Reads the names in the worker's directory and returns their number; the file is ignored.
     List,
-    /// Takes the name away; the file lives on for this worker until it is closed.
+    /// Removes the name. The open file stays usable until it is closed.
     Unlink,
-    /// Forgets the open file.
+    /// Closes the open file.
     Close,
 }
 
-/// Something workloads run against.
+/// What workloads run against.
 pub trait Target: Sync {
-    /// What it is, for the report.
+    /// The name of the target in reports.
     fn name(&self) -> String;
 
     /// The worker for a thread.
     ///
     /// # Errors
     ///
-    /// Whatever keeps the target from being used.
+    /// The target cannot be used.
     fn worker(&self, nr: WorkerNr) -> io::Result<Box<dyn Worker + '_>>;
 }
 
@@ -90,12 +91,12 @@ pub trait Worker {
     ///
     /// # Errors
     ///
-    /// `Unsupported` where the target has no such operation, `NotFound` where the file is not
-    /// open, or the target's own failure.
+    /// `Unsupported` if the operation has no meaning for the target, `NotFound` if the file is not
+    /// open, or the target's own error.
     fn apply(&mut self, file: FileNr, operation: Operation) -> io::Result<u64>;
 }
 
-/// A directory of the host: of any mounted file system, the kernel's or a FUSE one.
+/// A directory of any file system that is mounted on the host.
 #[derive(Debug)]
 pub struct DirectoryTarget {
     directory: PathBuf,
@@ -138,7 +139,7 @@ impl DirectoryWorker {
         Path::new(&self.directory).join(format!("f{}", file.0))
     }
 
-    fn keep(&mut self, nr: FileNr, file: File) -> io::Result<u64> {
+    fn set_open(&mut self, nr: FileNr, file: File) -> io::Result<u64> {
         let index = index(nr)?;
         if self.open.len() <= index {
             self.open.resize_with(index + 1, || None);
@@ -152,7 +153,8 @@ impl DirectoryWorker {
         file.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the file is not open"))
     }
 
-    fn buffer_of(&mut self, len: u64) -> io::Result<()> {
+    /// Makes the buffer at least `len` bytes long.
+    fn grow_buffer(&mut self, len: u64) -> io::Result<()> {
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         if self.buffer.len() < len {
             self.buffer.resize(len, 0x5a);
@@ -172,11 +174,11 @@ impl Worker for DirectoryWorker {
                 let mut options = OpenOptions::new();
                 let options = options.read(true).write(true).create(true).truncate(true);
                 let file = options.open(self.path(nr))?;
-                self.keep(nr, file)
+                self.set_open(nr, file)
             }
             Operation::Open => {
                 let file = File::open(self.path(nr))?;
-                self.keep(nr, file)
+                self.set_open(nr, file)
             }
             Operation::Stat => self.file(nr)?.metadata().map(|_| 0),
             Operation::Fallocate { offset, len } => {
@@ -185,14 +187,14 @@ impl Worker for DirectoryWorker {
             }
             Operation::Truncate { len } => self.file(nr)?.set_len(len).map(|()| 0),
             Operation::Write { offset, len } => {
-                self.buffer_of(len)?;
+                self.grow_buffer(len)?;
                 let bytes = self.buffer.get(..usize::try_from(len).unwrap_or(0));
                 self.file(nr)?
                     .write_all_at(bytes.unwrap_or_default(), offset)?;
                 Ok(len)
             }
             Operation::Read { offset, len } => {
-                self.buffer_of(len)?;
+                self.grow_buffer(len)?;
                 let mut buffer = std::mem::take(&mut self.buffer);
                 let wanted = buffer.get_mut(..usize::try_from(len).unwrap_or(0));
                 let read = read_up_to(self.file(nr), wanted.unwrap_or_default(), offset);
@@ -239,13 +241,13 @@ mod tests {
 
     #[test]
     fn a_directory_does_every_operation() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let target = DirectoryTarget::new(place.path());
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let target = DirectoryTarget::new(directory.path());
         let mut worker = target
             .worker(WorkerNr(3))
             .expect("the directory is writable");
         let mut apply = |operation| worker.apply(FileNr(7), operation);
-        let missing = apply(Operation::Sync).expect_err("nothing is open");
+        let missing = apply(Operation::Sync).expect_err("the file is not open");
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         assert_eq!(apply(Operation::Create).ok(), Some(0));
         assert_eq!(
@@ -264,7 +266,7 @@ mod tests {
             .ok(),
             Some(8192)
         );
-        let path = place.path().join("w3/f7");
+        let path = directory.path().join("w3/f7");
         assert_eq!(std::fs::metadata(&path).map(|m| m.len()).ok(), Some(110));
         assert_eq!(apply(Operation::Sync).ok(), Some(0));
         assert_eq!(apply(Operation::SyncAll).ok(), Some(0));

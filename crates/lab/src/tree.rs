@@ -1,10 +1,11 @@
-//! **Purpose.** Reading a tree that exists: a workload, and a directory of the host as its target.
-//! A tree inside an image is `fs_tree`'s.
+//! **Purpose.** Reading an existing tree: a workload, and a directory of the host as its target.
+//!
+//! **Not here.** A tree inside an image, which is `fs_tree`.
 //!
 //! **Model.** A target of this kind lists its objects once, directory by directory and sorted by
-//! name, so that two targets with the same content number them alike. All workers share the
-//! numbers, since nobody changes anything. Reading gives the content of a file, the names of a
-//! directory, the target of a symbolic link, and nothing of anything else.
+//! name, so that two targets with the same tree number their objects alike. All workers share the
+//! numbers, since no worker changes anything. A read returns the data of a file, the names of a
+//! directory or the target of a symbolic link, and nothing for other objects.
 
 use std::cmp::Reverse;
 use std::fs::{self, File};
@@ -16,10 +17,10 @@ use crate::comparison::Work;
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 use crate::workload::Workload;
 
-/// What reading an object means.
+/// The kind of an object, which decides what a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Its first bytes.
+    /// The first bytes of its data.
     File,
     /// Its names.
     Directory,
@@ -29,11 +30,11 @@ pub enum Kind {
     Other,
 }
 
-/// Visits one object after another, each worker all of them in the same order: finds it by its
-/// path, asks for its attributes, reads its first 4 KiB. One step is one visit.
+/// Visits one object after another, each worker all of them in the same order: looks it up by its
+/// path, reads its attributes and its first 4 KiB. One step is one visit.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadTree {
-    /// How many objects there are.
+    /// Number of objects.
     pub objects: u32,
 }
 
@@ -76,7 +77,7 @@ impl HostTree {
     /// Lists the tree.
     ///
     /// # Errors
-    /// The first directory's that cannot be read.
+    /// The error of the first directory that cannot be read.
     pub fn new(root: &Path) -> io::Result<Self> {
         let mut objects = Vec::new();
         let mut pending = Vec::new();
@@ -93,14 +94,14 @@ impl HostTree {
         })
     }
 
-    /// How many objects there are below the root.
+    /// Number of objects below the root.
     #[must_use]
     pub fn objects(&self) -> u32 {
         u32::try_from(self.objects.len()).unwrap_or(u32::MAX)
     }
 }
 
-/// Puts the entries of a directory on a stack, the first name on top.
+/// Pushes the entries of a directory onto a stack, the first name on top.
 fn push_entries(directory: &Path, pending: &mut Vec<(PathBuf, Kind)>) -> io::Result<()> {
     let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_unstable_by_key(|entry| Reverse(entry.file_name()));
@@ -131,14 +132,14 @@ impl Target for HostTree {
     }
 }
 
-/// One object is open at a time.
+/// A worker with at most one open object.
 struct HostWorker<'a> {
     tree: &'a HostTree,
     open: Option<(FileNr, Option<File>)>,
     buffer: Vec<u8>,
 }
 
-/// A buffer of `len` bytes, reused.
+/// Returns `len` bytes of a buffer that is reused.
 pub(crate) fn buffer_of(buffer: &mut Vec<u8>, len: u64) -> io::Result<&mut [u8]> {
     let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
     if buffer.len() < len {
@@ -191,12 +192,12 @@ mod tests {
 
     #[test]
     fn every_object_is_visited() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        fs::create_dir(place.path().join("b")).expect("room");
-        fs::write(place.path().join("b/file"), [1; 5000]).expect("room");
-        fs::write(place.path().join("c"), "12345").expect("room");
-        std::os::unix::fs::symlink("gone", place.path().join("a")).expect("room");
-        let tree = HostTree::new(place.path()).expect("a tree");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        fs::create_dir(directory.path().join("b")).expect("space");
+        fs::write(directory.path().join("b/file"), [1; 5000]).expect("space");
+        fs::write(directory.path().join("c"), "12345").expect("space");
+        std::os::unix::fs::symlink("gone", directory.path().join("a")).expect("space");
+        let tree = HostTree::new(directory.path()).expect("a tree");
         let names: Vec<_> = tree
             .objects
             .iter()

@@ -1,8 +1,9 @@
 //! **Purpose.** Workloads, and the threads that drive them against a target.
 //!
-//! **Model.** A workload says what a worker does before the clock runs ([`Workload::prepare`]),
-//! in each step, and afterwards. [`drive`] starts one thread per worker, waits until all have
-//! prepared, opens a gate, and takes the time from the gate to the last worker's end.
+//! **Model.** A workload defines what a worker does before the measured time
+//! ([`Workload::prepare`]), in each step, and after it. [`drive`] starts one thread per worker,
+//! waits until all have prepared, opens a gate, and measures the time from the gate to the end of
+//! the last worker.
 
 use std::io;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::comparison::{ThreadCount, Work};
 use crate::fairness::Fairness;
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 
-/// What each worker does.
+/// The work of each worker of a run.
 pub trait Workload: Sync {
     /// Sets up the worker's files; not timed.
     ///
@@ -24,14 +25,14 @@ pub trait Workload: Sync {
     /// The target's failure.
     fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()>;
 
-    /// Does step number `step` and says what it did.
+    /// Does step number `step` and returns the work done.
     ///
     /// # Errors
     ///
     /// The target's failure.
     fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work>;
 
-    /// Takes the worker's files away; not timed.
+    /// Removes the worker's files; not timed.
     ///
     /// # Errors
     ///
@@ -42,21 +43,21 @@ pub trait Workload: Sync {
 /// When the workers stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// Each after so many steps.
+    /// Each after this number of steps.
     Steps(u64),
-    /// Each when this time has passed; the last steps end a little later.
+    /// Each when this time has passed; the last step ends a little later.
     Elapsed(Duration),
 }
 
-/// What the workers of a run did, each by itself.
+/// The work that each worker of a run did.
 #[derive(Clone, Debug)]
 pub struct Driven {
-    /// Worker by worker, each with the time from the common start to its own end.
+    /// By worker number, each with the time from the common start to its own end.
     pub workers: Vec<Work>,
 }
 
 impl Driven {
-    /// The work of all, in the time of the slowest.
+    /// The work of all workers, in the time of the slowest.
     #[must_use]
     pub fn total(&self) -> Work {
         let none = Work {
@@ -71,7 +72,7 @@ impl Driven {
         })
     }
 
-    /// Steps per second, of all workers together.
+    /// Steps per second of all workers together.
     #[must_use]
     pub fn operations_per_second(&self) -> f64 {
         let total = self.total();
@@ -79,7 +80,7 @@ impl Driven {
         total.operations as f64 / wall.max(1e-9)
     }
 
-    /// How evenly the workers got on.
+    /// How evenly the workers made progress.
     #[must_use]
     pub fn fairness(&self) -> Fairness {
         let rate = |work: &Work| {
@@ -112,7 +113,7 @@ pub fn drive(
             workload.prepare(&mut *worker)?;
             Ok(worker)
         });
-        // Every worker reports to the gate, also one that failed: the others wait for it.
+        // A worker that failed arrives at the gate as well: the others wait for it.
         let start = gate.arrive(threads, clock);
         let mut worker = prepared?;
         let done = run_steps(workload, &mut *worker, until, clock, start)?;
@@ -127,13 +128,14 @@ pub fn drive(
         let ended = handles
             .into_iter()
             .map(|handle| handle.join().unwrap_or_else(|_| failed()));
-        // All are joined before the first failure is told.
+        // All are joined before the first failure is returned.
         ended.collect::<Vec<_>>().into_iter().collect()
     });
     workers.map(|workers| Driven { workers })
 }
 
-/// Batches grow until one takes this long, so that looking at the clock costs nothing.
+/// Batches of steps grow until one takes this long, so that reading the clock costs next to
+/// nothing.
 const BATCH: Duration = Duration::from_micros(50);
 
 fn run_steps(
@@ -173,8 +175,8 @@ fn run_steps(
     }
 }
 
-/// Holds the workers back until all of them are ready. They wait by yielding: woken one by one
-/// through a lock, the last of many would start long after the first.
+/// Makes the workers wait until all of them are ready. They wait by yielding: if a lock woke them
+/// one by one, the last of many would start long after the first.
 #[derive(Default)]
 struct Gate {
     arrived: AtomicUsize,
@@ -182,7 +184,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Waits until `expected` workers have arrived; returns when that was.
+    /// Waits until `expected` workers have arrived. Returns the time of the last arrival.
     fn arrive(&self, expected: ThreadCount, clock: &dyn Clock) -> Duration {
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == expected.get() {
             return *self.start.get_or_init(|| clock.now());
@@ -196,12 +198,12 @@ impl Gate {
     }
 }
 
-/// Reads whole files again and again: the worker's files `0..files`, one per step.
+/// Reads complete files again and again: the worker's files `0..files`, one per step.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadFiles {
-    /// How many files each worker has.
+    /// Number of files of each worker.
     pub files: u32,
-    /// The size of each.
+    /// Size of a file.
     pub file_bytes: u64,
 }
 
@@ -238,8 +240,8 @@ impl Workload for ReadFiles {
     }
 }
 
-/// will-it-scale's fallocate2: 8 KiB at the next offset of an unlinked file of one's own, and
-/// back to nothing at 1 MiB. One step is one fallocate call.
+/// will-it-scale's fallocate2: allocates 8 KiB at the next offset of an unlinked file, which is
+/// truncated to 0 at 1 MiB. One step is one fallocate call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fallocate2;
 

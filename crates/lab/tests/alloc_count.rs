@@ -1,5 +1,5 @@
-//! What allocating and freeing move between cores, counted at 2, 80 and 192 virtual cores
-//! (`cargo test --release -p fourscore-lab --features count --test alloc_count -- --nocapture`).
+//! Cache line transfers between 2, 80 and 192 virtual cores that allocating and freeing cause (
+//! `cargo test --release -p fourscore-lab --features count --test alloc_count -- --nocapture`).
 #![cfg(feature = "count")]
 
 use fourscore_lab::ThreadCount;
@@ -7,9 +7,9 @@ use fourscore_lab::alloc::transfers::count_transfers;
 use fourscore_lab::alloc::{AllocBench, NamedWorkload, Scenario};
 
 #[test]
-fn allocating_moves_next_to_nothing_between_cores_however_many() {
+fn allocating_causes_next_to_no_transfers_at_any_number_of_cores() {
     let bench = AllocBench::on(Scenario::by_name("15t").expect("the scenario exists"));
-    // What is left is what groups write while they learn for how long to stay in their bins.
+    // The rest is what groups write while they adapt how long they stay in their bins.
     const MOST: f64 = 0.005;
     for (name, rounds) in [("fallocate2", 512), ("fallocate3", 20)] {
         let named = NamedWorkload::by_name(name).expect("the workload exists");

@@ -1,8 +1,8 @@
-//! **Purpose.** `fourscore bench alloc`: the allocator without the rest of the file system, under
-//! the workloads of the works that shaped it.
+//! **Purpose.** `fourscore bench alloc`: runs workloads on the block allocator without the rest of
+//! the file system.
 //!
-//! **Model.** Every name is checked before anything runs, and an unknown one is answered with
-//! those that exist.
+//! **Model.** Every name is checked before anything runs, and the error of an unknown name lists
+//! the known ones.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,10 @@ use serde_json::{Value, json};
 use crate::bench::{Extent, driven_runs, seconds, speed_text};
 use crate::failure::{Failure, Result};
 use crate::freefrag::{Histogram, histogram_text};
+use crate::mb_stats::mb_stats_to_json;
 use crate::output::Stdout;
 
-/// The names that there are, and examples.
+/// The names of scenarios, workloads, switches and tunables, and examples.
 pub(super) fn help() -> String {
     let mut text = "Scenarios:\n ".to_owned();
     for scenario in Scenario::ALL {
@@ -56,10 +57,10 @@ pub(super) fn help() -> String {
 /// `bench alloc`
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// The file system
+    /// File system in memory
     #[arg(long, default_value = "133g-50", value_parser = scenario_names(), hide_possible_values = true)]
     scenario: String,
-    /// What each thread does
+    /// Workload of each thread
     #[arg(long, default_value = "fallocate2", value_parser = workload_names(), hide_possible_values = true)]
     workload: String,
     #[command(flatten)]
@@ -67,16 +68,17 @@ pub(super) struct Options {
     /// Sets a tunable of the allocator
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// Turns one of the works on or off
+    /// Turns a feature of the allocator on or off
     #[arg(long, value_name = "NAME=VALUE")]
     switch: Vec<String>,
-    /// How often a commit is made that nobody asked for
+    /// Interval of periodic commits in seconds
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     commit_every: f64,
-    /// Runs on a mounted directory of this host instead, of whatever file system
+    /// Directory of this host, on any file system, instead of the allocator alone
     #[arg(long, conflicts_with_all = ["scenario", "set", "switch", "commit_every"])]
     dir: Option<PathBuf>,
-    /// Counts what moves between so many virtual cores instead; --steps are the rounds
+    /// Counts transfers between this number of virtual cores, in --steps rounds, instead of the
+    /// time
     #[cfg(feature = "count")]
     #[arg(
         long,
@@ -134,7 +136,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
             )
             .map_err(|why| Failure::new(format!("bench alloc, {threads} threads"), why))?;
         if options.json {
-            runs.push(outcome.to_json());
+            runs.push(run_json(&outcome));
         } else {
             out.write(as_text(&bench.scenario, &outcome).as_bytes())?;
             out.flush()?;
@@ -146,7 +148,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     out.flush()
 }
 
-/// The run that the options ask for; every name and value is one that exists.
+/// The run of these options, with every name and value checked.
 fn bench(options: &Options) -> Result<AllocBench> {
     let scenario = Scenario::by_name(&options.scenario)
         .ok_or_else(|| Failure::usage("--scenario", &options.scenario))?;
@@ -162,7 +164,7 @@ fn bench(options: &Options) -> Result<AllocBench> {
     for text in &options.set {
         let (name, value) = split("--set", text)?;
         let value = value.parse().map_err(|_| {
-            let why = format_args!("{name} takes a number, not {value}");
+            let why = format_args!("{name}={value}: {value} is not a number");
             Failure::usage("--set", why)
         })?;
         bench.tunables.push((name.to_owned(), value));
@@ -178,7 +180,7 @@ fn bench(options: &Options) -> Result<AllocBench> {
 
 fn split<'t>(option: &str, text: &'t str) -> Result<(&'t str, &'t str)> {
     text.split_once('=').ok_or_else(|| {
-        let why = format_args!("{text} is not NAME=VALUE");
+        let why = format_args!("{text} does not have the form NAME=VALUE");
         Failure::usage(option, why)
     })
 }
@@ -195,7 +197,7 @@ fn head(bench: &AllocBench, workload: NamedWorkload) -> String {
         workload.about,
     );
     if bench.bitmaps == Bitmaps::Absent {
-        text.push_str("bitmaps are read when they are needed\n");
+        text.push_str("bitmaps are not loaded before the run\n");
     }
     for (name, value) in &bench.tunables {
         let _ = writeln!(text, "{name} = {value}");
@@ -216,7 +218,7 @@ fn as_text(scenario: &Scenario, outcome: &AllocOutcome) -> String {
     // Writing into a String cannot fail.
     let _ = write!(
         text,
-        "  {} requests, {} extents; {} commits in time, {} on demand\n  \
+        "  {} requests, {} extents; {} periodic commits, {} on demand\n  \
          groups considered: mean {:.2}, p99 {}, in {} searches; {} extents scanned\n",
         outcome.allocations,
         outcome.extents,
@@ -239,7 +241,7 @@ fn as_text(scenario: &Scenario, outcome: &AllocOutcome) -> String {
     text
 }
 
-/// The free space as e2freefrag prints it. Scenarios have clusters of one block.
+/// The free space in the format of e2freefrag. The clusters of scenarios are one block.
 fn free_text(scenario: &Scenario, space: &FreeSpace) -> String {
     let mut histogram = Histogram::new(None);
     for (log, bucket) in space.buckets.iter().enumerate() {
@@ -254,6 +256,13 @@ fn free_text(scenario: &Scenario, space: &FreeSpace) -> String {
     )
 }
 
+/// The result of a run as JSON.
+fn run_json(outcome: &AllocOutcome) -> Value {
+    let mut run = outcome.to_json();
+    run["mb_stats"] = mb_stats_to_json(&outcome.tally.to_string());
+    run
+}
+
 fn as_json(bench: &AllocBench, workload: NamedWorkload, runs: &[Value]) -> Value {
     json!({
         "scenario": bench.scenario.name,
@@ -263,7 +272,7 @@ fn as_json(bench: &AllocBench, workload: NamedWorkload, runs: &[Value]) -> Value
     })
 }
 
-/// The same workload on a directory of this host.
+/// Runs the workload on a directory of this host.
 fn on_directory(options: &Options, workload: NamedWorkload, directory: &Path) -> Result<()> {
     let (target, clock) = (DirectoryTarget::new(directory), MonotonicClock::default());
     let drive = |threads, until| {
@@ -279,7 +288,7 @@ fn on_directory(options: &Options, workload: NamedWorkload, directory: &Path) ->
     out.flush()
 }
 
-/// Counts transfers between virtual cores, by the place that causes them.
+/// Counts cache line transfers between virtual cores by the source location that causes them.
 #[cfg(feature = "count")]
 fn count(options: &Options, bench: &AllocBench, workload: NamedWorkload) -> Result<()> {
     let rounds = usize::try_from(options.extent.steps.unwrap_or(100)).unwrap_or(usize::MAX);
@@ -289,7 +298,7 @@ fn count(options: &Options, bench: &AllocBench, workload: NamedWorkload) -> Resu
             let most = fourscore_sync::count::MAX_CORES;
             return Err(Failure::usage(
                 "--cores",
-                format_args!("{cores} is not from 1 to {most}"),
+                format_args!("{cores} is not in the range 1 to {most}"),
             ));
         }
         let cores = ThreadCount::new(cores);

@@ -1,5 +1,6 @@
-//! **Purpose.** `fourscore bench files`: files made, found, written and removed, in an image in
-//! this process or in a directory of the host, all of it durable at the end of the time.
+//! **Purpose.** `fourscore bench files`: creating, looking up, writing and removing files, in an
+//! image in this process or in a directory of the host. The measured time includes a sync at the
+//! end.
 
 use std::path::PathBuf;
 
@@ -12,11 +13,11 @@ use fourscore_lab::fs_target::FsTarget;
 use fourscore_lab::{DirectoryTarget, MonotonicClock, Target, ThreadCount};
 use serde_json::json;
 
-use crate::bench::told;
+use crate::bench::report;
 use crate::failure::{Failure, Result};
 use crate::output::Stdout;
 
-/// The names that there are, and examples.
+/// The names of the workloads, and examples.
 pub(super) fn help() -> String {
     let mut text = "Workloads:\n".to_owned();
     for workload in FileWorkload::ALL {
@@ -32,16 +33,16 @@ pub(super) fn help() -> String {
 /// `bench files`
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Image file or block device, which is written to
+    /// Image file or block device; it is changed
     #[arg(required_unless_present = "dir", conflicts_with = "dir")]
     image: Option<PathBuf>,
-    /// Runs in a directory of this host instead, of whatever file system
+    /// Directory of this host, on any file system, instead of IMAGE
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// What each thread does
+    /// Workload of each thread
     #[arg(long, default_value = "create", value_parser = workload_names(), hide_possible_values = true)]
     workload: String,
-    /// How many threads to run, one run for each number
+    /// Number of threads; a list makes one run for each number
     #[arg(
         long,
         value_delimiter = ',',
@@ -49,7 +50,7 @@ pub(super) struct Options {
         value_name = "N,.."
     )]
     threads: Vec<usize>,
-    /// How many steps each thread does
+    /// Number of steps of each thread
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     steps: u32,
     /// Prints JSON
@@ -82,7 +83,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
             let name = directory.display().to_string();
             drive(options, &name, &DirectoryTarget::new(directory), workload)
         }
-        (None, None) => Err(Failure::usage("bench files", "neither IMAGE nor --dir")),
+        (None, None) => Err(Failure::usage("bench files", "give IMAGE or --dir")),
     }
 }
 
@@ -98,7 +99,7 @@ fn drive(options: &Options, name: &str, target: &dyn Target, workload: FileWorkl
         let driven = workload
             .run(target, threads, options.steps.into(), &clock)
             .map_err(|why| Failure::new(name, why))?;
-        runs.extend(told(threads, &driven, options.json, &mut out)?);
+        runs.extend(report(threads, &driven, options.json, &mut out)?);
     }
     if options.json {
         let all = json!({ "target": name, "workload": workload.name, "runs": runs });

@@ -1,10 +1,13 @@
-//! **Purpose.** `fourscore bench`: workloads of the lab, run and told about.
+//! **Purpose.** `fourscore bench`: runs workloads of the crate `lab` and prints their results.
+//!
+//! **Not here.** The workloads and the targets. No other module of the command uses the crate
+//! `lab`.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `alloc` | the bare allocator on file systems in memory, or a mounted directory beside it |
-//! | `files` | files made, written and removed, in an image or on this host |
-//! | `tree` | reading a tree, in an image or on this host |
+//! | `alloc` | the block allocator alone on file systems in memory; the same workloads in a directory |
+//! | `files` | creating, writing and removing files, in an image or a directory |
+//! | `tree` | reading a tree, in an image or a directory |
 
 mod alloc;
 mod files;
@@ -27,22 +30,23 @@ pub(crate) struct Bench {
     what: What,
 }
 
-/// What is run.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Allocates and frees, on a file system whose bitmaps are made from a seed
+    /// Runs the block allocator alone, on a file system whose bitmaps are generated from a seed
     ///
-    /// Commits come every few seconds and when somebody needs one. Prints operations per second,
-    /// the allocator's counters under the kernel's names, and the free space before and after.
+    /// Commits are made at intervals, and when a request needs freed clusters. Prints operations
+    /// per second, the allocator's counters under the kernel's names, and the free space before and
+    /// after the run.
     #[command(after_help = alloc::help())]
     Alloc(alloc::Options),
-    /// Makes, finds, lists, writes, preallocates or removes files, and makes that durable
+    /// Creates, looks up, lists, writes, preallocates or removes files, and syncs the file system
     ///
-    /// The time goes to the end of a sync of the whole file system. Each thread has a directory of
-    /// its own, and removes its files in the end. An image is written to.
+    /// The measured time includes the sync. Each thread has its own directory, and removes its
+    /// files at the end. IMAGE is changed.
     #[command(after_help = files::help())]
     Files(files::Options),
-    /// Looks every object of a tree up, asks for its attributes and reads its first 4 KiB
+    /// Looks up every object of a tree, reads its attributes and its first 4 KiB
     #[command(
         name = "read-tree",
         after_help = "Example:\n  fourscore bench read-tree disk.img --threads 1,2"
@@ -59,10 +63,10 @@ pub(crate) fn run(args: &Bench) -> Result<()> {
     }
 }
 
-/// How many, and for how long.
+/// The threads of a benchmark, and the length of a run.
 #[derive(Debug, Args)]
 struct Extent {
-    /// How many threads to run, one run for each number
+    /// Number of threads; a list makes one run for each number
     #[arg(
         long,
         value_delimiter = ',',
@@ -70,10 +74,10 @@ struct Extent {
         value_name = "N,.."
     )]
     threads: Vec<usize>,
-    /// How long each run takes
+    /// Length of a run in seconds
     #[arg(long, default_value_t = 2.0, value_name = "S")]
     seconds: f64,
-    /// Runs so many steps on each thread instead
+    /// Number of steps of each thread, instead of --seconds
     #[arg(long, conflicts_with = "seconds", value_name = "N")]
     steps: Option<u64>,
 }
@@ -91,19 +95,18 @@ impl Extent {
     }
 }
 
-/// A time of more than nothing.
+/// Checks that the value of `option` is a positive number of seconds.
 fn seconds(option: &str, seconds: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|time| !time.is_zero())
         .ok_or_else(|| {
-            let why = format_args!("{seconds} is not a time in seconds");
+            let why = format_args!("{seconds} is not a positive number of seconds");
             crate::failure::Failure::usage(option, why)
         })
 }
 
-/// Drives a target with each number of threads, and prints what came of it or, as JSON, returns
-/// it.
+/// Drives a target with each number of threads, and prints the results or, for JSON, returns them.
 fn driven_runs(
     extent: &Extent,
     json: bool,
@@ -114,13 +117,13 @@ fn driven_runs(
     let mut runs = Vec::new();
     for threads in extent.threads() {
         let driven = drive(threads, until)?;
-        runs.extend(told(threads, &driven, json, out)?);
+        runs.extend(report(threads, &driven, json, out)?);
     }
     Ok(runs)
 }
 
-/// Prints what came of a run or, as JSON, returns it.
-fn told(
+/// Prints the result of a run or, for JSON, returns it.
+fn report(
     threads: ThreadCount,
     driven: &Driven,
     json: bool,
@@ -143,7 +146,7 @@ fn told(
     Ok(None)
 }
 
-/// The lines about speed that every workload has.
+/// The lines about speed in the result of every workload.
 fn speed_text(threads: ThreadCount, per_second: f64, fairness: Fairness) -> String {
     format!(
         "threads {threads}: {per_second:.0} operations/s\n  \

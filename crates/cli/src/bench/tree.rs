@@ -1,7 +1,8 @@
-//! **Purpose.** `fourscore bench read-tree`: every object of a tree looked up, asked for its
-//! attributes and read, in an image in this process or in a directory of the host.
+//! **Purpose.** `fourscore bench read-tree`: looking up every object of a tree, reading its
+//! attributes and its data, in an image in this process or in a directory of the host.
 //!
-//! **Model.** One untimed pass of one thread fills the caches, so what is measured are hits.
+//! **Model.** One pass of one thread before the measured time fills the caches, so the measured
+//! operations hit them.
 
 use std::path::PathBuf;
 
@@ -23,7 +24,7 @@ pub(super) struct Options {
     /// Image file or block device, with @OFFSET for a partition
     #[arg(required_unless_present = "dir", conflicts_with = "dir")]
     image: Option<ImageSpec>,
-    /// Reads a directory of this host instead, of whatever file system
+    /// Directory of this host, on any file system, instead of IMAGE
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
             let tree = HostTree::new(directory).map_err(|why| Failure::new(name.as_str(), why))?;
             read(options, &name, &tree, tree.objects())
         }
-        (None, None) => Err(Failure::usage("bench read-tree", "neither IMAGE nor --dir")),
+        (None, None) => Err(Failure::usage("bench read-tree", "give IMAGE or --dir")),
     }
 }
 

@@ -1,10 +1,11 @@
-//! **Purpose.** The progress bar of a build: files, bytes, rate and what is left; and before that,
-//! while nobody knows how much there will be, what was read of the sources.
+//! **Purpose.** The progress bar of a build: files, bytes, rate and remaining time. While the
+//! sources are read and the total is unknown, it shows the number of objects and bytes read.
 //!
-//! **Model.** Nothing is shown for the first second, nor if standard error is no terminal.
+//! **Model.** Nothing is shown for the first second, nor if standard error is not a terminal.
 //!
-//! **Locking.** What is read is counted per core. Those who report from the image replace the last
-//! report under a mutex, which they skip if it is taken: the next report is as good.
+//! **Locking.** Objects and bytes read are counted per core. Threads that write the image replace
+//! the last report under a mutex. They skip it if the mutex is taken, since the next report follows
+//! soon.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -34,7 +35,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Of the image, as soon as it is begun.
+    /// Progress of the image, once it has begun.
     progress: Option<Progress>,
     is_stopped: bool,
 }
@@ -79,7 +80,7 @@ impl Drop for Bar {
         self.shared.state.lock().is_stopped = true;
         self.shared.stop.notify_all();
         if let Some(drawer) = self.drawer.take() {
-            // Whatever happened to the bar, the work is done.
+            // A failure to draw the bar does not matter: the work is done.
             let _ = drawer.join();
         }
     }
@@ -96,7 +97,7 @@ impl Shared {
             let phase = progress.map(|progress| progress.phase);
             if shown != Some(phase) {
                 if shown.replace(phase).is_some() {
-                    // Rate and what is left are those of this phase.
+                    // Rate and remaining time are those of this phase.
                     bar.reset();
                 }
                 bar.set_prefix(match phase {
@@ -116,7 +117,7 @@ impl Shared {
         bar.finish_and_clear();
     }
 
-    /// What was read of the sources.
+    /// What has been read of the sources, as text.
     fn read(&self) -> String {
         let objects = self.read_objects.sum();
         match self.read_bytes.sum() {

@@ -1,6 +1,5 @@
-//! **Purpose.** Ctrl-C while an image is written: what was begun is taken away, then the command
-//! ends. Where the host has files without names there is nothing to take away; elsewhere the
-//! file has a name that must go.
+//! **Purpose.** Ctrl-C while an image is written: the unfinished image is removed and the command
+//! ends. On a host with files without names (`O_TMPFILE`) there is nothing to remove.
 
 use fourscore_build::Flow;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
@@ -10,21 +9,22 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result};
 
-/// What a shell says of a command that Ctrl-C ended.
+/// Exit status for a command that Ctrl-C has ended, as shells report it.
 const ENDED_BY_SIGINT: i32 = 130;
 
-/// Whether somebody wants the command to end.
+/// Whether a signal has requested the end of the command.
 pub(crate) struct Interrupt {
-    is_asked: Arc<AtomicBool>,
+    is_requested: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// From now on the first signal asks; a second one ends the command at once.
+    /// Installs the handler: the first signal requests the end, a second one ends the command at
+    /// once.
     pub(crate) fn install() -> Result<Self> {
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
         let mut signals = signals.map_err(|why| Failure::new("signals", why))?;
-        let is_asked = Arc::new(AtomicBool::new(false));
-        let of_thread = Arc::clone(&is_asked);
+        let is_requested = Arc::new(AtomicBool::new(false));
+        let of_thread = Arc::clone(&is_requested);
         thread::spawn(move || {
             for _ in signals.forever() {
                 if of_thread.swap(true, Ordering::Relaxed) {
@@ -32,12 +32,12 @@ impl Interrupt {
                 }
             }
         });
-        Ok(Self { is_asked })
+        Ok(Self { is_requested })
     }
 
-    /// Whether to go on.
+    /// Whether the build continues.
     pub(super) fn flow(&self) -> Flow {
-        match self.is_asked.load(Ordering::Relaxed) {
+        match self.is_requested.load(Ordering::Relaxed) {
             true => Flow::Stop,
             false => Flow::Continue,
         }

@@ -1,17 +1,17 @@
-//! **Purpose.** `fourscore build`: an image from directories, archives, file systems and container
-//! images.
+//! **Purpose.** `fourscore build`: makes an image of directories, archives, file systems and
+//! container images.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`output`] | where the image goes |
+//! | [`output`] | the destination of the image |
 //! | [`bar`] | the progress bar |
 //! | [`interrupt`] | Ctrl-C |
 //!
 //! **Not here.** Reading sources and writing the image: crate `fourscore-build`.
 //!
-//! **Model.** Sources are laid over each other in the order given, then owners are changed (that of
-//! the root once more by `-E root_owner`), then the manifest is applied, then the image is made
-//! and, if that was asked for, read back. Until all of that is done it has no name.
+//! **Model.** Sources are merged in the order given, later ones over earlier ones. Then owners are
+//! changed (that of the root again by `-E root_owner`), the manifest is applied, the image is made
+//! and, with `--verify` and similar options, read back. The image file gets its name after that.
 
 mod bar;
 mod interrupt;
@@ -41,73 +41,72 @@ pub(crate) use interrupt::Interrupt;
 use output::Output;
 pub(crate) use output::refusal;
 
-use crate::failure::{Failure, Result, say};
+use crate::failure::{Failure, Result, message};
 use crate::image::ImageSpec;
-use crate::mkfs::{FormatArgs, profile, source_date_epoch, told};
+use crate::mkfs::{FormatArgs, format_failure, profile, source_date_epoch};
 use crate::output::Stdout;
 
 /// `build`
 #[derive(Debug, Args)]
 pub(crate) struct Build {
     /// Directories, tar archives (plain, gzip or zstd; `-` is standard input), images of ext2, ext3
-    /// and ext4 (IMAGE or IMAGE@OFFSET) and container images (directories and archives of OCI, of
-    /// `docker save` and of skopeo; with several in one oci:DIR:TAG, oci-archive:FILE:TAG,
-    /// docker-archive:FILE:NAME); later ones over earlier ones. What a source is its content says;
-    /// tree:PATH packs a container image as the files it consists of
+    /// and ext4 (IMAGE or IMAGE@OFFSET), and container images (directories and archives of OCI,
+    /// `docker save` and skopeo; to choose one of several: oci:DIR:TAG, oci-archive:FILE:TAG,
+    /// docker-archive:FILE:NAME). Later sources are merged over earlier ones. The kind of a source
+    /// is detected by its content; tree:PATH takes a container image as ordinary files
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
-    /// Where the image goes: a file, which is replaced once the image is complete; a block device
-    /// or a partition of a disk (disk.img@1M), which is filled in place; or - for standard output.
-    /// What is not empty is refused, but for an image that was built and in which nothing was
-    /// changed since
+    /// Destination: a file, which is replaced when the image is complete; a block device or a
+    /// partition (disk.img@1M), which is written in place; or - for standard output. A destination
+    /// with other content is refused, unless it is an unchanged image that build has made
     #[arg(short = 'o', long, value_name = "IMAGE")]
     output: ImageSpec,
-    /// Replaces the output whatever it holds and whoever uses it
+    /// Replaces the destination whatever its content, even if it is in use
     #[arg(short = 'F', long)]
     force: bool,
-    /// auto (just enough), +SIZE or +PERCENT% (auto with room), or SIZE [default: auto, of a
-    /// partition all of it]
+    /// auto (just large enough), +SIZE or +PERCENT% (auto plus free space), or SIZE [default: auto,
+    /// for a partition its size]
     #[arg(long)]
     size: Option<String>,
-    /// Makes the image as small as it can be, with the smallest journal
+    /// Makes the image as small as possible, with the smallest journal
     #[arg(long, conflicts_with = "size")]
     shrink: bool,
-    /// Gives everything to one owner
+    /// Owner of all objects
     #[arg(long, value_name = "UID:GID", conflicts_with_all = ["uid_map", "gid_map"])]
     owner: Option<Owner>,
-    /// Moves a range of users; may be given several times
+    /// Maps a range of user ids; can be repeated
     #[arg(long, value_name = "FROM:TO:COUNT")]
     uid_map: Vec<IdRange>,
-    /// Moves a range of groups; may be given several times
+    /// Maps a range of group ids; can be repeated
     #[arg(long, value_name = "FROM:TO:COUNT")]
     gid_map: Vec<IdRange>,
-    /// Takes the container image for this platform [default: this machine's]
+    /// Platform of the container image [default: that of this machine]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]")]
     platform: Option<Platform>,
-    /// Makes the same image of the same files, whether they come from a directory, an archive or a
-    /// pipe (with SOURCE_DATE_EPOCH). Times are cut to seconds and blocks of zeroes become holes.
-    /// It costs one more reading of all contents; those of a pipe or a compressed archive are kept
-    /// in a temporary file meanwhile, beside the image
+    /// Makes an identical image of the same files, whether they come from a directory, an archive
+    /// or a pipe (with SOURCE_DATE_EPOCH). Times are rounded down to seconds, and blocks of zeroes
+    /// become holes. All data is read once more; that of a pipe or a compressed archive is stored
+    /// in a temporary file beside the image
     #[arg(long)]
     canonical: bool,
-    /// Leaves out what matches: a name, or with a slash in it a path from the root (`*`, `**`,
-    /// `?`, `[a-z]`)
+    /// Leaves out objects that match: a name or, if it contains a slash, a path from the root (`*`,
+    /// `**`, `?`, `[a-z]`)
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<OsString>,
-    /// Changes whose the objects are, and makes devices and the like that are missing, as an mtree
-    /// says; or takes what `fakeroot -s FILE` saved
+    /// Applies an mtree manifest, which sets owners, modes and more and adds missing devices; or
+    /// the state that `fakeroot -s FILE` has saved
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// Reads the finished image back and compares all of it with the sources
+    /// Reads the image back and compares it with the sources
     #[arg(long)]
     verify: bool,
-    /// Writes SHA-256 sums of all files of the image, as sha256sum does
+    /// Writes the SHA-256 sums of all files of the image in the format of sha256sum
     #[arg(long, value_name = "FILE")]
     sums: Option<PathBuf>,
-    /// Writes an mtree of the image with SHA-256 sums, which --manifest and bsdtar read
+    /// Writes an mtree manifest of the image with SHA-256 sums, for --manifest and bsdtar
     #[arg(long, value_name = "FILE")]
     write_manifest: Option<PathBuf>,
-    /// How many threads to use [default: all cores]
+    /// Number of threads [default: all cores]
     #[arg(long)]
     threads: Option<usize>,
     /// Prints a summary as JSON
@@ -171,19 +170,19 @@ pub(crate) fn run(args: &Build) -> Result<()> {
     };
     let text = summary_text(&output.name, &summary, style);
     if output.is_standard_output() {
-        // When standard error is gone there is no other place to say so.
+        // If standard error is closed, there is no other place for the message.
         let _ = anstream::stderr().write_all(text.as_bytes());
         return Ok(());
     }
     print(&text)
 }
 
-/// Where the image goes, and how large it is there.
+/// The destination of the image, and its size.
 fn destination(args: &Build) -> Result<(Output, Size)> {
     let size = match (args.shrink, &args.size) {
         (true, _) if args.output.offset_bytes != 0 => {
             let why =
-                "a partition is as long as it is (use --size auto for no more than is needed)";
+                "a partition keeps its size; use --size auto for a file system that is smaller";
             return Err(Failure::usage("--shrink", why));
         }
         (true, _) => Some(Size::Minimum),
@@ -202,22 +201,25 @@ fn destination(args: &Build) -> Result<(Output, Size)> {
             .as_deref()
             .is_some_and(|list| is_one_file(list, &args.output.path))
         {
-            return Err(Failure::usage(option, "would replace the image itself"));
+            return Err(Failure::usage(
+                option,
+                "is the image itself; name another file",
+            ));
         }
     }
     let output = Output::open(&args.output, size, overwrite)?;
-    let whole = || output.target.part_bytes().map_or(Size::Auto, Size::Bytes);
-    let size = size.unwrap_or_else(whole);
+    let part = || output.target.part_bytes().map_or(Size::Auto, Size::Bytes);
+    let size = size.unwrap_or_else(part);
     Ok((output, size))
 }
 
-/// Whether two paths lead to one file, or will.
+/// Whether two paths are the same file, which may not exist yet.
 fn is_one_file(a: &Path, b: &Path) -> bool {
-    let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    place(a) == place(b)
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    canonical(a) == canonical(b)
 }
 
-/// What the user means by a source: a file or block device with an offset is a file system.
+/// Parses a source. A file or block device with an offset is a file system.
 pub(crate) fn source(text: &OsStr) -> Source {
     let spec = ImageSpec::parse(text).ok();
     let spec = spec.filter(|spec| {
@@ -231,12 +233,12 @@ pub(crate) fn source(text: &OsStr) -> Source {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
+#[expect(clippy::needless_pass_by_value, reason = "map_err passes it by value")]
 fn source_failure(error: SourceError) -> Failure {
     Failure::new(error.place.clone(), error.reason())
 }
 
-/// What an image is made of.
+/// The sources of an image, and how they are read.
 pub(crate) struct Intake<'a> {
     pub(crate) options: &'a Options,
     pub(crate) sources: Vec<Source>,
@@ -248,7 +250,7 @@ pub(crate) struct Intake<'a> {
 }
 
 impl Intake<'_> {
-    /// Everything that the sources hold.
+    /// Reads the sources into a tree.
     pub(crate) fn tree(&self, bar: &Bar) -> Result<Tree> {
         let mut tree = Tree::new();
         let scratch = scratch(self.target);
@@ -271,10 +273,13 @@ impl Intake<'_> {
             added.map_err(source_failure)?;
         }
         for notice in context.notices.kept() {
-            say(notice);
+            message(notice);
         }
         if context.notices.more() > 0 {
-            say(&format!("and {} more like these", context.notices.more()));
+            message(&format!(
+                "{} more messages like these are not shown",
+                context.notices.more()
+            ));
         }
         if self.options.format.without_source_xattrs {
             let in_tree =
@@ -287,16 +292,16 @@ impl Intake<'_> {
     }
 }
 
-/// Contents that can be read only once and cannot go into the image at once wait beside it, where
-/// they may become part of it without being copied; beside what is filled in place there is no
-/// room.
+/// The directory of temporary files, for data that can be read only once and cannot be written to
+/// the image at once. It is that of the image, where the kernel may share their blocks with the
+/// image. A device that is written in place has none.
 fn scratch(target: &Target) -> PathBuf {
     target
         .folder()
         .map_or_else(std::env::temp_dir, Path::to_owned)
 }
 
-/// Makes the image, shows how far it is, and stops at Ctrl-C.
+/// Makes the image, shows the progress, and stops at Ctrl-C.
 pub(crate) fn make(
     options: &Options,
     tree: Tree,
@@ -312,47 +317,47 @@ pub(crate) fn make(
     made.map_err(|error| failure(target.path(), error))
 }
 
-const NOTHING_LEFT: &str = "stopped; nothing was left behind";
+const STOPPED_CLEAN: &str = "stopped; nothing is left behind";
 
 fn failure(image: &Path, error: BuildError) -> Failure {
     let name = image.display().to_string();
     match error {
-        BuildError::Format(error) => told(error),
+        BuildError::Format(error) => format_failure(error),
         error @ BuildError::NoSpace { .. } => {
-            Failure::new(name, error).advise("use --size auto for just enough")
+            Failure::new(name, error).advise("use --size auto, which is just large enough")
         }
         error @ BuildError::Output { .. } => refusal(error),
         BuildError::Overwritten { why } => match failure(image, *why) {
-            Failure::Told { what, why, .. } => {
+            Failure::Error { what, why, .. } => {
                 let why = match why.as_str() {
-                    NOTHING_LEFT => "stopped",
+                    STOPPED_CLEAN => "stopped",
                     why => why,
                 };
                 Failure::new(what, why).advise(
-                    "writing had begun: what the output held is lost, and its content is undefined now",
+                    "writing had begun: the previous content is lost, and the content is undefined now",
                 )
             }
             other => other,
         },
-        BuildError::Stopped => Failure::new(name, NOTHING_LEFT),
+        BuildError::Stopped => Failure::new(name, STOPPED_CLEAN),
         error => Failure::new(name, error),
     }
 }
 
 fn options(args: &Build, threads: usize) -> Result<Options> {
-    let format = args.format.options().map_err(told)?;
+    let format = args.format.options().map_err(format_failure)?;
     if format.offset_bytes != 0 {
-        let why = "name the partition as in -o disk.img@1M";
+        let why = "is not supported; give the offset with the output, as in -o disk.img@1M";
         return Err(Failure::usage("-E offset", why));
     }
     if format.journal_device.is_some() {
-        let why = "an image has its journal inside of it";
+        let why = "build cannot make an image with an external journal";
         return Err(Failure::usage("-J device", why));
     }
     Ok(Options {
         source_date_epoch: source_date_epoch(&format),
         format,
-        profile: profile().map_err(told)?,
+        profile: profile().map_err(format_failure)?,
         size: Size::Auto,
         canonical: args.canonical,
         threads: Some(threads),
@@ -368,7 +373,7 @@ fn options(args: &Build, threads: usize) -> Result<Options> {
 }
 
 fn size(text: &str) -> Result<Size> {
-    let bytes = |text| parse_size("--size", text, 1).map_err(told);
+    let bytes = |text| parse_size("--size", text, 1).map_err(format_failure);
     let Some(more) = text.strip_prefix('+') else {
         return match text {
             "auto" => Ok(Size::Auto),
@@ -378,21 +383,22 @@ fn size(text: &str) -> Result<Size> {
     match more.strip_suffix('%') {
         Some(percent) => {
             let parsed = percent.parse().map(Size::AutoPlusPercent);
-            parsed
-                .map_err(|_| Failure::usage("--size", format!("{percent} is no number of percent")))
+            parsed.map_err(|_| {
+                Failure::usage("--size", format!("{percent} is not a number of percent"))
+            })
         }
         None => bytes(more).map(Size::AutoPlusBytes),
     }
 }
 
-/// For whom a summary is.
+/// The format of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Text,
     Json,
 }
 
-/// Prints what was made.
+/// Prints the summary of an image.
 pub(crate) fn report(image: &Path, summary: &Summary, style: Style) -> Result<()> {
     print(&summary_text(image, summary, style))
 }
@@ -421,7 +427,7 @@ fn summary_text(image: &Path, summary: &Summary, style: Style) -> String {
     }
     let verified = if is_verified { ", verified" } else { "" };
     format!(
-        "{}: {} objects, {} MiB of content, an image of {} MiB{verified}, {seconds:.2} s\n",
+        "{}: {} objects, {} MiB of data, an image of {} MiB{verified}, {seconds:.2} s\n",
         image.display(),
         summary.objects,
         summary.content_bytes.div_ceil(1 << 20),
@@ -446,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_wait_beside_the_image() {
+    fn temporary_files_are_beside_the_image() {
         let target = |path: &str| Target::find(path.as_ref(), Overwrite::OwnImages).expect("free");
         assert_eq!(scratch(&target("a/b.img")), Path::new("a"));
         assert_eq!(scratch(&target("b.img")), Path::new("."));

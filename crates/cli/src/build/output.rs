@@ -1,11 +1,11 @@
-//! **Purpose.** Where the image of a build goes: a file, a block device, a partition of a disk, or
+//! **Purpose.** The destination of a build: a file, a block device, a partition of a disk, or
 //! standard output.
 //!
-//! **Not here.** Whether it may go there (crate `fourscore-build`, `Target`).
+//! **Not here.** The check that it may be overwritten (`Target` in the crate `fourscore-build`).
 //!
-//! **Model.** For standard output the image is made in a file without a name in the folder for
-//! temporary files, since it is written by all cores in any order, and then copied, with zeroes
-//! where it has holes.
+//! **Model.** All cores write the image in any order. For standard output it is therefore made in a
+//! file without a name in the folder for temporary files, and then copied, with zeroes for its
+//! holes.
 
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, stdout};
@@ -23,17 +23,17 @@ use crate::output::Stdout;
 
 const COPY_BYTES: usize = 1 << 20;
 
-/// Where an image goes.
+/// The destination of an image.
 pub(super) struct Output {
     pub(super) target: Target,
-    /// As messages call it.
+    /// Its name in messages.
     pub(super) name: PathBuf,
-    /// The image, if it goes to standard output.
+    /// The image, if the destination is standard output.
     streamed: Option<File>,
 }
 
 impl Output {
-    /// Finds out what the user named.
+    /// Opens the destination that the user has named.
     pub(super) fn open(spec: &ImageSpec, size: Option<Size>, overwrite: Overwrite) -> Result<Self> {
         let path = spec.path.as_path();
         if path == Path::new("-") && spec.offset_bytes == 0 {
@@ -61,7 +61,7 @@ impl Output {
 
     fn standard_output() -> Result<Self> {
         if stdout().is_terminal() {
-            let why = "standard output is a terminal (send it to a file or a pipe)";
+            let why = "standard output is a terminal; redirect it to a file or a pipe";
             return Err(Failure::usage("-o -", why));
         }
         let (target, file) = Target::nameless(&std::env::temp_dir()).map_err(refusal)?;
@@ -76,7 +76,7 @@ impl Output {
         self.streamed.is_some()
     }
 
-    /// Writes the image to standard output, if it goes there.
+    /// Copies the image to standard output, if that is the destination.
     pub(super) fn finish(&self, interrupt: &Interrupt) -> Result<()> {
         let Some(file) = &self.streamed else {
             return Ok(());
@@ -96,7 +96,7 @@ impl Output {
                 Err(_) => at,
             };
             if data > at {
-                // In parts, so that Ctrl-C is noticed in a long hole too.
+                // In parts, so that Ctrl-C takes effect in a long hole.
                 let part = (data - at).min(COPY_BYTES as u64 * 64);
                 out.zeros(part)?;
                 at += part;
@@ -112,19 +112,20 @@ impl Output {
     }
 }
 
-/// Why an image cannot go where it was to go.
+/// The error of a destination that cannot be written.
 pub(crate) fn refusal(error: BuildError) -> Failure {
     match error {
         BuildError::Occupied { path, what } => {
-            let failure = Failure::new(path.display().to_string(), format!("holds {what}"));
-            failure.advise("use -F to replace it, or name another output")
+            let failure = Failure::new(path.display().to_string(), format!("contains {what}"));
+            failure.advise("use -F to replace it, or name another destination")
         }
         BuildError::Output { path, why } => {
             let is_busy = why.kind() == ErrorKind::ResourceBusy;
             let failure = Failure::new(path.display().to_string(), why);
             match is_busy {
-                true => failure
-                    .advise("unmount or detach it first, or use -F to overwrite it all the same"),
+                true => {
+                    failure.advise("unmount or detach it first, or use -F to overwrite it anyway")
+                }
                 false => failure,
             }
         }

@@ -1,8 +1,8 @@
-//! **Purpose.** Objects of the host, made in an image.
+//! **Purpose.** Copies objects of the host into an image.
 //!
-//! **Model.** One thread goes down each source and makes what it meets, directories before what is
-//! in them; they get their times when that is done. Files with several names are linked. At the
-//! end the file system is unmounted, so that everything is durable.
+//! **Model.** One thread walks each source and creates its objects, a directory before its entries;
+//! a directory gets its times after them. Hard links are kept. At the end the file system is
+//! unmounted, so that everything is durable.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::walk::host::{HostOpen, HostScratch, HostTree, Identity};
 use crate::walk::line::Attributes;
 use crate::walk::source::{Entry, Source};
 
-/// How much content is copied at a time.
+/// Size of the copy buffer.
 const COPY_BYTES: usize = 1 << 20;
 
 /// Copies `sources` to the path `to` of an image.
@@ -64,10 +64,8 @@ fn copy_all(image: &Image, sources: &[&Path], to: &[u8], archive: bool) -> Resul
             Some(dir) => (dir, name_of(source)?),
             None => {
                 let (parent, name) = split(to);
-                (
-                    image.fs.resolve(parent, Follow::Yes).map_err(failed)?,
-                    name.to_vec(),
-                )
+                let dir = image.fs.resolve(parent, Follow::Yes).map_err(failed)?;
+                (dir, name.to_vec())
             }
         };
         let (tree, named) = match (archive, source.file_name()) {
@@ -83,22 +81,27 @@ fn copy_all(image: &Image, sources: &[&Path], to: &[u8], archive: bool) -> Resul
             }
             _ => (HostTree::open(source)?, None),
         };
-        let open = tree.root()?;
-        let entry = named.map_or(Entry::Itself, |name| Entry::Named(name.as_bytes(), 0));
-        copier.object(&tree, (&open, entry), source, (dir, &name));
+        let object = HostObject {
+            tree: &tree,
+            open: &tree.root()?,
+            entry: named.map_or(Entry::Itself, |name| Entry::Named(name.as_bytes(), 0)),
+        };
+        copier.object(object, source, NewName { dir, name: &name });
     }
     copier.problems.result()
 }
 
-/// The name that a source has in the directory it goes into.
+/// The name of a source in the directory it is copied into.
 fn name_of(source: &Path) -> Result<Vec<u8>> {
     if let Some(name) = source.file_name() {
         return Ok(name.as_bytes().to_vec());
     }
-    // It ends with dots.
-    let told = |why: &dyn std::fmt::Display| Failure::new(source.display().to_string(), why);
-    let whole = std::fs::canonicalize(source).map_err(|why| told(&why))?;
-    let name = whole.file_name().ok_or_else(|| told(&"has no name"))?;
+    // It ends with `.` or `..`.
+    let failed = |why: &dyn std::fmt::Display| Failure::new(source.display().to_string(), why);
+    let canonical = std::fs::canonicalize(source).map_err(|why| failed(&why))?;
+    let name = canonical
+        .file_name()
+        .ok_or_else(|| failed(&"has no name for the copy"))?;
     Ok(name.as_bytes().to_vec())
 }
 
@@ -122,38 +125,47 @@ struct Copier<'a> {
     content: Vec<u8>,
 }
 
-/// Where an object is to be made.
-type Place<'p> = (InodeNr, &'p [u8]);
+/// An object of the host.
+#[derive(Clone, Copy)]
+struct HostObject<'h> {
+    tree: &'h HostTree,
+    /// The directory that `entry` is in.
+    open: &'h HostOpen,
+    entry: Entry<'h>,
+}
+
+impl HostObject<'_> {
+    fn file(&self) -> Result<File> {
+        self.tree.file(self.open, self.entry)
+    }
+}
+
+/// The name of a new object in the image.
+#[derive(Clone, Copy)]
+struct NewName<'n> {
+    dir: InodeNr,
+    name: &'n [u8],
+}
 
 impl Copier<'_> {
-    /// Copies an object and, if it is a directory, all that is in it. Problems are told.
-    fn object(
-        &mut self,
-        tree: &HostTree,
-        at: (&HostOpen, Entry<'_>),
-        path: &Path,
-        place: Place<'_>,
-    ) {
-        if let Err(failure) = self.try_object(tree, at, path, place) {
-            self.problems.tell_at(path.as_os_str().as_bytes(), &failure);
+    /// Copies an object and, if it is a directory, everything below it. Reports problems.
+    fn object(&mut self, from: HostObject<'_>, path: &Path, to: NewName<'_>) {
+        if let Err(failure) = self.try_object(from, path, to) {
+            self.problems
+                .report_at(path.as_os_str().as_bytes(), &failure);
         }
     }
 
-    fn try_object(
-        &mut self,
-        tree: &HostTree,
-        (open, entry): (&HostOpen, Entry<'_>),
-        path: &Path,
-        (dir, name): Place<'_>,
-    ) -> Result<()> {
+    fn try_object(&mut self, from: HostObject<'_>, path: &Path, to: NewName<'_>) -> Result<()> {
+        let HostObject { tree, open, entry } = from;
         let facts = tree.facts(open, entry, &mut self.scratch)?;
         if !self.archive {
             if facts.kind != Kind::File {
                 let why = format_args!("is a {}", facts.kind.name());
-                return Err(Failure::new("", why).advise("-a copies everything"));
+                return Err(Failure::new("", why).advise("use -a to copy it"));
             }
-            let inode = self.file_to_fill(&facts, (dir, name)).map_err(why)?;
-            return self.fill(&tree.file(open, entry)?, &facts, inode);
+            let inode = self.open_empty_file(&facts, to).map_err(why)?;
+            return self.fill(&from.file()?, &facts, inode);
         }
         let identity = (facts.links > 1 && facts.kind != Kind::Directory)
             .then(|| tree.identity(open, entry))
@@ -161,19 +173,19 @@ impl Copier<'_> {
         if let Some(identity) = identity
             && let Some(&inode) = self.links.get(&identity)
         {
-            return self.fs.link(inode, dir, name).map_err(why);
+            return self.fs.link(inode, to.dir, to.name).map_err(why);
         }
-        let inode = self.make(tree, (open, entry), &facts, (dir, name))?;
+        let inode = self.create(from, &facts, to)?;
         if let Some(identity) = identity {
             self.links.insert(identity, inode);
         }
-        self.disinherit(inode, &facts).map_err(why)?;
+        self.clear_inherited(inode, &facts).map_err(why)?;
         match facts.kind {
-            Kind::File => self.fill(&tree.file(open, entry)?, &facts, inode)?,
-            Kind::Directory => self.children(tree, (open, entry), path, inode)?,
+            Kind::File => self.fill(&from.file()?, &facts, inode)?,
+            Kind::Directory => self.children(from, path, inode)?,
             _ => {}
         }
-        // Behind the children, which would inherit lists, and behind the content.
+        // After the children, which would inherit ACLs, and after the data.
         self.attributes.clear();
         tree.attributes(open, entry, &mut self.scratch, &mut self.attributes)?;
         for (name, value) in self.attributes.iter() {
@@ -188,8 +200,9 @@ impl Copier<'_> {
         self.fs.set_attributes(inode, &times).map_err(why)
     }
 
-    /// Takes from an object what its directory gave it, or what it had: group, lists, modes.
-    fn disinherit(&self, inode: InodeNr, facts: &Facts) -> fourscore::Result<()> {
+    /// Replaces the group, the ACLs and the mode that an object has inherited from its directory,
+    /// or had before.
+    fn clear_inherited(&self, inode: InodeNr, facts: &Facts) -> fourscore::Result<()> {
         let mut change = AttributeChange {
             uid: Some(facts.uid),
             gid: Some(facts.gid),
@@ -200,37 +213,32 @@ impl Copier<'_> {
             if facts.kind == Kind::Directory {
                 self.fs.remove_xattr(inode, b"system.posix_acl_default")?;
             }
-            change.permissions = Some(low16(facts.permissions));
+            change.permissions = Some(mode_bits(facts.permissions));
         }
         self.fs.set_attributes(inode, &change)
     }
 
-    /// The regular file at a place, empty; it is made if it is not there.
-    fn file_to_fill(&self, facts: &Facts, (dir, name): Place<'_>) -> fourscore::Result<InodeNr> {
-        match self.fs.lookup(dir, name) {
+    /// Truncates the existing file, or creates a new one.
+    fn open_empty_file(&self, facts: &Facts, to: NewName<'_>) -> fourscore::Result<InodeNr> {
+        match self.fs.lookup(to.dir, to.name) {
             Ok(inode) => self.fs.truncate(inode, 0).map(|()| inode),
             Err(Error::NotFound) => {
                 let new = NewAttributes {
-                    permissions: low16(facts.permissions & 0o777),
+                    permissions: mode_bits(facts.permissions & 0o777),
                     umask: 0o022,
                     uid: rustix::process::geteuid().as_raw(),
                     gid: rustix::process::getegid().as_raw(),
                 };
-                self.fs.create(dir, name, &new)
+                self.fs.create(to.dir, to.name, &new)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn make(
-        &self,
-        tree: &HostTree,
-        (open, entry): (&HostOpen, Entry<'_>),
-        facts: &Facts,
-        (dir, name): Place<'_>,
-    ) -> Result<InodeNr> {
+    fn create(&self, from: HostObject<'_>, facts: &Facts, to: NewName<'_>) -> Result<InodeNr> {
+        let NewName { dir, name } = to;
         let new = NewAttributes {
-            permissions: low16(facts.permissions),
+            permissions: mode_bits(facts.permissions),
             umask: 0,
             uid: facts.uid,
             gid: facts.gid,
@@ -240,34 +248,31 @@ impl Copier<'_> {
             self.fs
                 .mknod(dir, name, file_type, DeviceNr { major, minor }, &new)
         };
-        let made = match facts.kind {
+        let created = match facts.kind {
             Kind::File => self.fs.create(dir, name, &new),
             Kind::Directory => match self.fs.mkdir(dir, name, &new) {
-                // What is there is filled.
+                // An existing directory is merged.
                 Err(Error::Exists) => self.fs.lookup(dir, name),
-                made => made,
+                created => created,
             },
             Kind::Symlink => {
                 let mut target = Vec::new();
-                tree.target(open, entry, facts, &mut target)?;
+                from.tree
+                    .target(from.open, from.entry, facts, &mut target)?;
                 self.fs.symlink(dir, name, &target, &new)
             }
             Kind::CharDevice => node(FileType::CharDevice),
             Kind::BlockDevice => node(FileType::BlockDevice),
             Kind::Fifo => node(FileType::Fifo),
             Kind::Socket => node(FileType::Socket),
-            Kind::Unknown => return Err(Failure::new("", "of no known type")),
+            Kind::Unknown => return Err(Failure::new("", "has an unknown file type")),
         };
-        made.map_err(why)
+        created.map_err(why)
     }
 
-    fn children(
-        &mut self,
-        tree: &HostTree,
-        (open, entry): (&HostOpen, Entry<'_>),
-        path: &Path,
-        inode: InodeNr,
-    ) -> Result<()> {
+    /// Copies the entries of a directory into the directory `inode` of the image.
+    fn children(&mut self, from: HostObject<'_>, path: &Path, inode: InodeNr) -> Result<()> {
+        let HostObject { tree, open, entry } = from;
         let below = match entry {
             Entry::Itself => tree.root_directory(),
             Entry::Named(name, number) => tree.child(open, name, number)?,
@@ -277,14 +282,18 @@ impl Copier<'_> {
         tree.list(&below, &mut listing, &mut self.scratch)?;
         for nr in 0..listing.len() {
             let name = listing.name(nr);
-            let at = (&below, Entry::Named(name, listing.inode(nr)));
+            let child = HostObject {
+                tree,
+                open: &below,
+                entry: Entry::Named(name, listing.inode(nr)),
+            };
             let path = path.join(std::ffi::OsStr::from_bytes(name));
-            self.object(tree, at, &path, (inode, name));
+            self.object(child, &path, NewName { dir: inode, name });
         }
         Ok(())
     }
 
-    /// Writes the content of `file`; its holes stay holes.
+    /// Copies the data of `file`; its holes stay holes.
     fn fill(&mut self, file: &File, facts: &Facts, inode: InodeNr) -> Result<()> {
         let failed = |error: std::io::Error| Failure::new("", error);
         let mut end = 0;
@@ -302,10 +311,7 @@ impl Copier<'_> {
                     .read_at(&mut self.content[..wanted], at)
                     .map_err(failed)?;
                 if count == 0 {
-                    return Err(Failure::new(
-                        "",
-                        "the file became shorter while it was read",
-                    ));
+                    return Err(Failure::new("", "the file was truncated while it was read"));
                 }
                 self.fs
                     .write_at(inode, &self.content[..count], at)
@@ -328,6 +334,6 @@ fn timestamp(time: Time) -> Option<Timestamp> {
 }
 
 /// Permissions, which have twelve bits.
-fn low16(permissions: u32) -> u16 {
+fn mode_bits(permissions: u32) -> u16 {
     u16::try_from(permissions & 0o7777).unwrap_or(0)
 }

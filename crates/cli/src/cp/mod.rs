@@ -2,13 +2,13 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`into`] | objects of the host, made in the image |
+//! | [`into`] | copies objects of the host into an image |
 //!
-//! **Not here.** What leaves the image: [`mod@crate::extract`] makes it.
+//! **Not here.** Creating objects on the host ([`mod@crate::extract`]).
 //!
-//! **Model.** As cp(1): without `-a` files are copied with their permissions, and nothing else is;
-//! with it everything is, whole trees with owners, times, attributes and links. `-a` replaces no
-//! object that is there but directories, which are filled; without it files are overwritten.
+//! **Model.** As cp(1): without `-a` only files and their permissions are copied, and existing
+//! files are overwritten. With `-a` trees are copied with owners, times, extended attributes and
+//! links; existing directories are merged, and no other existing object is replaced.
 
 mod into;
 
@@ -30,10 +30,10 @@ use crate::image::{Image, ImageSpec};
 /// `cp`
 #[derive(Debug, Args)]
 pub(crate) struct Cp {
-    /// Keeps everything, and copies directories with all that is in them
+    /// Copies directories with their contents, and all attributes
     #[arg(short = 'a', long = "archive")]
     archive: bool,
-    /// Sources and, last, the destination; a side inside of an image is IMAGE:PATH
+    /// Sources and, last, the destination; a path inside an image is IMAGE:PATH
     #[arg(required = true, num_args = 2.., value_name = "SRC... DST")]
     paths: Vec<OsString>,
 }
@@ -46,8 +46,8 @@ enum Side {
 }
 
 impl Side {
-    /// What is in front of a colon is an image if there is such a file; a path of the host with a
-    /// colon in it is written with `./` in front.
+    /// The text before a colon is an image if such a file exists. A path of the host that contains
+    /// a colon can begin with `./`.
     fn parse(text: &OsStr) -> Result<Self> {
         let bytes = text.as_bytes();
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':');
@@ -65,7 +65,7 @@ impl Side {
 
 /// Runs `cp`.
 pub(crate) fn run(args: &Cp) -> Result<()> {
-    let (last, sources) = args.paths.split_last().expect("two at least");
+    let (last, sources) = args.paths.split_last().expect("clap requires two");
     let sources: Vec<_> = sources
         .iter()
         .map(|path| Side::parse(path))
@@ -79,9 +79,12 @@ pub(crate) fn run(args: &Cp) -> Result<()> {
             into::copy(&spec, &from.collect::<Result<Vec<_>>>()?, &to, args.archive)
         }
         Side::Host(to) => {
-            let is_dir = to.is_dir();
-            if sources.len() > 1 && !is_dir {
-                return Err(not_a_directory(&to));
+            let to = Destination {
+                path: &to,
+                is_dir: to.is_dir(),
+            };
+            if sources.len() > 1 && !to.is_dir {
+                return Err(not_a_directory(to.path));
             }
             let mut by_image: Vec<(ImageSpec, Vec<PathBuf>)> = Vec::new();
             for side in sources {
@@ -96,7 +99,7 @@ pub(crate) fn run(args: &Cp) -> Result<()> {
             let problems = Problems::default();
             for (spec, paths) in &by_image {
                 let image = Image::open(spec)?;
-                out(&image, paths, (&to, is_dir), args.archive, &problems);
+                out(&image, paths, to, args.archive, &problems);
             }
             problems.result()
         }
@@ -104,19 +107,28 @@ pub(crate) fn run(args: &Cp) -> Result<()> {
 }
 
 fn one_side_only() -> Failure {
-    let why = "either the sources or the destination lie in an image, as in disk.img:/etc/fstab";
+    let why =
+        "either the sources or the destination must be in an image, as in disk.img:/etc/fstab";
     Failure::usage("cp", why)
 }
 
 fn not_a_directory(to: &Path) -> Failure {
     Failure::usage(
         to.display().to_string(),
-        "several sources go into a directory, and this is none",
+        "is not a directory, which several sources need",
     )
 }
 
-/// Copies `paths` out of `image`. Problems are told.
-fn out(image: &Image, paths: &[PathBuf], to: (&Path, bool), archive: bool, problems: &Problems) {
+/// The destination of a copy on the host.
+#[derive(Clone, Copy)]
+struct Destination<'p> {
+    path: &'p Path,
+    /// Whether it is an existing directory, into which the sources are copied.
+    is_dir: bool,
+}
+
+/// Copies `paths` out of `image` and reports problems.
+fn out(image: &Image, paths: &[PathBuf], to: Destination<'_>, archive: bool, problems: &Problems) {
     let mut objects = Vec::new();
     for path in paths {
         let copied = match archive {
@@ -124,16 +136,18 @@ fn out(image: &Image, paths: &[PathBuf], to: (&Path, bool), archive: bool, probl
             false => file_out(image, path, to),
         };
         if let Err(failure) = copied {
-            problems.tell(&failure);
+            problems.report(&failure);
         }
     }
-    let (to, is_dir) = to;
-    let parent = if is_dir { to } else { parent_of(to) };
-    // Together, so that files with several names are found.
+    let parent = match to.is_dir {
+        true => to.path,
+        false => parent_of(to.path),
+    };
+    // All at once, so that hard links among them are kept.
     if !objects.is_empty()
         && let Err(failure) = extract::objects(image, &objects, parent, crate::threads(None))
     {
-        problems.tell(&failure);
+        problems.report(&failure);
     }
 }
 
@@ -143,28 +157,23 @@ fn parent_of(path: &Path) -> &Path {
     named.unwrap_or(Path::new("."))
 }
 
-/// The object at a path of the image, and the name that it gets.
-fn object_at(
-    image: &Image,
-    from: &Path,
-    (to, is_dir): (&Path, bool),
-) -> Result<(InodeNr, Vec<u8>)> {
+/// The inode at a path of the image, and the name of the copy.
+fn object_at(image: &Image, from: &Path, to: Destination<'_>) -> Result<(InodeNr, Vec<u8>)> {
     let inode = image.resolve(from, Follow::No)?;
-    let name = if is_dir {
-        from.file_name()
-    } else {
-        to.file_name()
+    let name = match to.is_dir {
+        true => from.file_name(),
+        false => to.path.file_name(),
     };
     let path = from.as_os_str().as_bytes();
     let name = name.ok_or_else(|| {
-        let failure = image.failure(path, "has no name to be copied under");
-        failure.advise("extract writes the whole tree")
+        let failure = image.failure(path, "has no name for the copy");
+        failure.advise("use extract to copy the whole tree")
     })?;
     Ok((inode, name.as_bytes().to_vec()))
 }
 
 /// Copies a regular file with its permissions.
-fn file_out(image: &Image, from: &Path, (to, is_dir): (&Path, bool)) -> Result<()> {
+fn file_out(image: &Image, from: &Path, to: Destination<'_>) -> Result<()> {
     let inode = image.resolve(from, Follow::Yes)?;
     let path = from.as_os_str().as_bytes();
     let stat = image
@@ -174,11 +183,11 @@ fn file_out(image: &Image, from: &Path, (to, is_dir): (&Path, bool)) -> Result<(
     let facts = Facts::from(&stat);
     if facts.kind != Kind::File {
         let why = format_args!("is a {}", facts.kind.name());
-        return Err(image.failure(path, why).advise("-a copies everything"));
+        return Err(image.failure(path, why).advise("use -a to copy it"));
     }
     let target = match from.file_name() {
-        Some(name) if is_dir => to.join(name),
-        _ => to.to_owned(),
+        Some(name) if to.is_dir => to.path.join(name),
+        _ => to.path.to_owned(),
     };
     let file = OpenOptions::new()
         .write(true)

@@ -1,9 +1,9 @@
-//! **Purpose.** Making objects below one directory of the host, and nowhere else.
+//! **Purpose.** Creates objects below one directory of the host, and never outside of it.
 //!
-//! **Model.** Everything is made relative to an open parent directory by a name of one component,
-//! and only where nothing is yet (`O_EXCL` and its likes), so that no symbolic link of a hostile
-//! image is ever followed. A directory is found again by its path below the target
-//! ([`fourscore_build::host::beneath`]).
+//! **Model.** Every object is created relative to an open parent directory by a name of one
+//! component, and only if that name does not exist (`O_EXCL` and similar flags), so that no
+//! symbolic link of a hostile image is followed. A directory is opened again by its path below the
+//! target ([`fourscore_build::host::beneath`]).
 //!
 //! **Invariants.** A name is refused when it is empty, `.` or `..`, or has a slash or NUL in it.
 
@@ -22,13 +22,13 @@ use crate::facts::{Facts, Kind, Time};
 use crate::failure::{Failure, Result};
 use crate::walk::line::Attributes;
 
-/// Whose objects can be made.
+/// What this user can restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Privilege {
     /// Owners, devices and all attributes are restored.
     Root,
-    /// Everything belongs to this user; devices and the attributes that only root may set are
-    /// left out.
+    /// All objects belong to this user. Devices, and attributes that only root may set, are left
+    /// out.
     User,
 }
 
@@ -54,7 +54,7 @@ fn why(errno: Errno) -> Failure {
 }
 
 impl TargetTree {
-    /// Opens `path`, which is made when it does not exist and must be empty otherwise.
+    /// Opens `path`, which is created if it does not exist, and must be empty if it does.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let named = |error: std::io::Error| Failure::new(path.display().to_string(), error);
         match std::fs::create_dir(path) {
@@ -72,7 +72,7 @@ impl TargetTree {
         Self::existing(path)
     }
 
-    /// Opens the directory `path`, whatever is in it.
+    /// Opens the directory `path`, which need not be empty.
     pub(crate) fn existing(path: &Path) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty());
@@ -95,7 +95,7 @@ impl TargetTree {
     }
 }
 
-/// Refuses names that would lead anywhere but one step down.
+/// Refuses names that are not one component of a path.
 fn checked(name: &[u8]) -> rustix::io::Result<&[u8]> {
     let harmful = name.is_empty() || name == b"." || name == b"..";
     if harmful || name.contains(&b'/') || name.contains(&0) {
@@ -105,25 +105,25 @@ fn checked(name: &[u8]) -> rustix::io::Result<&[u8]> {
     }
 }
 
-/// As [`checked`], with a reason for people.
+/// As [`checked`], with a message.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     checked(name).map(|_| ()).map_err(|_| {
         Failure::new(
             "",
-            "the image has an entry of this name, which would lead out of the target",
+            "the image has an entry with this name, which would be outside of the target",
         )
     })
 }
 
 impl TargetDir {
-    /// Makes a directory that only this user can enter until its contents are complete.
-    pub(crate) fn make_directory(&self, name: &[u8]) -> Result<()> {
+    /// Creates a directory that only this user can enter until its contents are complete.
+    pub(crate) fn create_directory(&self, name: &[u8]) -> Result<()> {
         check_name(name)?;
         mkdirat(&self.0, name, Mode::RWXU).map_err(why)
     }
 
-    /// Makes an empty file that only this user can open.
-    pub(crate) fn make_file(&self, name: &[u8]) -> Result<File> {
+    /// Creates an empty file that only this user can open.
+    pub(crate) fn create_file(&self, name: &[u8]) -> Result<File> {
         check_name(name)?;
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -132,14 +132,14 @@ impl TargetDir {
             .map_err(why)
     }
 
-    /// Makes a symbolic link.
-    pub(crate) fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<()> {
+    /// Creates a symbolic link.
+    pub(crate) fn create_symlink(&self, name: &[u8], target: &[u8]) -> Result<()> {
         check_name(name)?;
         symlinkat(target, &self.0, name).map_err(why)
     }
 
-    /// Makes a fifo, socket or device node.
-    pub(crate) fn make_node(&self, name: &[u8], facts: &Facts) -> Result<()> {
+    /// Creates a fifo, socket or device node.
+    pub(crate) fn create_node(&self, name: &[u8], facts: &Facts) -> Result<()> {
         check_name(name)?;
         let kind = match facts.kind {
             Kind::Fifo => FileType::Fifo,
@@ -149,7 +149,7 @@ impl TargetDir {
             other => {
                 return Err(Failure::new(
                     "",
-                    format_args!("cannot make a {}", other.name()),
+                    format_args!("cannot create a {}", other.name()),
                 ));
             }
         };
@@ -157,17 +157,16 @@ impl TargetDir {
         mknodat(&self.0, name, kind, Mode::RUSR | Mode::WUSR, device).map_err(why)
     }
 
-    /// Makes `name` another name of `old_name` in the directory `old`.
-    pub(crate) fn make_hard_link(&self, name: &[u8], old: &Self, old_name: &[u8]) -> Result<()> {
+    /// Creates a hard link `name` to `old_name` in the directory `old`.
+    pub(crate) fn create_hard_link(&self, name: &[u8], old: &Self, old_name: &[u8]) -> Result<()> {
         check_name(name)?;
         check_name(old_name)?;
         rustix::fs::linkat(&old.0, old_name, &self.0, name, AtFlags::empty()).map_err(why)
     }
 
-    /// Gives an object made here its owner, attributes, mode and times, in the order in which
-    /// none undoes another: a new owner clears setuid and capabilities, an ACL changes the mode,
-    /// everything changes the times. Returns how many attributes were left out because only root
-    /// may set them.
+    /// Sets owner, attributes, mode and times of a new object. The order matters: a new owner
+    /// clears setuid and capabilities, an ACL changes the mode, and everything changes the times.
+    /// Returns the number of attributes that were left out because only root may set them.
     pub(crate) fn finish(
         &self,
         name: &[u8],
@@ -195,7 +194,7 @@ impl TargetDir {
             rustix::fs::lsetxattr(path.as_slice(), key, value, XattrFlags::empty())
         })?;
         if facts.kind != Kind::Symlink {
-            // The object was made here under this name, and only this user can replace it.
+            // The object was created here under this name, and only this user can replace it.
             chmodat(&self.0, name, mode(facts), AtFlags::empty()).map_err(why)?;
         }
         utimensat(&self.0, name, &times(facts), AtFlags::SYMLINK_NOFOLLOW).map_err(why)?;
@@ -232,7 +231,7 @@ pub(crate) fn finish_open(
     Ok(left_out)
 }
 
-/// Sets every attribute that this user may set; returns how many were left out.
+/// Sets every attribute that this user may set. Returns the number of those that were left out.
 fn set_attributes(
     attributes: &Attributes,
     privilege: Privilege,
@@ -246,8 +245,8 @@ fn set_attributes(
             continue;
         }
         set(name, value).map_err(|errno| {
-            let name = crate::text::for_people(name);
-            Failure::new("", format_args!("attribute {name}: {errno}"))
+            let name = crate::text::printable(name);
+            Failure::new("", format_args!("extended attribute {name}: {errno}"))
         })?;
     }
     Ok(left_out)
@@ -281,48 +280,49 @@ mod tests {
     use super::*;
 
     fn target() -> (tempfile::TempDir, TargetTree) {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let tree = TargetTree::open(&place.path().join("new")).expect("can be made");
-        (place, tree)
+        let scratch = tempfile::tempdir().expect("a temporary directory");
+        let tree = TargetTree::open(&scratch.path().join("new")).expect("a new directory");
+        (scratch, tree)
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
-        let (_place, tree) = target();
+    fn names_outside_of_the_target_are_refused() {
+        let (_scratch, tree) = target();
         let root = tree.directory(b"").expect("the root");
         for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b", b"../x"] {
-            assert!(root.make_directory(name).is_err(), "{name:?}");
-            assert!(root.make_file(name).is_err(), "{name:?}");
-            assert!(root.make_symlink(name, b"x").is_err(), "{name:?}");
+            assert!(root.create_directory(name).is_err(), "{name:?}");
+            assert!(root.create_file(name).is_err(), "{name:?}");
+            assert!(root.create_symlink(name, b"x").is_err(), "{name:?}");
         }
-        root.make_directory(b"...")
+        root.create_directory(b"...")
             .expect("an odd but harmless name");
     }
 
     #[test]
     fn symbolic_links_are_never_followed() {
-        let (place, tree) = target();
+        let (scratch, tree) = target();
         let root = tree.directory(b"").expect("the root");
-        std::fs::create_dir(place.path().join("outside")).expect("room");
-        root.make_symlink(b"link", b"../outside").expect("a link");
-        root.make_symlink(b"file", b"../outside/f").expect("a link");
+        std::fs::create_dir(scratch.path().join("outside")).expect("space");
+        root.create_symlink(b"link", b"../outside").expect("a link");
+        root.create_symlink(b"file", b"../outside/f")
+            .expect("a link");
         assert!(tree.directory(b"link").is_err());
         assert!(tree.directory(b"../outside").is_err());
-        assert!(root.make_file(b"file").is_err());
-        assert!(root.make_directory(b"link").is_err());
-        let left = std::fs::read_dir(place.path().join("outside")).expect("it exists");
+        assert!(root.create_file(b"file").is_err());
+        assert!(root.create_directory(b"link").is_err());
+        let left = std::fs::read_dir(scratch.path().join("outside")).expect("it exists");
         assert_eq!(left.count(), 0);
     }
 
     #[test]
-    fn deep_directories_are_found_again() {
-        let (_place, tree) = target();
+    fn deep_directories_are_opened_again() {
+        let (_scratch, tree) = target();
         let name = [b'n'; 250];
         let mut path = Vec::new();
         for _ in 0..40 {
             tree.directory(&path)
-                .and_then(|dir| dir.make_directory(&name))
-                .expect("room");
+                .and_then(|dir| dir.create_directory(&name))
+                .expect("space");
             if !path.is_empty() {
                 path.push(b'/');
             }
@@ -330,17 +330,17 @@ mod tests {
         }
         assert!(path.len() > 2 * 4096);
         tree.directory(&path)
-            .and_then(|dir| dir.make_file(b"f"))
-            .expect("room");
+            .and_then(|dir| dir.create_file(b"f"))
+            .expect("space");
     }
 
     #[test]
     fn only_an_empty_directory_is_a_target() {
-        let (place, tree) = target();
+        let (scratch, tree) = target();
         tree.directory(b"")
-            .and_then(|root| root.make_file(b"f"))
-            .expect("room");
-        let again = TargetTree::open(&place.path().join("new")).expect_err("not empty");
+            .and_then(|root| root.create_file(b"f"))
+            .expect("space");
+        let again = TargetTree::open(&scratch.path().join("new")).expect_err("not empty");
         assert!(again.to_string().contains("not empty"), "{again}");
     }
 }

@@ -1,17 +1,19 @@
-//! **Purpose.** `fourscore extract`: the whole tree of an image to a directory of the host, or as
-//! a tar to standard output (see [`crate::tar`]).
+//! **Purpose.** `fourscore extract IMAGE DIR`: copies the tree of an image to a directory of the
+//! host.
+//!
+//! **Not here.** The tar archive on standard output ([`crate::tar`]).
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`host`] | making objects below one directory, and nowhere else |
+//! | [`host`] | creates objects below one directory, and never outside of it |
 //!
-//! **Model.** All threads make objects; a directory is entered only by its owner until everything
-//! in it is complete. The first thread that meets a file with several names makes it; the other
-//! names become links when everything else is done, and the directories get their owners,
-//! attributes, modes and times last, since every entry made in them changes these.
+//! **Model.** All threads create objects. Until everything in a directory is complete, only its
+//! owner can enter it. The first thread that finds a name of a file with several hard links creates
+//! the file. The other names are linked after all objects exist. The directories get their owners,
+//! attributes, modes and times last, since every new entry changes these.
 //!
-//! **Locking.** The lists of links and directories are locked once per task; the map of inodes
-//! with several names is in shards by inode number, locked once for each such name.
+//! **Locking.** The lists of links and directories are locked once per task. The map of inodes with
+//! several hard links is sharded by inode number, and a shard is locked once for each such name.
 
 pub(crate) mod host;
 
@@ -38,9 +40,9 @@ use host::{Privilege, TargetDir, TargetTree, finish_open};
 
 /// Entries of one task.
 const CHUNK_OBJECTS: usize = 256;
-/// How much content is copied at a time.
+/// Size of the copy buffer.
 const COPY_BYTES: usize = 1 << 20;
-/// Runs from this length on are handed to the kernel to copy or share.
+/// The kernel copies or shares runs of at least this length.
 const KERNEL_COPY_BYTES_MIN: u64 = 128 << 10;
 /// Paths longer than this are not followed.
 const PATH_BYTES_MAX: usize = 64 << 10;
@@ -55,8 +57,8 @@ pub(crate) fn to_directory(image: &Image, to: &Path, threads: usize) -> Result<(
     Extractor::new(image, TargetTree::open(to)?).run_all(root, threads)
 }
 
-/// Extracts objects of `image`, with all that is below them, into the directory `parent`, where
-/// nothing has their names.
+/// Extracts objects of `image`, with everything below them, into the directory `parent`, in which
+/// their names must not exist.
 pub(crate) fn objects(
     image: &Image,
     objects: &[(InodeNr, Vec<u8>)],
@@ -88,18 +90,18 @@ struct Extractor<'i> {
     progress: Progress,
     seen: Seen,
     first_names: FirstNames,
-    /// Further names of files, to be linked at the end.
+    /// Further names of files, which are linked at the end.
     more_names: Mutex<Vec<(InodeNr, Vec<u8>)>>,
-    /// Directories by path, to be finished at the end.
+    /// Directories by path, which are finished at the end.
     directories: Mutex<Vec<(Vec<u8>, InodeNr)>>,
-    /// Attributes and devices that only root can make.
+    /// Number of attributes and devices that were left out, since only root can create them.
     left_out: Counter,
 }
 
 /// Paths by inode.
 type Paths = HashMap<InodeNr, Vec<u8>>;
 
-/// The path at which each file with several names was made.
+/// The path at which each file with several hard links was created.
 struct FirstNames {
     shards: [CachePadded<Mutex<Paths>>; SHARDS],
 }
@@ -118,9 +120,9 @@ impl FirstNames {
 }
 
 enum Task {
-    /// Fill the directory `path`, which exists and is empty.
+    /// Fills the directory `path`, which exists and is empty.
     Directory { inode: InodeNr, path: Vec<u8> },
-    /// Make some of the entries of a big directory.
+    /// Creates some of the entries of a large directory.
     Chunk {
         shared: Arc<Shared>,
         from: usize,
@@ -152,7 +154,7 @@ impl Walker for Extractor<'_> {
             Task::Directory { inode, path } => {
                 let filled = self.fill(inode, path.clone(), buffers, out);
                 if let Err(failure) = filled {
-                    self.tell(&path, b"", &failure);
+                    self.report(&path, b"", &failure);
                 }
                 self.directories.lock().push((path, inode));
             }
@@ -202,7 +204,7 @@ impl<'i> Extractor<'i> {
         self.seen.visit(inode)?;
         let dir = self.target.directory(&path)?;
         let mut listing = Listing::default();
-        // What was listed before a failure is extracted all the same.
+        // The entries that were listed before an error are extracted.
         let listed = list(self.image, inode, &mut listing, &mut buffers.listed);
         let len = listing.len();
         let shared = Shared { dir, listing, path };
@@ -224,18 +226,18 @@ impl<'i> Extractor<'i> {
         listed
     }
 
-    /// Makes one entry.
+    /// Creates one entry and reports a problem with it.
     fn entry(&self, shared: &Shared, nr: usize, buffers: &mut Buffers, out: &mut Output<Self>) {
         let name = shared.listing.name(nr);
-        let made = u32::try_from(shared.listing.inode(nr))
+        let created = u32::try_from(shared.listing.inode(nr))
             .map_err(|error| Failure::new("", error))
-            .and_then(|inode| self.make(shared, name, InodeNr(inode), buffers, out));
-        if let Err(failure) = made {
-            self.tell(&shared.path, name, &failure);
+            .and_then(|inode| self.create(shared, name, InodeNr(inode), buffers, out));
+        if let Err(failure) = created {
+            self.report(&shared.path, name, &failure);
         }
     }
 
-    fn make(
+    fn create(
         &self,
         shared: &Shared,
         name: &[u8],
@@ -253,10 +255,10 @@ impl<'i> Extractor<'i> {
         let path = join(&shared.path, name);
         if facts.kind == Kind::Directory {
             if path.len() > PATH_BYTES_MAX {
-                let why = format_args!("the path is longer than {PATH_BYTES_MAX} bytes");
+                let why = format_args!("the path has more than {PATH_BYTES_MAX} bytes");
                 return Err(Failure::new("", why));
             }
-            shared.dir.make_directory(name)?;
+            shared.dir.create_directory(name)?;
             out.child(Task::Directory { inode, path });
             return Ok(());
         }
@@ -269,8 +271,8 @@ impl<'i> Extractor<'i> {
         let privilege = self.target.privilege;
         let left_out = match facts.kind {
             Kind::File => {
-                let file = shared.dir.make_file(name)?;
-                // A file that could not be read to its end keeps what there is, and is told.
+                let file = shared.dir.create_file(name)?;
+                // A file that cannot be read to its end keeps what was read, and is reported.
                 let copied = copy_content(self.image, &stat, &file, &mut buffers.content);
                 let left_out = finish_open(&file, &facts, &buffers.attributes, privilege)?;
                 copied?;
@@ -280,13 +282,13 @@ impl<'i> Extractor<'i> {
             Kind::Symlink => {
                 let target = self.image.fs.read_link(inode);
                 let target = target.map_err(|error| Failure::new("", error))?;
-                shared.dir.make_symlink(name, &target)?;
+                shared.dir.create_symlink(name, &target)?;
                 shared
                     .dir
                     .finish(name, &facts, &buffers.attributes, privilege)?
             }
             _ => {
-                shared.dir.make_node(name, &facts)?;
+                shared.dir.create_node(name, &facts)?;
                 shared
                     .dir
                     .finish(name, &facts, &buffers.attributes, privilege)?
@@ -298,7 +300,7 @@ impl<'i> Extractor<'i> {
         Ok(())
     }
 
-    /// Whether the file has been given a name already; if not, `path` is going to be it.
+    /// Whether the file has been created under another name. If not, it becomes `path`.
     fn has_name(&self, inode: InodeNr, path: &[u8]) -> bool {
         let mut names = self.first_names.shard(inode).lock();
         if names.contains_key(&inode) {
@@ -314,22 +316,22 @@ impl<'i> Extractor<'i> {
         more_names.sort_unstable_by(|a, b| a.1.cmp(&b.1));
         for (inode, path) in &more_names {
             if let Err(failure) = self.link(*inode, path) {
-                self.tell(path, b"", &failure);
+                self.report(path, b"", &failure);
             }
         }
         let mut directories = std::mem::take(&mut *self.directories.lock());
-        // Deepest first: the mode of a directory may keep this user out of what is below.
+        // Deepest first: the mode of a directory may forbid this user to enter it.
         directories.sort_unstable_by(|a, b| b.0.cmp(&a.0));
         let mut with = Attributes::default();
         for (path, inode) in &directories {
             if let Err(failure) = self.finish_directory(path, *inode, &mut with) {
-                self.tell(path, b"", &failure);
+                self.report(path, b"", &failure);
             }
         }
         let left_out = self.left_out.sum();
         if left_out > 0 {
-            crate::failure::say(&format!(
-                "{left_out} devices and attributes were left out (run as root to keep them)"
+            crate::failure::message(&format!(
+                "{left_out} devices and attributes were left out (run as root to extract them)"
             ));
         }
         self.problems.result()
@@ -341,7 +343,7 @@ impl<'i> Extractor<'i> {
         let (old_dir, old_name) = split_name(old);
         let (dir, name) = split_name(path);
         let (dir, old_dir) = (self.target.directory(dir)?, self.target.directory(old_dir)?);
-        dir.make_hard_link(name, &old_dir, old_name)
+        dir.create_hard_link(name, &old_dir, old_name)
     }
 
     fn finish_directory(&self, path: &[u8], inode: InodeNr, with: &mut Attributes) -> Result<()> {
@@ -358,18 +360,18 @@ impl<'i> Extractor<'i> {
         Ok(())
     }
 
-    fn tell(&self, path: &[u8], name: &[u8], failure: &Failure) {
+    fn report(&self, path: &[u8], name: &[u8], failure: &Failure) {
         let path = if name.is_empty() {
             path.to_vec()
         } else {
             join(path, name)
         };
         self.problems
-            .tell_at(&[b"/", path.as_slice()].concat(), failure);
+            .report_at(&[b"/", path.as_slice()].concat(), failure);
     }
 }
 
-/// Copies the data of a file; what is not copied is a hole.
+/// Copies the data of a file; the rest is holes.
 pub(crate) fn copy_content(
     image: &Image,
     stat: &Stat,
@@ -401,8 +403,8 @@ pub(crate) fn copy_content(
     })
 }
 
-/// Has the kernel copy a long run from the image's file, or share its blocks where the host's
-/// file system can. Returns whether it did.
+/// Copies a long run from the image's file in the kernel, which shares its blocks if the host's
+/// file system can. Returns whether it was copied.
 fn copy_in_kernel(image: &Image, run: Run, file: &File) -> Result<bool> {
     let Some(from) = run
         .device_offset
@@ -419,7 +421,7 @@ fn copy_in_kernel(image: &Image, run: Run, file: &File) -> Result<bool> {
         let result =
             rustix::fs::copy_file_range(source.fd, Some(&mut from), file, Some(&mut to), len);
         match result {
-            // The image ends early: the other way of copying reports where.
+            // The image ends early; the copy through a buffer reports that.
             Ok(0) => return Ok(false),
             Ok(count) => left = left.saturating_sub(count as u64),
             Err(Errno::INTR) => {}

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::failure::Result;
 use crate::output::Stdout;
 
-/// Whether JSON is wanted.
+/// Prints the table of features.
 pub(crate) fn print(as_json: bool, out: &mut Stdout) -> Result<()> {
     if as_json {
         let rows: Vec<_> = table::rows()

@@ -1,4 +1,4 @@
-//! **Purpose.** `fourscore info --groups`: the block groups, as dumpe2fs lists them.
+//! **Purpose.** `fourscore info --groups`: the block groups in the format of dumpe2fs.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub(crate) fn as_json(image: &Image) -> Result<Value> {
         .collect()
 }
 
-/// What is shown about a group.
+/// A group and its bitmaps.
 struct Group<'i> {
     sb: &'i Superblock,
     nr: GroupNr,
@@ -45,14 +45,14 @@ struct Group<'i> {
 impl<'i> Group<'i> {
     fn read(image: &'i Image, nr: GroupNr) -> Result<Self> {
         let fs = &image.fs;
-        let told = |why: fourscore::Error| image.failure(format!("group {nr}").as_bytes(), why);
+        let failed = |why: fourscore::Error| image.failure(format!("group {nr}").as_bytes(), why);
         Ok(Self {
             sb: fs.superblock(),
             nr,
             blocks: fs.geometry().group_blocks(nr),
-            desc: fs.group(nr).map_err(told)?,
-            block_bitmap: fs.block_bitmap(nr).map_err(told)?,
-            inode_bitmap: fs.inode_bitmap(nr).map_err(told)?,
+            desc: fs.group(nr).map_err(failed)?,
+            block_bitmap: fs.block_bitmap(nr).map_err(failed)?,
+            inode_bitmap: fs.inode_bitmap(nr).map_err(failed)?,
         })
     }
 
@@ -70,7 +70,7 @@ impl<'i> Group<'i> {
             .collect()
     }
 
-    /// Whether the descriptor has a checksum, and with it flags that mean something.
+    /// Whether the descriptor has a checksum; only then are its flags valid.
     fn has_checksum(&self) -> bool {
         self.sb.metadata_checksum() != MetadataChecksum::None
     }
@@ -174,7 +174,7 @@ impl<'i> Group<'i> {
             .is_some_and(|first| meta_group >= first)
     }
 
-    /// Where a block lies relative to this group, or to the group it is in.
+    /// The position of a block relative to this group, or to the group it is in.
     fn relative(&self, block: PhysBlock) -> String {
         if self.blocks.contains(&block) {
             let offset = block.0 - self.blocks.start.0;

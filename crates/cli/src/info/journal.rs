@@ -11,7 +11,7 @@ use crate::content::read_exactly;
 use crate::failure::Result;
 use crate::image::Image;
 
-/// What a journal means that does not say how many blocks fast commits have.
+/// Blocks for fast commits of a journal whose superblock has no number.
 const DEFAULT_FAST_COMMIT_BLOCKS: u64 = 256;
 
 /// Adds the lines about a journal inside the file system; one on another device is not shown.
@@ -61,8 +61,8 @@ pub(crate) fn describe(image: &Image, lines: &mut Lines) -> Result<()> {
     Ok(())
 }
 
-/// The blocks set aside for fast commits. A journal that was never mounted has no feature flag
-/// for them yet.
+/// The blocks reserved for fast commits. A journal that was never mounted has no feature flag for
+/// them yet.
 fn fast_commit_blocks(image: &Image, journal: &JournalSuperblock) -> u64 {
     if !image
         .fs

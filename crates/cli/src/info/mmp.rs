@@ -1,4 +1,4 @@
-//! **Purpose.** The MMP block as dumpe2fs shows it.
+//! **Purpose.** The MMP block in the format of dumpe2fs.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use fourscore_ondisk::mmp::MmpBlock;
 use crate::facts::Time;
 use crate::failure::Result;
 use crate::image::Image;
-use crate::text::for_people;
+use crate::text::printable;
 use crate::time::{Zone, ctime};
 
-/// The lines about the MMP block; nothing without one.
+/// The lines about the MMP block; empty if there is none.
 pub(crate) fn text(image: &Image) -> Result<String> {
     let sb = image.fs.superblock();
     let Some(block) = sb.mmp_block() else {
@@ -37,11 +37,11 @@ pub(crate) fn text(image: &Image) -> Result<String> {
     let _ = writeln!(text, "    mmp_sequence: {:#08x}", mmp.raw().mmp_seq.get());
     let _ = writeln!(text, "    mmp_update_date: {}", ctime(time, Zone::Local));
     let _ = writeln!(text, "    mmp_update_time: {seconds}");
-    let _ = writeln!(text, "    mmp_node_name: {}", for_people(mmp.node_name()));
+    let _ = writeln!(text, "    mmp_node_name: {}", printable(mmp.node_name()));
     let _ = writeln!(
         text,
         "    mmp_device_name: {}",
-        for_people(mmp.device_name())
+        printable(mmp.device_name())
     );
     Ok(text)
 }

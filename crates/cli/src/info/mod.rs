@@ -1,4 +1,4 @@
-//! **Purpose.** `fourscore info`: the superblock in the terms of dumpe2fs, line for line.
+//! **Purpose.** `fourscore info`: the superblock in the format of dumpe2fs, line for line.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -6,11 +6,11 @@
 //! | [`journal`] | the lines about the journal |
 //! | [`mmp`] | the MMP block |
 //! | [`groups`] | `--groups`: the list of block groups |
-//! | [`features`] | `--features`: what can be read and written |
+//! | [`features`] | `--features`: the features that can be read and written |
 //!
-//! **Model.** The superblock is a list of labels and values, printed as text or as JSON; only
-//! `--groups` reads descriptors and bitmaps, so that a file system of any size is shown at once.
-//! What is broken is told and left out, and the rest is shown.
+//! **Model.** The superblock is a list of labels and values, printed as text or as JSON. Only
+//! `--groups` reads descriptors and bitmaps, so that a file system of any size is shown quickly. A
+//! structure that is corrupt is reported and left out, and the rest is shown.
 
 mod features;
 mod groups;
@@ -28,12 +28,12 @@ use crate::output::Stdout;
 /// The column at which values begin.
 const VALUE_COLUMN: usize = 26;
 
-/// What to do about a journal whose last transaction is damaged.
+/// Advice for a journal whose last transaction is damaged.
 const DAMAGE_ADVICE: &str =
-    "what it changed is shown as it was before; e2fsck decides whether to go on without it";
+    "the changes of the damaged transaction are left out; run e2fsck to decide about it";
 
-/// What to do about a field of the superblock that is wrong.
-const FAULT_ADVICE: &str = "reading goes on without it; e2fsck repairs it";
+/// Advice for a wrong field of the superblock.
+const FAULT_ADVICE: &str = "the field is ignored; e2fsck repairs it";
 
 /// Labels and values in the order of dumpe2fs.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl Lines {
         self.0.push((label, value.into().into()));
     }
 
-    /// A number that is only shown when it is not 0.
+    /// A number that is shown only if it is not 0.
     fn nonzero(&mut self, label: &'static str, value: impl Into<u64>) {
         let value = value.into();
         if value != 0 {
@@ -65,7 +65,7 @@ impl Lines {
             };
             text.push_str(label);
             text.push(':');
-            // The one line that has a tab in its label there.
+            // The only line of dumpe2fs with a tab after its label.
             let width = if *label == "Inode size" {
                 10
             } else {
@@ -118,11 +118,11 @@ pub(crate) fn run(args: &Info) -> Result<()> {
     let faults = faults.map(|fault| image.problem(fault).advise(FAULT_ADVICE).to_string());
     let problems: Vec<String> = faults.chain(unread.iter().cloned()).collect();
     for problem in &problems {
-        failure::say(problem);
+        failure::message(problem);
     }
     let damage = image.fs.journal_damage();
     if let Some(damage) = &damage {
-        failure::say(
+        failure::message(
             &image
                 .failure(b"journal", damage)
                 .advise(DAMAGE_ADVICE)
@@ -149,6 +149,6 @@ pub(crate) fn run(args: &Info) -> Result<()> {
     out.flush()?;
     match unread.is_empty() {
         true => Ok(()),
-        false => Err(Failure::AlreadyTold),
+        false => Err(Failure::AlreadyReported),
     }
 }

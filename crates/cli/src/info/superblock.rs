@@ -9,7 +9,7 @@ use fourscore_ondisk::time::Timestamp;
 
 use super::Lines;
 use crate::facts::Time;
-use crate::text::for_people;
+use crate::text::printable;
 use crate::time::{Zone, ctime};
 
 /// Adds all lines about `sb`.
@@ -28,7 +28,7 @@ fn identity(sb: &Superblock, lines: &mut Lines) {
         if bytes.is_empty() {
             other.to_owned()
         } else {
-            for_people(bytes)
+            printable(bytes)
         }
     };
     lines.text("Filesystem volume name", or(sb.volume_name(), "<none>"));
@@ -57,7 +57,7 @@ fn identity(sb: &Superblock, lines: &mut Lines) {
         or_none(&mount_options(sb.default_mount_opts())),
     );
     if !sb.mount_opts().is_empty() {
-        lines.text("Mount options", for_people(sb.mount_opts()));
+        lines.text("Mount options", printable(sb.mount_opts()));
     }
     lines.text("Filesystem state", state(sb.state()));
     let policy = match sb.error_policy() {
@@ -219,7 +219,7 @@ fn history(sb: &Superblock, lines: &mut Lines) {
     }
 }
 
-/// A time as ctime(3) writes it; a time that is not recorded is the start of 1970.
+/// A time in the format of ctime(3); a time that is not recorded is the start of 1970.
 fn date(time: Option<Timestamp>) -> String {
     ctime(time.map(Time::from).unwrap_or_default(), Zone::Local)
 }
@@ -239,7 +239,7 @@ fn amount(kib: u64) -> String {
     format!("{} {unit}", kib.saturating_add(half) >> shift)
 }
 
-/// Months of 30 days, weeks, days, and the rest as a clock shows it.
+/// Months of 30 days, weeks, days, and the rest as hours, minutes and seconds.
 fn interval_text(mut seconds: u32) -> String {
     if seconds == 0 {
         return "<none>".into();
@@ -357,7 +357,7 @@ fn names_and_journal(sb: &Superblock, lines: &mut Lines) {
     }
 }
 
-/// Sixteen bytes as a UUID is written.
+/// Sixteen bytes in the format of a UUID.
 fn dashed(bytes: [u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (position, byte) in bytes.iter().enumerate() {
@@ -398,7 +398,7 @@ fn errors(sb: &Superblock, lines: &mut Lines) {
 fn error(record: &ErrorRecord<'_>, labels: [&'static str; 6], lines: &mut Lines) {
     let [time, function, line, inode, block, code] = labels;
     lines.text(time, date(Some(record.time)));
-    lines.text(function, for_people(record.function));
+    lines.text(function, printable(record.function));
     lines.number(line, record.line);
     if let Some(found) = record.inode {
         lines.number(inode, found.0);

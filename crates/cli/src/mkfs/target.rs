@@ -1,5 +1,5 @@
-//! **Purpose.** Where the file system is to be: what kind of thing it is, what it holds, who uses
-//! it; opened only when all of that is known.
+//! **Purpose.** The file or device that a file system is made on: its kind, its content and its
+//! users are checked before it is opened for writing.
 
 use std::fs::{self, File, FileType};
 use std::io::ErrorKind;
@@ -21,14 +21,15 @@ pub(super) enum Kind {
     BlockDevice,
 }
 
-/// Where the file system is to be, as it was found.
-pub(super) struct Place {
+/// The file or device as it was found.
+pub(super) struct Destination {
     pub(super) kind: Kind,
     len_bytes: u64,
 }
 
-impl Place {
-    pub(super) fn look_at(path: &Path, name: &str) -> Result<Self> {
+impl Destination {
+    /// Finds out the kind and the size of `path`.
+    pub(super) fn inspect(path: &Path, name: &str) -> Result<Self> {
         let kind_of = |kind: FileType| match kind.is_block_device() {
             true => Kind::BlockDevice,
             false => Kind::Image,
@@ -49,26 +50,30 @@ impl Place {
         }
     }
 
+    /// Bytes from `offset` to the end.
     pub(super) fn rest_bytes(&self, offset: u64, name: &str) -> Result<u64> {
         if self.kind == Kind::Missing {
-            let failure = Failure::new(name, "there is no such file");
-            return Err(failure.advise("give a size to have an image file made"));
+            let failure = Failure::new(name, "does not exist");
+            return Err(failure.advise("give SIZE to create an image file"));
         }
         match self.len_bytes.checked_sub(offset) {
             Some(rest) if rest > 0 => Ok(rest),
             _ => {
-                let why = format!("ends after {} bytes, before the offset", self.len_bytes);
+                let why = format!(
+                    "ends at byte {}, before the offset {offset}",
+                    self.len_bytes
+                );
                 Err(Failure::new(name, why))
             }
         }
     }
 
-    /// Nobody must have it mounted, directly or through a loop device.
+    /// Returns an error if it is mounted, directly or through a loop device.
     pub(super) fn check_unused(&self, path: &Path, name: &str) -> Result<()> {
         let Ok(real) = path.canonicalize() else {
             return Ok(());
         };
-        let advice = "unmount it first, or use -F to overwrite it all the same";
+        let advice = "unmount it first, or use -F to overwrite it anyway";
         let mounts = fs::read("/proc/mounts").unwrap_or_default();
         let mounted = mounts.split(|&byte| byte == b'\n').any(|line| {
             line.split(|&byte| byte == b' ').next() == Some(real.as_os_str().as_bytes())
@@ -85,6 +90,7 @@ impl Place {
         Ok(())
     }
 
+    /// Returns an error if it contains a file system or another known format.
     pub(super) fn check_empty(&self, path: &Path, name: &str, offset: u64) -> Result<()> {
         if self.kind == Kind::Missing || self.len_bytes <= offset {
             return Ok(());
@@ -101,7 +107,7 @@ impl Place {
         }
     }
 
-    /// Opens the part of the device that the file system will fill; an image file grows to it.
+    /// Opens the part of the device for the file system; an image file is extended to its end.
     pub(super) fn open(
         &self,
         path: &Path,
@@ -113,7 +119,7 @@ impl Place {
         if self.kind == Kind::Missing {
             File::create_new(path).map_err(in_file)?;
         }
-        // Nothing changes, not even the length, before it is sure that nobody else writes.
+        // The lock comes before any change, even of the length.
         let first = open_path(path, opening).map_err(in_file)?;
         if self.kind == Kind::BlockDevice || self.len_bytes >= part.end {
             return OpenTarget::new(Arc::new(first), None, part).map_err(in_file);
@@ -130,10 +136,10 @@ impl Place {
     }
 }
 
-/// Where the file system will be written, for as long as nobody else may write there.
+/// The open part of the device, with the lock that excludes other writers.
 pub(super) struct OpenTarget {
     pub(super) window: Window,
-    /// Holds the lock of an image file that grew after it was opened.
+    /// Holds the lock of an image file that was extended after it had been opened.
     _lock: Option<FileDevice>,
 }
 
@@ -157,7 +163,7 @@ fn unlocked() -> DeviceOptions {
     }
 }
 
-/// The loop device that has this file as its backing, if any.
+/// The loop device that this file is attached to, if any.
 fn loop_device_of(real: &Path) -> Option<String> {
     for entry in fs::read_dir("/sys/block").ok()?.flatten() {
         let backing = entry.path().join("loop/backing_file");

@@ -1,21 +1,21 @@
-//! **Purpose.** A socket beside the server, over which it tells its figures and takes new values of
-//! tunables while it serves.
+//! **Purpose.** A socket of the server, which returns statistics and sets tunables of a mount.
 //!
-//! **Model.** The socket has no place in the file system, but a name that follows from the number
-//! of the mount's device, so that who knows the mount finds it. A request is a line, the reply is
-//! everything up to the end of the stream:
+//! **Model.** The socket has an abstract name, which contains the device number of the mount, so
+//! that a client can find it by the mount point. A request is one line, and the reply ends with the
+//! stream:
 //!
 //! | request | reply |
 //! |---|---|
-//! | `stats` | the figures, as JSON |
-//! | `tune NAME VALUE` | empty, or why not |
-//! | `wait` | nothing, until the server has ended |
+//! | `stats` | the statistics as JSON |
+//! | `tune NAME VALUE` | empty, or an error message |
+//! | `wait` | empty, when the server has ended |
 //!
-//! Root and the user who runs the server are answered, others are hung up on: the kernel says who
-//! somebody is. The client looks in the same way whether it talks to root or to its own user.
+//! The server answers root and its own user, and closes the connections of others; the kernel gives
+//! the peer's user (`SO_PEERCRED`). The client checks in the same way that the server runs as root
+//! or as its own user.
 //!
-//! **Locking.** One lock, held while a request is answered, so that a file system that is being
-//! unmounted is in nobody else's hands.
+//! **Locking.** One lock is held while a request is answered, so that an unmount does not find
+//! another reference to the file system.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -27,14 +27,15 @@ use std::path::Path;
 use fourscore::mballoc::Tunable;
 use fourscore::{Arc, Fs};
 use fourscore_fuse::Latencies;
-use fourscore_lab::alloc::outcome::mb_stats_to_json;
 use fourscore_sync::{Mutex, Weak, thread};
 use serde_json::{Map, Value, json};
+
+use crate::mb_stats::mb_stats_to_json;
 
 /// The longest request, in bytes.
 const LINE_BYTES: u64 = 256;
 
-/// What a server tells of.
+/// The socket of a server.
 #[derive(Debug)]
 pub(super) struct Figures {
     listener: Option<UnixListener>,
@@ -42,8 +43,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// A socket for the mount on `point`, to which nobody listens yet. Without one it is served all
-    /// the same.
+    /// Binds the socket for the mount on `point`. If that fails, the mount is served without it.
     pub(super) fn at(point: &Path) -> Self {
         let listener = address(point).and_then(|address| UnixListener::bind_addr(&address));
         Self {
@@ -52,15 +52,15 @@ impl Figures {
         }
     }
 
-    /// Answers in a thread of its own.
-    pub(super) fn answer_for(&mut self, fs: &Arc<Fs>, latencies: Arc<Latencies>) {
+    /// Answers requests in a new thread.
+    pub(super) fn serve(&mut self, fs: &Arc<Fs>, latencies: Arc<Latencies>) {
         *self.fs.lock() = Arc::downgrade(fs);
         let Some(listener) = self.listener.take() else {
             return;
         };
         let fs = Arc::clone(&self.fs);
         thread::spawn(move || {
-            // Those who wait; their streams end with the process.
+            // Streams of clients that wait; they end with the process.
             let mut waiting = Vec::new();
             for stream in listener.incoming() {
                 let answered = stream.and_then(|stream| answer(stream, &fs, &latencies));
@@ -69,13 +69,13 @@ impl Figures {
         });
     }
 
-    /// Lets go of the file system.
+    /// Drops the reference to the file system.
     pub(super) fn end(&self) {
         *self.fs.lock() = Weak::new();
     }
 }
 
-/// Answers one request; gives the stream of somebody who waits.
+/// Answers one request. Returns the stream of a client that waits.
 fn answer(
     stream: UnixStream,
     fs: &Mutex<Weak<Fs>>,
@@ -93,14 +93,16 @@ fn answer(
         (_, None) => "the file system is being unmounted".into(),
         (["stats"], Some(fs)) => stats(&fs, latencies).to_string(),
         (["tune", name, value], Some(fs)) => tune(&fs, name, value).err().unwrap_or_default(),
-        _ => "no such request".into(),
+        _ => "unknown request".into(),
     };
     (&stream).write_all(reply.as_bytes())?;
     Ok(None)
 }
 
 fn tune(fs: &Fs, name: &str, value: &str) -> Result<(), String> {
-    let value = value.parse().map_err(|_| "not a number".to_owned())?;
+    let value = value
+        .parse()
+        .map_err(|_| format!("{value} is not a number"))?;
     let tunables = fs.tunables().map_err(|why| why.to_string())?;
     tunables
         .set_by_name(name, value)
@@ -135,7 +137,7 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
         (name.to_owned(), times)
     });
     all["locks"] = Value::Object(waits.collect());
-    // Of what was mounted for reading there is no more to tell.
+    // A read-only mount has no more statistics.
     if let (Ok(mb_stats), Ok(journal), Ok(tunables)) =
         (fs.mb_stats(), fs.journal_stats(), fs.tunables())
     {
@@ -146,7 +148,7 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
             "log_blocks": journal.log_blocks,
             "log_blocks_in_use": journal.used_blocks,
             "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),
-            "plans_begun_anew": fs.plans_begun_anew().ok(),
+            "operation_restarts": fs.plans_begun_anew().ok(),
         });
         let values = Tunable::ALL
             .iter()
@@ -156,19 +158,19 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
     all
 }
 
-/// Asks the server of the mount on `point`.
+/// Sends a request to the server of the mount on `point` and returns the reply.
 ///
 /// # Errors
-/// `NotFound` if nothing is mounted there; `ConnectionRefused` if nobody answers for it, or
-/// somebody who must not.
-pub(crate) fn ask(point: &Path, request: &str) -> io::Result<String> {
+/// `NotFound` if nothing is mounted there; `ConnectionRefused` if no server listens, or one of
+/// another user.
+pub(crate) fn request(point: &Path, request: &str) -> io::Result<String> {
     let mut reply = String::new();
-    asked(point, request)?.read_to_string(&mut reply)?;
+    send(point, request)?.read_to_string(&mut reply)?;
     Ok(reply)
 }
 
-/// The stream on which the reply comes.
-pub(crate) fn asked(point: &Path, request: &str) -> io::Result<UnixStream> {
+/// Sends a request and returns the stream of the reply.
+pub(crate) fn send(point: &Path, request: &str) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect_addr(&address(&point.canonicalize()?)?)?;
     if !is_trusted(&stream)? {
         return Err(io::ErrorKind::ConnectionRefused.into());
@@ -178,7 +180,7 @@ pub(crate) fn asked(point: &Path, request: &str) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Whether the other side is root, or the user of this process.
+/// Whether the peer is root or the user of this process.
 fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
     let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
     Ok(peer.uid.is_root() || peer.uid == rustix::process::geteuid())
@@ -189,18 +191,18 @@ fn address(point: &Path) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("fourscore/{device}"))
 }
 
-/// The number of the device that is mounted on a directory.
+/// The device number of the mount on a directory.
 fn device_of(point: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let point = escaped(point.to_str()?);
-    // Of several on one place the last one counts.
+    // Of several mounts on one directory, the last one is visible.
     mounts.lines().rev().find_map(|line| {
         let words: Vec<&str> = line.split(' ').collect();
         (words.get(4) == Some(&point.as_str())).then(|| words[2].to_owned())
     })
 }
 
-/// A path as mountinfo writes it.
+/// A path in the format of mountinfo.
 fn escaped(path: &str) -> String {
     let escapes = [
         ("\\", "\\134"),

@@ -1,13 +1,14 @@
-//! **Purpose.** A process beside the server that can end the mount when the server, which has given
-//! up the right to, wants it ended, and when the server has died.
+//! **Purpose.** A process outside the sandbox that unmounts: on request of the server, whose
+//! sandbox forbids it, and when the server has died.
 //!
-//! **Model.** The server starts it when the mount is there, before it locks itself up. Its standard
-//! input is a pipe from the server: a byte asks for the unmount, and is answered with a line that
-//! says why it failed, or is empty. When the pipe ends, so has the server; a mount that it left
-//! behind is taken away, so that nobody meets a directory that only says that nobody is connected.
-//! One that answers is another one, which has come to the same place meanwhile, and is left alone.
+//! **Model.** The server starts this process after mounting, before it enters its sandbox. The
+//! process's standard input is a pipe from the server. A byte requests the unmount; the reply is a
+//! line with the error, or an empty line. When the pipe ends, the server has ended. If the mount is
+//! still there, it is removed, so that no process finds a directory that fails with `ENOTCONN`. A
+//! mount that answers is a new one on the same directory, and stays.
 //!
-//! It reads nothing of the image, and takes no word of the server's but to unmount.
+//! The process reads nothing of the image, and the only request it takes from the server is to
+//! unmount.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
@@ -26,72 +27,74 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result};
 
-/// What asks for the unmount.
+/// The request to unmount.
 const UNMOUNT: u8 = b'u';
-/// How often it is asked at most, and how long in between, whether the server is there: a second.
-const MOST_QUESTIONS: u32 = 100;
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(10);
+/// Number of probes whether a server answers, and the pause between them: a second in all.
+const MAX_PROBES: u32 = 100;
+const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// `keep-mount`, for the server alone
+/// `keep-mount`, which only the server calls
 #[derive(Debug, Args)]
 pub(crate) struct KeepMount {
     point: PathBuf,
 }
 
-/// The process, as the server sees it.
+/// The server's handle of the process.
 #[derive(Clone, Debug)]
 pub(super) struct Keeper(Arc<Mutex<Option<Pipes>>>);
 
 #[derive(Debug)]
 struct Pipes {
     process: Child,
-    asks: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
 }
 
 impl Keeper {
-    /// Starts one for the mount on `point`.
+    /// Starts the process for the mount on `point`.
     pub(super) fn start(point: &Path) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg0("fourscore").arg("keep-mount").arg(point);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn()?;
-        let (Some(asks), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
-            return Err(io::Error::other("started without pipes"));
+        let (Some(requests), Some(replies)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(io::Error::other("the process has no pipes"));
         };
-        let mut answers = BufReader::new(answers);
-        // It says when it can keep the mount.
-        answers.read_line(&mut String::new())?;
+        let mut replies = BufReader::new(replies);
+        // The first line comes when the process is ready.
+        replies.read_line(&mut String::new())?;
         Ok(Self(Arc::new(Mutex::new(Some(Pipes {
             process,
-            asks,
-            answers,
+            requests,
+            replies,
         })))))
     }
 
-    /// Has the mount ended, as [`Unmounter::unmount`] does.
+    /// Unmounts, as [`Unmounter::unmount`] does.
     pub(super) fn unmount(&self) -> io::Result<()> {
         let mut pipes = self.0.lock();
         let Some(pipes) = pipes.as_mut() else {
             return Ok(());
         };
-        pipes.asks.write_all(&[UNMOUNT])?;
+        pipes.requests.write_all(&[UNMOUNT])?;
         let mut why = String::new();
-        pipes.answers.read_line(&mut why)?;
+        pipes.replies.read_line(&mut why)?;
         match why.trim_end() {
             "" => Ok(()),
             why => Err(io::Error::other(why)),
         }
     }
 
-    /// Waits until nothing of the mount is left. The server is done with it.
+    /// Ends the process, which removes the mount if it is still there, and waits for that.
     pub(super) fn end(&self) {
         if let Some(Pipes {
-            mut process, asks, ..
+            mut process,
+            requests,
+            ..
         }) = self.0.lock().take()
         {
-            drop(asks);
-            // Nobody can be told what it could not do; the mount shows it.
+            drop(requests);
+            // There is no place for an error; a mount that is left behind shows it.
             let _ = process.wait();
         }
     }
@@ -100,24 +103,25 @@ impl Keeper {
 /// Runs the process.
 pub(crate) fn run(args: &KeepMount) -> Result<()> {
     let failed = |why: io::Error| Failure::new(args.point.display().to_string(), why);
-    // They are the server's to understand; held here, they end nobody.
+    // The server handles these signals. Caught here, they do not end this process.
     let _held = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     std::env::set_current_dir("/").map_err(failed)?;
     let unmounter = Unmounter::of(args.point.clone());
-    let (mut asks, mut answers) = (io::stdin().lock(), io::stdout().lock());
-    let mut asked = [0];
+    let (mut requests, mut replies) = (io::stdin().lock(), io::stdout().lock());
+    let mut request = [0];
     loop {
-        // A server that has ended reads no answer.
-        let _ = writeln!(answers).and_then(|()| answers.flush());
-        match asks.read(&mut asked) {
+        // A server that has ended reads no reply.
+        let _ = writeln!(replies).and_then(|()| replies.flush());
+        match requests.read(&mut request) {
             Ok(1) => {}
             _ => break,
         }
         if let Err(why) = unmounter.unmount() {
-            let _ = write!(answers, "{}", why.to_string().replace('\n', " "));
+            let _ = write!(replies, "{}", why.to_string().replace('\n', " "));
         }
     }
-    // Opened without asking anybody, it stays this mount whatever comes to its place.
+    // O_PATH sends no request to the server, and refers to this mount even if another one is
+    // mounted over it.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if let Ok(root) = rustix::fs::open(&args.point, flags, Mode::empty())
         && is_dead(&root)
@@ -127,15 +131,16 @@ pub(crate) fn run(args: &KeepMount) -> Result<()> {
     Ok(())
 }
 
-/// Whether nobody is connected to the mount with this root. The kernel is made to ask.
+/// Whether the mount with this root has no server. `STATX_FORCE_SYNC` makes the kernel send a
+/// request.
 fn is_dead(root: &OwnedFd) -> bool {
     let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::EMPTY_PATH;
-    for _ in 0..MOST_QUESTIONS {
+    for _ in 0..MAX_PROBES {
         match rustix::fs::statx(root, "", flags, StatxFlags::BASIC_STATS) {
             Err(Errno::NOTCONN | Errno::CONNABORTED) => return true,
-            // A ring that goes cancels what it was about to hand on, and the next answer tells
-            // whether its server goes with it.
-            Err(Errno::CANCELED) => std::thread::sleep(BETWEEN_QUESTIONS),
+            // A ring that is closed cancels its pending requests. The next probe shows whether the
+            // server has ended.
+            Err(Errno::CANCELED) => std::thread::sleep(PROBE_INTERVAL),
             _ => return false,
         }
     }

@@ -1,27 +1,29 @@
-//! **Purpose.** `fourscore mount`: an image as a directory, through FUSE.
+//! **Purpose.** `fourscore mount`: mounts an image on a directory, through FUSE.
 //!
-//! **Model.** Without `-f` the command starts itself anew as the server, and hands on what that
-//! says until it says that the mount can be used. Then the command ends, and nobody listens to the
-//! server any more, which has left the terminal and the directory it was started in.
+//! **Model.** Without `-f` the command starts itself again as the server and forwards the server's
+//! messages until the server prints that the mount can be used. Then the command ends. The server
+//! has left the terminal and the working directory by then, and its messages are no longer read.
 //!
-//! SIGTERM, SIGINT and SIGHUP unmount. Who has something open keeps it until he is done; a second
-//! signal makes durable what was done and ends the server at once.
+//! SIGTERM, SIGINT and SIGHUP unmount; open files stay usable until they are closed. A second
+//! signal syncs the file system and ends the server at once.
 //!
-//! The server locks itself up before it looks at the image (`fourscore_fuse::sandbox`): image and
-//! mount are opened first, and whatever is wrong with the image takes the mount away again.
+//! The server enters its sandbox (`fourscore_fuse::sandbox`) before it reads the image. So the
+//! image is opened and the directory mounted first, and an error in the image removes the mount
+//! again.
 //!
-//! Where Linux waits for the server when it unmounts, the server ends as soon as it has answered:
-//! then the device is somebody else's. Elsewhere it ends after it has unmounted the file system.
+//! If Linux waits for the server when it unmounts, the server ends as soon as it has answered that
+//! request: after it, another program may use the device. Otherwise the server ends after it has
+//! unmounted the file system.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `figures` | a socket over which the server tells its figures |
-//! | `keeper` | a process outside of the sandbox that can unmount |
+//! | `figures` | a socket for statistics and tunables |
+//! | `keeper` | a process outside the sandbox that can unmount |
 //! | `names` | the command lines of fuse2fs, mount(8) and mount.fuse(8) |
-//! | `notify` | systemd is told when it is ready |
+//! | `notify` | notifies systemd |
 //!
-//! **Crash safety.** A server that fails a check of its own ends without writing any more, and the
-//! next mount recovers the image.
+//! **Crash safety.** A server that finds an internal error ends without another write, and the next
+//! mount recovers the image from the journal.
 
 pub(crate) mod figures;
 pub(crate) mod keeper;
@@ -44,44 +46,44 @@ use fourscore_sync::{Arc, Weak, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::failure::{Failure, Result, say};
+use crate::failure::{Failure, Result, message};
 use crate::image::{ImageSpec, JOURNAL_ADVICE, device, parse_size};
 use figures::Figures;
 use keeper::Keeper;
 use notify::Manager;
 
-/// What the server says when the mount can be used.
+/// The line that the server prints when the mount can be used.
 const READY: &str = "ready";
-/// So long a mount waits for another server to let go of the image: Linux does not wait for the
-/// server of a user when it unmounts, so the last one may still be writing.
-const PATIENCE: Duration = Duration::from_secs(3);
-const STEP: Duration = Duration::from_millis(10);
+/// Time limit of the wait for another server to close the image. Linux does not wait for the server
+/// of a user when it unmounts, so the server of the last mount may still be writing.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
+const BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// `mount`
 #[derive(Debug, Args)]
 pub(crate) struct Mount {
     /// Image file or block device, with @OFFSET for a partition
     image: ImageSpec,
-    /// An empty directory
+    /// Mount point, an empty directory
     #[arg(value_name = "DIR")]
     point: PathBuf,
     /// Options of the mount and of ext4, separated by commas
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Stays in the foreground, until it is unmounted
+    /// Runs in the foreground until it is unmounted
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Leaves the server all rights that it was started with
+    /// Runs the server without its sandbox
     #[arg(long)]
     no_sandbox: bool,
-    /// Says on standard error when it is ready, and leaves the terminal then
+    /// Prints a line to standard error when it is ready, and then leaves the terminal
     #[arg(long, hide = true, requires = "foreground")]
     detach: bool,
 }
 
 impl Mount {
-    /// The command line for the server, behind the flags that make it one.
-    fn again(&self) -> Vec<OsString> {
+    /// The arguments of the server, after the flags that make it one.
+    fn server_arguments(&self) -> Vec<OsString> {
         let sandbox = self.no_sandbox.then_some("--no-sandbox");
         let mut image = self.image.path.clone().into_os_string();
         image.push(format!("@{}", self.image.offset_bytes));
@@ -108,42 +110,44 @@ fn start(args: &Mount) -> Result<()> {
     let mut server = Command::new(std::env::current_exe().map_err(failed)?);
     server.arg0("fourscore");
     server.args(["mount", "--foreground", "--detach"]);
-    server.args(args.again());
+    server.args(args.server_arguments());
     let null = Stdio::null;
     server.stdin(null()).stdout(null()).stderr(Stdio::piped());
     let mut server = server.spawn().map_err(failed)?;
-    if let Some(said) = server.stderr.take() {
-        for line in BufReader::new(said).lines() {
+    if let Some(messages) = server.stderr.take() {
+        for line in BufReader::new(messages).lines() {
             match line.map_err(failed)? {
                 ready if ready == READY => return Ok(()),
-                told => tell(&told),
+                message => forward(&message),
             }
         }
     }
-    // It has told why, unless something ended it.
+    // It has printed an error, unless a signal has ended it.
     let status = server.wait().map_err(failed)?;
     match status.code() {
-        Some(_) => Err(Failure::AlreadyTold),
+        Some(_) => Err(Failure::AlreadyReported),
         None => Err(Failure::new("the server", format!("ended by {status}"))),
     }
 }
 
-/// Hands on what the server said.
-fn tell(line: &str) {
-    // When standard error is gone there is no other place to say so.
+/// Prints a message of the server.
+fn forward(line: &str) {
+    // If standard error is closed, there is no other place for the message.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn serve(args: &Mount) -> Result<()> {
-    let wanted = Wanted::of(args)?;
-    let device = open_device(&wanted)?;
-    let reading = wanted.open_options()?;
+    let request = Request::of(args)?;
+    let opened = Opened {
+        device: open_device(&request)?,
+        options: request.open_options()?,
+    };
     let point = args.point.display().to_string();
     let failed = |why: io::Error| Failure::new(point.as_str(), why);
-    // Before the mount is there, so that no signal leaves it behind.
+    // Before the mount exists, so that no signal leaves it behind.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     let manager = Arc::new(Manager::of_environment());
-    let session = Session::mount(&args.point, &wanted.session);
+    let session = Session::mount(&args.point, &request.session);
     let session = session.map_err(|why| Failure::new(point.as_str(), why))?;
     let keeper = Keeper::start(session.unmounter().point()).map_err(|why| {
         session.unmounter().abandon();
@@ -157,9 +161,16 @@ fn serve(args: &Mount) -> Result<()> {
         manager,
         keeper: keeper.clone(),
     };
-    let served = serve_mounted(args, &wanted, (device, reading), mount);
+    let served = serve_mounted(args, &request, opened, mount);
     keeper.end();
     served
+}
+
+/// The devices of a file system, opened before the sandbox is entered.
+struct Opened {
+    device: Arc<dyn BlockDevice>,
+    /// With the device of an external journal.
+    options: OpenOptions,
 }
 
 /// A mount, and what can end it.
@@ -171,37 +182,38 @@ struct Mounted {
     keeper: Keeper,
 }
 
-/// Serves a mount until it ends. `/dev/fuse` is closed when this returns, so that nobody waits for
-/// an answer.
+/// Serves a mount until it ends. `/dev/fuse` is closed when this returns, so that no process waits
+/// for a reply.
 fn serve_mounted(
     args: &Mount,
-    wanted: &Wanted,
-    (device, reading): (Arc<dyn BlockDevice>, OpenOptions),
+    request: &Request,
+    opened: Opened,
     mut mount: Mounted,
 ) -> Result<()> {
-    let image = wanted.image.path.display().to_string();
+    let Opened { device, options } = opened;
+    let image = request.image.path.display().to_string();
     let in_image = |why| Failure::new(image.as_str(), why);
     let not_locked = |why: SandboxError| {
-        let advice = "--no-sandbox goes without";
+        let advice = "use --no-sandbox to run without it";
         Failure::new("the sandbox", why).advise(advice)
     };
     let enclosed = match args.no_sandbox {
         true => None,
         false => Some(sandbox::enclose().map_err(not_locked)?),
     };
-    let fs = match wanted.session.is_read_only {
-        true => Fs::open(device, &reading),
-        false => Fs::mount(device, &wanted.options.clone().open(reading)),
+    let fs = match request.session.is_read_only {
+        true => Fs::open(device, &options),
+        false => Fs::mount(device, &request.options.clone().open(options)),
     };
     let fs = fs.map_err(|why| match why {
         Error::JournalNotGiven { .. } => in_image(why).advise(JOURNAL_ADVICE),
         _ => in_image(why),
     })?;
-    end_on_panics();
-    let on_signals = (mount.keeper, Arc::downgrade(&fs));
-    unmount_on_signals(mount.signals, on_signals, Arc::clone(&mount.manager));
+    abort_on_panics();
+    let manager = Arc::clone(&mount.manager);
+    unmount_on_signals(mount.signals, mount.keeper, Arc::downgrade(&fs), manager);
     let latencies = mount.session.latencies();
-    mount.figures.answer_for(&fs, latencies);
+    mount.figures.serve(&fs, latencies);
     let ready = || {
         if args.detach {
             leave_terminal()?;
@@ -215,7 +227,7 @@ fn serve_mounted(
         mount.manager.ready();
         Ok(())
     };
-    let served = mount.session.serve(&fs, ready, farewell);
+    let served = mount.session.serve(&fs, ready, exit_after_reply);
     drop(mount.session);
     mount.figures.end();
     let unmounted = fs.unmount().map_err(in_image);
@@ -224,9 +236,9 @@ fn serve_mounted(
     unmounted
 }
 
-/// What the command line asks for.
+/// The command line, with its options parsed.
 #[derive(Debug)]
-struct Wanted {
+struct Request {
     image: ImageSpec,
     /// The device of an external journal.
     journal: Option<ImageSpec>,
@@ -235,7 +247,7 @@ struct Wanted {
     options: MountOptions,
 }
 
-impl Wanted {
+impl Request {
     fn of(args: &Mount) -> Result<Self> {
         let mut session = SessionOptions {
             source: source_of(&args.image),
@@ -248,7 +260,7 @@ impl Wanted {
         let others = session.take(&args.options.join(","));
         for word in others.split(',') {
             match word.split_once('=') {
-                // As with fuse2fs, what is not recovered is not written either.
+                // As in fuse2fs, a file system that is not recovered is not written to.
                 None if matches!(word, "norecovery" | "noload") => {
                     replay = Replay::Ignore;
                     session.is_read_only = true;
@@ -265,17 +277,17 @@ impl Wanted {
             journal,
             session,
             replay,
-            // Where nothing may be in an unknown state, whoever finds one ends the server.
+            // With errors=panic, an error ends the server.
             options: options.on_panic(|why| {
-                say(why);
+                message(why);
                 std::process::abort();
             }),
         })
     }
 }
 
-impl Wanted {
-    /// The image or the journal, opened for writing unless nothing is to be written.
+impl Request {
+    /// Opens the image or the journal, for writing unless the mount is read-only.
     fn device(&self, spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
         match self.session.is_read_only {
             true => device(spec, DeviceOptions::default(), Access::ReadOnly),
@@ -283,7 +295,7 @@ impl Wanted {
         }
     }
 
-    /// How the file system is read.
+    /// The options of opening the file system.
     fn open_options(&self) -> Result<OpenOptions> {
         let options = OpenOptions::new().replay(self.replay);
         Ok(match &self.journal {
@@ -293,25 +305,27 @@ impl Wanted {
     }
 }
 
-/// The device of an external journal, by the option `journal_path=`.
+/// Parses the option `journal_path=`, the device of an external journal.
 fn journal_spec(text: &str) -> Result<ImageSpec> {
     let refused = |why| Failure::new(format!("journal_path={text}"), why);
     ImageSpec::parse(text.as_ref()).map_err(refused)
 }
 
-/// Where the file system begins, by the option `offset=`.
+/// Parses the option `offset=`, the offset of the file system.
 fn offset_of(image: &ImageSpec, text: &str) -> Result<u64> {
     let refused = |why: &str| Err(Failure::new(format!("offset={text}"), why));
     match parse_size(text) {
-        _ if image.offset_bytes != 0 => refused("the image has an offset behind its @ already"),
+        _ if image.offset_bytes != 0 => {
+            refused("the image already has an offset after its @; give one of them")
+        }
         Some(offset_bytes) => Ok(offset_bytes),
-        None => refused("not a number of bytes"),
+        None => refused("is not a number of bytes, as in offset=1M"),
     }
 }
 
-/// What the mount is called in `/proc/mounts`: the image by the name under which umount(8),
-/// findmnt(8) and `mount -a` look for it, which is its canonical path. An offset of the image's own
-/// name follows it in the largest unit that it is a multiple of.
+/// The source of the mount in `/proc/mounts`: the canonical path of the image, under which
+/// umount(8), findmnt(8) and `mount -a` look for it. The offset in the name of the image follows
+/// it, in the largest unit that it is a multiple of.
 fn source_of(image: &ImageSpec) -> OsString {
     const UNITS: [(u64, &str); 4] = [
         (1 << 40, "T"),
@@ -320,7 +334,7 @@ fn source_of(image: &ImageSpec) -> OsString {
         (1 << 10, "K"),
     ];
     let path = std::fs::canonicalize(&image.path);
-    // Whatever is wrong with it is told when it is opened.
+    // An error is reported when the image is opened.
     let mut source = path.unwrap_or_else(|_| image.path.clone()).into_os_string();
     let bytes = image.offset_bytes;
     if bytes > 0 {
@@ -331,62 +345,58 @@ fn source_of(image: &ImageSpec) -> OsString {
     source
 }
 
-/// Opens the image: for reading if nothing is to be written.
-fn open_device(wanted: &Wanted) -> Result<Arc<dyn BlockDevice>> {
-    if !wanted.session.is_read_only {
-        wait_for_the_last_server(&wanted.image);
+/// Opens the image, for writing unless the mount is read-only.
+fn open_device(request: &Request) -> Result<Arc<dyn BlockDevice>> {
+    if !request.session.is_read_only {
+        wait_while_busy(&request.image);
     }
-    wanted.device(&wanted.image)
+    request.device(&request.image)
 }
 
-/// Waits while somebody has the image open for writing, but not for long. Whether it can be opened
-/// then is seen by opening it.
-fn wait_for_the_last_server(image: &ImageSpec) {
+/// Waits while another process has the image open for writing, for [`BUSY_TIMEOUT`] at most. The
+/// caller finds out whether the image can be opened then.
+fn wait_while_busy(image: &ImageSpec) {
     let start = Instant::now();
     let is_busy = || {
         open_path(&image.path, DeviceOptions::read_write())
             .is_err_and(|why| why.kind() == io::ErrorKind::ResourceBusy)
     };
-    while start.elapsed() < PATIENCE && is_busy() {
-        std::thread::sleep(STEP);
+    while start.elapsed() < BUSY_TIMEOUT && is_busy() {
+        std::thread::sleep(BUSY_POLL);
     }
 }
 
-/// The end of a server for which the kernel has waited, and which must not write any more.
-fn farewell(ended: fourscore::Result<()>) {
+/// Ends a server for whose reply the kernel has waited, and which must not write any more.
+fn exit_after_reply(ended: fourscore::Result<()>) {
     let status = match ended {
         Ok(()) => 0,
         Err(why) => {
-            say(&why.to_string());
+            message(&why.to_string());
             1
         }
     };
     std::process::exit(status);
 }
 
-/// Leaves the terminal and the directory of the command that started this, which must not be kept
-/// busy by its server.
+/// Leaves the terminal and the working directory of the command, so that the server does not keep
+/// them busy.
 fn leave_terminal() -> io::Result<()> {
     std::env::set_current_dir("/")?;
     rustix::process::setsid()?;
     Ok(())
 }
 
-/// A worker that panics would leave its requests unanswered, and whatever it was changing in
-/// between: the server ends instead, and the journal brings the image back.
-fn end_on_panics() {
-    let tell = std::panic::take_hook();
+/// Makes a panic of a worker end the server. Otherwise its requests would never be answered, and
+/// what it was changing would stay half done. The journal recovers the image.
+fn abort_on_panics() {
+    let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        print(panic);
         std::process::abort();
     }));
 }
 
-fn unmount_on_signals(
-    mut signals: Signals,
-    (keeper, fs): (Keeper, Weak<Fs>),
-    manager: Arc<Manager>,
-) {
+fn unmount_on_signals(mut signals: Signals, keeper: Keeper, fs: Weak<Fs>, manager: Arc<Manager>) {
     thread::spawn(move || {
         let mut is_first = true;
         for _ in signals.forever() {
@@ -394,17 +404,17 @@ fn unmount_on_signals(
                 if let Some(fs) = fs.upgrade()
                     && let Err(why) = fs.sync()
                 {
-                    say(&why.to_string());
+                    message(&why.to_string());
                 }
                 std::process::exit(1);
             }
             is_first = false;
             manager.stopping();
-            // In a thread of its own, so that another signal is heard meanwhile.
+            // In another thread, so that this one can take the second signal.
             let keeper = keeper.clone();
             thread::spawn(move || {
                 if let Err(why) = keeper.unmount() {
-                    say(&format!("unmount: {why}"));
+                    message(&format!("unmount: {why}"));
                 }
             });
         }

@@ -1,16 +1,16 @@
-//! **Purpose.** Mounting under other names: what `fuse2fs`, mount(8) and mount.fuse(8) are given
-//! becomes a command line of `mount`.
+//! **Purpose.** Mounting under other names: translates the arguments of `fuse2fs` and of helpers of
+//! mount(8) and mount.fuse(8) into a command line of `mount`.
 //!
 //! **Model.**
 //!
 //! | called as | arguments |
 //! |---|---|
-//! | `fuse2fs`, `fuse4fs` | `IMAGE DIR` and options in any order, as libfuse takes them |
-//! | `mount.fourscore`, `mount.fuse.fourscore` | what mount(8) passes to a helper |
-//! | `fourscore /IMAGE DIR -o OPTIONS` | what mount.fuse(8) passes to the type `fuse.fourscore` |
+//! | `fuse2fs`, `fuse4fs` | `IMAGE DIR` and options in any order, as in libfuse |
+//! | `mount.fourscore`, `mount.fuse.fourscore` | those that mount(8) passes to a helper |
+//! | `fourscore /IMAGE DIR -o OPTIONS` | those that mount.fuse(8) passes for the type `fuse.fourscore` |
 //!
-//! Options of libfuse that say how fast or how loud are taken and have no effect. What would change
-//! what a user sees, and is not done here, is refused as by `mount` itself.
+//! Options of libfuse about performance and messages are accepted and have no effect. An option
+//! that would change the behaviour of the mount and is not supported is refused by `mount` itself.
 //!
 //! **References.** fuse2fs(1), mount(8) (external helpers), mount.fuse3(8).
 
@@ -18,7 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// How the command was called, if mounting is what it is to do.
+/// The program under whose name the command was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     Fuse2fs,
@@ -26,7 +26,7 @@ enum Caller {
     MountFuse,
 }
 
-/// Options of libfuse and of fuse2fs that change nothing here.
+/// Options of libfuse and of fuse2fs that have no effect here.
 const WITHOUT_EFFECT: &[&str] = &[
     "async_read",
     "auto_unmount",
@@ -50,11 +50,11 @@ const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "max_write=",
     "subtype=",
 ];
-/// As `fuse2fs -o kernel`: as if the kernel had mounted it.
+/// The options of `fuse2fs -o kernel`, with which a mount behaves like one of the kernel.
 const AS_THE_KERNEL: &str = "allow_other,default_permissions,suid,dev";
 
-/// The command line as `mount` has it; `None` if it is not about mounting under another name.
-pub(crate) fn translated(
+/// Translates a command line to one of `mount`; `None` if it is not a mount under another name.
+pub(crate) fn translate(
     arguments: &[OsString],
     is_verb: impl Fn(&OsStr) -> bool,
 ) -> Option<Vec<OsString>> {
@@ -66,16 +66,16 @@ pub(crate) fn translated(
         _ => return None,
     };
     let mut line = vec![program.clone(), "mount".into()];
-    let (options, places) = divided(rest, caller, &mut line);
+    let (options, paths) = split(rest, caller, &mut line);
     let words = options.join(&b","[..]);
     let words = words.split(|byte| *byte == b',');
-    let words: Vec<&[u8]> = words.filter_map(|word| known(word, caller)).collect();
+    let words: Vec<&[u8]> = words.filter_map(|word| effective(word, caller)).collect();
     if !words.is_empty() {
         line.push("-o".into());
         line.push(OsString::from_vec(words.join(&b","[..])));
     }
     line.push("--".into());
-    line.extend(places);
+    line.extend(paths);
     Some(line)
 }
 
@@ -91,13 +91,14 @@ fn is_call_of_mount_fuse(rest: &[OsString], is_verb: impl Fn(&OsStr) -> bool) ->
     }
 }
 
-/// Divides arguments into options for `-o` and places. Flags that `mount` has too go to its `line`.
-fn divided(
+/// Splits arguments into options for `-o` and paths. Flags that `mount` has too are added to its
+/// `line`.
+fn split(
     rest: &[OsString],
     caller: Caller,
     line: &mut Vec<OsString>,
 ) -> (Vec<Vec<u8>>, Vec<OsString>) {
-    let (mut options, mut places) = (Vec::new(), Vec::new());
+    let (mut options, mut paths) = (Vec::new(), Vec::new());
     let mut rest = rest.iter();
     while let Some(argument) = rest.next() {
         let is_helper = caller == Caller::Helper;
@@ -105,21 +106,21 @@ fn divided(
             b"-o" => options.extend(rest.next().map(|next| next.as_bytes().to_vec())),
             b"-r" => options.push(b"ro".to_vec()),
             b"-w" | b"-s" => {}
-            // mount(8): do not mount, no entry in a table, say more; the type it was called for.
+            // Of mount(8): no entry in mtab, verbose; the type, the namespace.
             b"-n" | b"-v" if is_helper => {}
             b"-t" | b"-N" if is_helper => drop(rest.next()),
             b"-d" | b"-f" if !is_helper => line.push("-f".into()),
-            [b'-', b'o', glued @ ..] => options.push(glued.to_vec()),
+            [b'-', b'o', attached @ ..] => options.push(attached.to_vec()),
             [b'-', _, ..] => line.push(argument.clone()),
-            _ => places.push(argument.clone()),
+            _ => paths.push(argument.clone()),
         }
     }
-    (options, places)
+    (options, paths)
 }
 
-/// A word for `mount`; `None` for one without effect.
-fn known(word: &[u8], caller: Caller) -> Option<&[u8]> {
-    // What mount(8) keeps for itself and hands on all the same.
+/// Returns the option as `mount` has it; `None` if it has no effect.
+fn effective(word: &[u8], caller: Caller) -> Option<&[u8]> {
+    // Options of mount(8) itself, which it passes on.
     let is_for_mount = word == b"_netdev" || word.starts_with(b"x-");
     let text = str::from_utf8(word).unwrap_or_default();
     let has_no_effect = WITHOUT_EFFECT.contains(&text)
@@ -139,13 +140,13 @@ mod tests {
 
     fn line(arguments: &str) -> Option<String> {
         let arguments: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
-        let line = translated(&arguments, |word| word == "ls")?;
+        let line = translate(&arguments, |word| word == "ls")?;
         let words: Vec<&str> = line.iter().map(|word| word.to_str().unwrap()).collect();
         Some(words.join(" "))
     }
 
     #[test]
-    fn command_lines_of_others_become_ours() {
+    fn command_lines_of_other_programs_are_translated() {
         let pairs = [
             (
                 "/usr/bin/fuse2fs -f -o fakeroot,ro disk.img mnt",
@@ -168,7 +169,7 @@ mod tests {
                 "fourscore /a /b -o rw,dev,suid",
                 "fourscore mount -o rw,dev,suid -- /a /b",
             ),
-            // What is unknown is not dropped.
+            // Unknown options are kept, so that `mount` refuses them.
             ("fuse2fs a b -o minixdf", "fuse2fs mount -o minixdf -- a b"),
             ("fuse2fs --no-such a b", "fuse2fs mount --no-such -- a b"),
         ];

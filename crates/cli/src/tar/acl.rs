@@ -1,11 +1,10 @@
-//! **Purpose.** POSIX ACLs as text, the form in which archives hold them.
+//! **Purpose.** POSIX ACLs as text, their form in archives.
 //!
 //! **References.** acl(5), "ACL TEXT FORMS"; star(5), `SCHILY.acl.access`.
 
 use crate::text::push_u64;
 
-/// The pax key and the text of an ACL; `None` for an attribute that is none, or whose value is
-/// not one.
+/// The pax key and the text of an ACL; `None` for another attribute or an invalid value.
 pub(crate) fn record(name: &[u8], value: &[u8]) -> Option<(&'static [u8], Vec<u8>)> {
     let key: &[u8] = match name {
         b"system.posix_acl_access" => b"SCHILY.acl.access",
@@ -15,7 +14,7 @@ pub(crate) fn record(name: &[u8], value: &[u8]) -> Option<(&'static [u8], Vec<u8
     text(value).map(|text| (key, text))
 }
 
-/// The entries of an attribute value of version 2 (what the system calls take), separated by
+/// The entries of an attribute value of version 2 (the format of the system calls), separated by
 /// commas, with numeric ids.
 fn text(value: &[u8]) -> Option<Vec<u8>> {
     let entries = value.strip_prefix(&2_u32.to_le_bytes())?;

@@ -1,9 +1,9 @@
 //! **Purpose.** Headers of a tar archive in the pax format, as bytes.
 //!
-//! **Model.** A member is a ustar block. What does not fit there (nanoseconds, times before 1970,
-//! long names, big numbers, extended attributes, the map of a sparse file) is in a pax header in
-//! front of it: a member of type `x` whose content are records `LENGTH key=value\n`, the length
-//! counting itself.
+//! **Model.** A member is a ustar block. Values that do not fit there (nanoseconds, times before
+//! 1970, long names, large numbers, extended attributes, the map of a sparse file) are in a pax
+//! header before it: a member of type `x` whose data are records `LENGTH key=value\n`. The length
+//! includes its own digits.
 //!
 //! **References.** POSIX.1-2017, pax, "pax Interchange Format"; the GNU tar manual, "Storing
 //! Sparse Files" (PAX format 1.0); star(5) for `SCHILY.xattr`.
@@ -13,9 +13,9 @@ use crate::tar::acl;
 use crate::text::{push_i64, push_nanoseconds, push_u64};
 use crate::walk::line::Attributes;
 
-/// The unit of an archive.
+/// Block size of an archive.
 pub(crate) const BLOCK_BYTES: usize = 512;
-/// An archive ends on a multiple of this.
+/// The length of an archive is a multiple of this.
 pub(crate) const RECORD_BYTES: u64 = 10_240;
 
 const NAME: std::ops::Range<usize> = 0..100;
@@ -23,10 +23,10 @@ const LINK_NAME: std::ops::Range<usize> = 157..257;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 const TYPE: usize = 156;
 
-/// What a member leads to besides itself.
+/// The target of a member that is a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link<'a> {
-    /// Nothing.
+    /// No link.
     No,
     /// The target of a symbolic link.
     Symbolic(&'a [u8]),
@@ -34,16 +34,16 @@ pub(crate) enum Link<'a> {
     Hard(&'a [u8]),
 }
 
-/// What is in the archive behind the header.
+/// The data after a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// Nothing.
     Nothing,
-    /// This many bytes of content.
+    /// All bytes of the file: their number.
     Whole(u64),
-    /// This many bytes, which are the map and the data of a file of another size.
+    /// The map and the data of a sparse file.
     Sparse {
-        /// Map and data.
+        /// Bytes of map and data.
         stored_bytes: u64,
         /// The file's size.
         real_bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) enum Payload {
 /// One object of the archive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member<'a> {
-    /// The path; a directory's ends with a slash.
+    /// The path; that of a directory ends with a slash.
     pub(crate) path: &'a [u8],
     pub(crate) facts: &'a Facts,
     pub(crate) link: Link<'a>,
@@ -61,7 +61,7 @@ pub(crate) struct Member<'a> {
     pub(crate) payload: Payload,
 }
 
-/// Appends the headers of `member`. `records` is a buffer of the caller.
+/// Appends the headers of `member`. `records` is a buffer that is reused.
 pub(crate) fn push_member(out: &mut Vec<u8>, member: &Member<'_>, records: &mut Vec<u8>) {
     records.clear();
     push_records(records, member);
@@ -70,25 +70,25 @@ pub(crate) fn push_member(out: &mut Vec<u8>, member: &Member<'_>, records: &mut 
         block.octal(100..108, 0o644);
         block.octal(124..136, records.len() as u64);
         block.bytes[TYPE] = b'x';
-        out.extend_from_slice(&block.sealed());
+        out.extend_from_slice(&block.with_checksum());
         out.extend_from_slice(records);
         pad(out, records.len() as u64);
     }
     out.extend_from_slice(&ustar(member));
 }
 
-/// Appends zeros up to the end of the block that `len_bytes` bytes of content end in.
+/// Appends zeros up to the end of the last block of `len_bytes` bytes of data.
 pub(crate) fn pad(out: &mut Vec<u8>, len_bytes: u64) {
     out.resize(out.len() + padding(len_bytes), 0);
 }
 
-/// How many bytes fill up the block that `len_bytes` bytes of content end in.
+/// Bytes that are missing in the last block of `len_bytes` bytes of data.
 pub(crate) fn padding(len_bytes: u64) -> usize {
     let used = usize::try_from(len_bytes % BLOCK_BYTES as u64).unwrap_or(0);
     (BLOCK_BYTES - used) % BLOCK_BYTES
 }
 
-/// The map of a sparse file, padded: the number of runs and the start and length of each.
+/// Appends the map of a sparse file, padded: the number of runs, and offset and length of each.
 pub(crate) fn push_sparse_map(out: &mut Vec<u8>, runs: &[(u64, u64)]) {
     let start = out.len();
     push_u64(out, runs.len() as u64);
@@ -111,7 +111,7 @@ fn ustar(member: &Member<'_>) -> [u8; BLOCK_BYTES] {
         Payload::Whole(bytes) => (bytes, false),
         Payload::Sparse { stored_bytes, .. } => (stored_bytes, true),
     };
-    // A reader that knows nothing of sparse files must not overwrite the file with its map.
+    // A program that does not support sparse files must not overwrite the file with its map.
     let sparse_name = sparse.then(|| sparse_member_name(member.path));
     let mut block = Block::new(sparse_name.as_deref().unwrap_or(member.path));
     block.octal(100..108, u64::from(facts.permissions));
@@ -135,7 +135,7 @@ fn ustar(member: &Member<'_>) -> [u8; BLOCK_BYTES] {
         block.octal(329..337, facts.rdev_major.into());
         block.octal(337..345, facts.rdev_minor.into());
     }
-    block.sealed()
+    block.with_checksum()
 }
 
 fn push_records(out: &mut Vec<u8>, member: &Member<'_>) {
@@ -178,7 +178,7 @@ fn push_records(out: &mut Vec<u8>, member: &Member<'_>) {
         push_decimal_time(&mut text, facts.mtime);
         push_record(out, b"mtime", &text);
     }
-    // The name of the first member has them; they belong to the inode.
+    // The member of the first name has them, since they belong to the inode.
     if !matches!(member.link, Link::Hard(_)) {
         for (name, value) in member.attributes.iter() {
             if let Some((key, text)) = acl::record(name, value) {
@@ -190,8 +190,8 @@ fn push_records(out: &mut Vec<u8>, member: &Member<'_>) {
     }
 }
 
-/// The key of the record of an attribute. A key ends at its first `=`, so GNU tar writes one in a
-/// name as `%3D`, and the `%` of that as `%25`.
+/// The record key of an attribute. A key ends at its first `=`, so GNU tar writes `=` in a name as
+/// `%3D`, and `%` as `%25`.
 fn xattr_key(name: &[u8]) -> Vec<u8> {
     let mut key = b"SCHILY.xattr.".to_vec();
     for &byte in name {
@@ -204,8 +204,8 @@ fn xattr_key(name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Appends a time as a decimal number. Before 1970 that is not seconds and nanoseconds side by
-/// side: 2 seconds before and 250 ms after that is -1.75.
+/// Appends a time as a decimal number. For times before 1970 that is not seconds followed by
+/// nanoseconds: -2 s and 250 000 000 ns are -1.75.
 fn push_decimal_time(out: &mut Vec<u8>, time: Time) {
     let Time {
         seconds,
@@ -249,7 +249,7 @@ fn fits_octal(value: u64, digits: u32) -> bool {
     value >> (3 * digits) == 0
 }
 
-/// The name of the pax header itself, which only a reader that does not know pax ever sees.
+/// The name of the pax header itself, which matters only to programs that do not support pax.
 fn pax_name(path: &[u8]) -> &'static [u8] {
     if path.ends_with(b"/") {
         b"./PaxHeaders/directory"
@@ -258,7 +258,7 @@ fn pax_name(path: &[u8]) -> &'static [u8] {
     }
 }
 
-/// The name for readers that do not know sparse files: a directory beside the file.
+/// The name for programs that do not support sparse files: in a directory beside the file.
 fn sparse_member_name(path: &[u8]) -> Vec<u8> {
     let slash = path
         .iter()
@@ -284,14 +284,14 @@ impl Block {
         block
     }
 
-    /// As much of `text` as fits; the whole of it is in the pax header otherwise.
+    /// Writes as much of `text` as fits. If that is not all, the pax header has it.
     fn text(&mut self, field: std::ops::Range<usize>, text: &[u8]) {
         for (place, &byte) in self.bytes[field].iter_mut().zip(text) {
             *place = byte;
         }
     }
 
-    /// Octal digits and a NUL; 0 for what does not fit, since the pax header has it then.
+    /// Writes octal digits and a NUL; 0 for a number that does not fit, which the pax header has.
     fn octal(&mut self, field: std::ops::Range<usize>, value: u64) {
         let digits = field.len() - 1;
         let fits = fits_octal(value, u32::try_from(digits).unwrap_or(0));
@@ -302,7 +302,7 @@ impl Block {
         }
     }
 
-    fn sealed(mut self) -> [u8; BLOCK_BYTES] {
+    fn with_checksum(mut self) -> [u8; BLOCK_BYTES] {
         self.bytes[CHECKSUM].copy_from_slice(b"        ");
         let sum = self.bytes.iter().map(|&byte| u64::from(byte)).sum();
         self.octal(148..155, sum);

@@ -1,19 +1,19 @@
-//! **Purpose.** `fourscore extract IMAGE -`: the whole tree as a tar.
+//! **Purpose.** `fourscore extract IMAGE -`: the tree of an image as a tar archive.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | [`header`] | headers in the pax format |
 //! | [`acl`] | POSIX ACLs as text |
 //!
-//! **Model.** Any thread makes headers and reads small files; the receiving thread writes the
-//! archive, names sorted by their bytes and the contents of a directory right behind it, as tar
-//! programs need it: they give a directory its time when the next member is not inside of it.
-//! The content of a big file is not read by anyone if standard output is a pipe: its pages go
-//! from the image's file into the pipe with `splice`.
+//! **Model.** All threads make headers and read small files. The receiving thread writes the
+//! archive: names are sorted by their bytes, and the contents of a directory directly follow it.
+//! Tar programs need that order, since they set the time of a directory when the next member is not
+//! inside it. If standard output is a pipe, the data of a large file is not read: `splice` moves
+//! its pages from the image's file into the pipe.
 //!
-//! Holes are kept: a file that has some is stored as GNU's PAX format 1.0 describes. What has
-//! several names is stored under the first in path order; the others are links to that. Sockets
-//! cannot be stored and are said to be left out.
+//! Holes are kept: a sparse file is stored in GNU's PAX format 1.0. A file with several hard links
+//! is stored under its first name in path order; the other names are links to that. Sockets cannot
+//! be stored; each is left out with a message.
 
 mod acl;
 pub(crate) mod header;
@@ -26,11 +26,11 @@ use fourscore_sync::Arc;
 
 use crate::content::{Run, Stopped, for_each_run, read_exactly};
 use crate::facts::{Facts, Kind};
-use crate::failure::{Failure, Problems, Result, say};
+use crate::failure::{Failure, Problems, Result, message};
 use crate::image::Image;
 use crate::output::{Spliced, Stdout};
 use crate::progress::Progress;
-use crate::text::for_people;
+use crate::text::printable;
 use crate::tree::listing::{Listing, Step};
 use crate::tree::{self, Output, Received, Walker};
 use crate::walk::image::{Seen, attributes, list};
@@ -39,16 +39,16 @@ use header::{BLOCK_BYTES, Link, Member, Payload, RECORD_BYTES};
 
 /// Steps of one task.
 const CHUNK_OBJECTS: usize = 128;
-/// Files up to this size are read by the thread that makes their header.
+/// The thread that makes the header of a file of at most this size reads its data as well.
 const SMALL_FILE_BYTES: u64 = 128 << 10;
-/// Runs from this length on are spliced.
+/// Runs of at least this length are spliced.
 const SPLICE_BYTES_MIN: u64 = 64 << 10;
-/// How much content is copied at a time where it cannot be spliced.
+/// Size of the copy buffer.
 const COPY_BYTES: usize = 1 << 20;
 /// Paths longer than this are not followed.
 const PATH_BYTES_MAX: usize = 64 << 10;
 
-/// Writes the tree of `image` as a tar to `out` with `threads` threads.
+/// Writes the tree of `image` as a tar archive to `out` with `threads` threads.
 pub(crate) fn to_stdout(image: &Image, threads: usize, out: &mut Stdout) -> Result<()> {
     let problems = Problems::default();
     let packer = Packer {
@@ -69,8 +69,8 @@ pub(crate) fn to_stdout(image: &Image, threads: usize, out: &mut Stdout) -> Resu
     };
     tree::walk(&packer, Task::Root, threads, |received| match received {
         Received::Bytes(bytes) => archive.write(bytes),
-        Received::Special(Special::Content(content)) => archive.content(&content),
-        Received::Special(Special::SeveralNames(file)) => archive.file_with_names(&file),
+        Received::Special(Special::Data(data)) => archive.data(&data),
+        Received::Special(Special::HardLinked(file)) => archive.hard_linked(&file),
     })?;
     archive.end()?;
     problems.result()
@@ -91,7 +91,7 @@ enum Task {
         inode: InodeNr,
         path: Vec<u8>,
     },
-    /// Some of the steps of a big directory.
+    /// Some of the steps of a large directory.
     Chunk {
         shared: Arc<Shared>,
         from: usize,
@@ -105,39 +105,40 @@ struct Shared {
     path: Vec<u8>,
 }
 
-/// What the receiving thread does itself.
+/// Members that the receiving thread writes itself.
 enum Special {
-    /// The content of a big file, whose header is written.
-    Content(Box<Content>),
-    /// Something with several names: only in path order it is known which is the first.
-    SeveralNames(Box<WithNames>),
+    /// The data of a large file, after its header.
+    Data(Box<FileData>),
+    /// A file with several hard links. Its first name is known only in path order.
+    HardLinked(Box<HardLinked>),
 }
 
-/// The data of a file, without holes, and the zeros behind it.
-struct Content {
+/// The data of a file without its holes.
+struct FileData {
     path: Vec<u8>,
     inode: InodeNr,
     runs: Vec<Run>,
 }
 
-struct WithNames {
+/// A name of a file with several hard links.
+struct HardLinked {
     path: Vec<u8>,
     facts: Facts,
-    /// Of a symbolic link; empty for others.
+    /// Target of a symbolic link; empty for other objects.
     target: Vec<u8>,
     attributes: Attributes,
     layout: FileLayout,
     inode: InodeNr,
 }
 
-/// How the content of a file is stored.
+/// How the data of a file is stored.
 struct FileLayout {
     payload: Payload,
     runs: Vec<Run>,
 }
 
 impl FileLayout {
-    /// Of what is no regular file.
+    /// For an object that is no regular file.
     const EMPTY: Self = Self {
         payload: Payload::Nothing,
         runs: Vec::new(),
@@ -147,7 +148,7 @@ impl FileLayout {
         self.runs.iter().map(|run| run.len_bytes).sum()
     }
 
-    /// The start and length of each run, and an empty one at the end of the file.
+    /// Offset and length of each run, and an empty run at the end of a file that ends with a hole.
     fn map(&self, size: u64) -> Vec<(u64, u64)> {
         let ends_with_hole = self
             .runs
@@ -181,7 +182,7 @@ impl Walker for Packer<'_> {
             }
             Task::Directory { inode, path } => {
                 if let Err(failure) = self.directory(inode, &path, buffers, out) {
-                    self.problems.tell_at(&path, &failure);
+                    self.problems.report_at(&path, &failure);
                 }
             }
             Task::Chunk { shared, from, to } => {
@@ -202,9 +203,9 @@ impl Packer<'_> {
     ) -> Result<()> {
         self.seen.visit(inode)?;
         let mut listing = Listing::default();
-        // What was listed before a failure is stored all the same.
+        // The entries that were listed before an error are stored.
         let listed = list(self.image, inode, &mut listing, &mut buffers.listed);
-        self.learn_kinds(&mut listing);
+        self.complete_kinds(&mut listing);
         let mut steps = Vec::new();
         listing.depth_first_steps(&mut steps);
         if steps.len() <= CHUNK_OBJECTS {
@@ -228,8 +229,8 @@ impl Packer<'_> {
         listed
     }
 
-    /// Asks the inodes for the kinds that the directory does not tell.
-    fn learn_kinds(&self, listing: &mut Listing) {
+    /// Reads the kinds that the directory entries do not have from the inodes.
+    fn complete_kinds(&self, listing: &mut Listing) {
         for nr in 0..listing.len() {
             if listing.kind(nr).is_none()
                 && let Ok(inode) = u32::try_from(listing.inode(nr))
@@ -270,7 +271,7 @@ impl Packer<'_> {
             path.push(b'/');
         }
         if let Err(failure) = crate::extract::host::check_name(name) {
-            return self.problems.tell_at(&path, &failure);
+            return self.problems.report_at(&path, &failure);
         }
         let Ok(inode) = u32::try_from(listing.inode(nr)).map(InodeNr) else {
             return;
@@ -278,8 +279,8 @@ impl Packer<'_> {
         match step {
             Step::Object(_) => self.object(path, inode, buffers, out),
             Step::Subtree(_) if path.len() > PATH_BYTES_MAX => {
-                let why = format_args!("the path is longer than {PATH_BYTES_MAX} bytes");
-                self.problems.tell_at(&path, &Failure::new("", why));
+                let why = format_args!("the path has more than {PATH_BYTES_MAX} bytes");
+                self.problems.report_at(&path, &Failure::new("", why));
             }
             Step::Subtree(_) => out.child(Task::Directory { inode, path }),
         }
@@ -287,10 +288,10 @@ impl Packer<'_> {
 
     fn object(&self, path: Vec<u8>, inode: InodeNr, buffers: &mut Buffers, out: &mut Output<Self>) {
         let before = out.bytes.len();
-        let shown = path.clone();
+        let name = path.clone();
         if let Err(failure) = self.try_object(path, inode, buffers, out) {
             out.bytes.truncate(before);
-            self.problems.tell_at(&shown, &failure);
+            self.problems.report_at(&name, &failure);
         }
     }
 
@@ -301,18 +302,18 @@ impl Packer<'_> {
         buffers: &mut Buffers,
         out: &mut Output<Self>,
     ) -> Result<()> {
-        let stat = self.image.fs.stat(inode).map_err(told)?;
+        let stat = self.image.fs.stat(inode).map_err(failure)?;
         let facts = Facts::from(&stat);
         if facts.kind == Kind::Socket {
-            say(&format!(
-                "{}: a socket cannot be in a tar (left out)",
-                for_people(&path)
+            message(&format!(
+                "{}: a socket cannot be stored in a tar archive (left out)",
+                printable(&path)
             ));
             return Ok(());
         }
         if path.ends_with(b"/") != (facts.kind == Kind::Directory) {
             let why = format_args!(
-                "the directory entry and the inode, a {}, differ in type",
+                "the inode is a {}, and its directory entry has another type",
                 facts.kind.name()
             );
             return Err(Failure::new("", why));
@@ -321,7 +322,7 @@ impl Packer<'_> {
         attributes(self.image, inode, &mut buffers.attributes)?;
         buffers.attributes.sort();
         let target = if facts.kind == Kind::Symlink {
-            self.image.fs.read_link(inode).map_err(told)?
+            self.image.fs.read_link(inode).map_err(failure)?
         } else {
             Vec::new()
         };
@@ -331,7 +332,7 @@ impl Packer<'_> {
             FileLayout::EMPTY
         };
         if facts.links > 1 && facts.kind != Kind::Directory {
-            out.special(Special::SeveralNames(Box::new(WithNames {
+            out.special(Special::HardLinked(Box::new(HardLinked {
                 path,
                 facts,
                 target,
@@ -341,7 +342,7 @@ impl Packer<'_> {
             })));
             return Ok(());
         }
-        let first = First {
+        let first = StoredFile {
             path: &path,
             facts: &facts,
             target: &target,
@@ -356,17 +357,17 @@ impl Packer<'_> {
                 let len = usize::try_from(run.len_bytes).unwrap_or(0);
                 out.bytes.resize(start + len, 0);
                 read_exactly(&self.image.fs, inode, &mut out.bytes[start..], run.offset)
-                    .map_err(told)?;
+                    .map_err(failure)?;
             }
         } else {
             let runs = layout.runs;
-            out.special(Special::Content(Box::new(Content { path, inode, runs })));
+            out.special(Special::Data(Box::new(FileData { path, inode, runs })));
         }
         header::pad(&mut out.bytes, data_bytes);
         Ok(())
     }
 
-    /// Where the data of a file is, and whether it pays to keep its holes.
+    /// The runs of a file. Its holes are kept if that makes the archive smaller.
     fn layout(&self, stat: &Stat) -> Result<FileLayout> {
         let size = stat.size_bytes;
         let mut runs = Vec::new();
@@ -375,7 +376,7 @@ impl Packer<'_> {
             Ok::<(), std::convert::Infallible>(())
         });
         if let Err(Stopped::Fs(error)) = visited {
-            return Err(told(error));
+            return Err(failure(error));
         }
         let mut layout = FileLayout {
             payload: Payload::Whole(size),
@@ -403,21 +404,21 @@ impl Packer<'_> {
     }
 }
 
-fn told(error: fourscore::Error) -> Failure {
+fn failure(error: fourscore::Error) -> Failure {
     Failure::new("", error)
 }
 
-/// An object under the name it is stored under, which is the only one for most.
-struct First<'a> {
+/// An object with the name under which it is stored.
+struct StoredFile<'a> {
     path: &'a [u8],
     facts: &'a Facts,
-    /// Of a symbolic link; empty for others.
+    /// Target of a symbolic link; empty for other objects.
     target: &'a [u8],
     attributes: &'a Attributes,
     layout: &'a FileLayout,
 }
 
-impl First<'_> {
+impl StoredFile<'_> {
     /// Appends the headers, and the map of a sparse file.
     fn push_headers(&self, out: &mut Vec<u8>, records: &mut Vec<u8>) {
         let link = match self.facts.kind {
@@ -438,7 +439,7 @@ impl First<'_> {
     }
 }
 
-/// The receiving side: the archive as it is written.
+/// The archive, written by the receiving thread.
 struct Archive<'a> {
     image: &'a Image,
     problems: &'a Problems,
@@ -456,7 +457,7 @@ impl Archive<'_> {
         self.out.write(bytes)
     }
 
-    fn file_with_names(&mut self, file: &WithNames) -> Result<()> {
+    fn hard_linked(&mut self, file: &HardLinked) -> Result<()> {
         let mut headers = std::mem::take(&mut self.headers);
         headers.clear();
         if let Some(first) = self.first_names.get(&file.inode) {
@@ -471,7 +472,7 @@ impl Archive<'_> {
             self.write(&headers)?;
         } else {
             self.first_names.insert(file.inode, file.path.clone());
-            let first = First {
+            let first = StoredFile {
                 path: &file.path,
                 facts: &file.facts,
                 target: &file.target,
@@ -488,12 +489,12 @@ impl Archive<'_> {
         Ok(())
     }
 
-    fn content(&mut self, content: &Content) -> Result<()> {
-        self.runs(&content.path, content.inode, &content.runs)
+    fn data(&mut self, data: &FileData) -> Result<()> {
+        self.runs(&data.path, data.inode, &data.runs)
     }
 
-    /// Writes runs. What cannot be read is told and becomes zeros, since the header has promised
-    /// a length.
+    /// Writes runs. Data that cannot be read is reported and written as zeros, since the header has
+    /// the length of the file.
     fn runs(&mut self, path: &[u8], inode: InodeNr, runs: &[Run]) -> Result<()> {
         for run in runs {
             let mut done = self.splice(*run)?;
@@ -503,7 +504,7 @@ impl Archive<'_> {
                 let len = usize::try_from(left).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
                 let part = &mut self.buffer[..len];
                 if let Err(error) = read_exactly(&self.image.fs, inode, part, run.offset + done) {
-                    self.problems.tell_at(path, &told(error));
+                    self.problems.report_at(path, &failure(error));
                     part.fill(0);
                 }
                 self.out.write(part)?;
@@ -514,7 +515,7 @@ impl Archive<'_> {
         Ok(())
     }
 
-    /// Splices as much of a run as can be; returns how many bytes that was.
+    /// Splices as much of a run as possible. Returns the number of bytes.
     fn splice(&mut self, run: Run) -> Result<u64> {
         let Some(from) = run
             .device_offset
@@ -530,7 +531,7 @@ impl Archive<'_> {
         Ok(bytes)
     }
 
-    /// Two blocks of zeros, and more up to a whole record.
+    /// Writes two blocks of zeros, and more up to the end of a record.
     fn end(&mut self) -> Result<()> {
         let end = self.written_bytes + 2 * BLOCK_BYTES as u64;
         let fill = end.next_multiple_of(RECORD_BYTES) - self.written_bytes;

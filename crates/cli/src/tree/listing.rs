@@ -1,18 +1,18 @@
-//! **Purpose.** The entries of one directory, and the order in which their paths come.
+//! **Purpose.** The entries of one directory, and the order of their paths.
 //!
-//! **Model.** Paths are ordered by their bytes over the whole tree, so what is inside of `a`
-//! comes after `a-b`, since `-` is less than `/`:
+//! **Model.** Paths are ordered by their bytes over the whole tree. So the entries of `a` come
+//! after `a-b`, since `-` is less than `/`:
 //!
 //! ```text
 //! a  <  a-b  <  a/x  <  ab
 //! ```
 //!
-//! An entry's own line has its name as key; the subtree of a directory has the name followed by
-//! a slash. Both are sorted together.
+//! The sort key of an object is its name; that of a directory's subtree is the name followed by a
+//! slash. Both are sorted together.
 
 use crate::facts::Kind;
 
-/// Entries of one directory; names in one buffer, each followed by a slash.
+/// Entries of one directory, with the names in one buffer, each followed by a slash.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     names: Vec<u8>,
@@ -28,7 +28,7 @@ struct Entry {
     kind: Option<Kind>,
 }
 
-/// What comes next in path order; the number is the entry's.
+/// A step in path order, with the number of the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     /// The object itself.
@@ -43,7 +43,7 @@ impl Listing {
         self.entries.clear();
     }
 
-    /// Adds an entry; `kind` is `None` where the directory does not tell.
+    /// Adds an entry; `kind` is `None` if the directory entry has no file type.
     pub(crate) fn push(&mut self, name: &[u8], inode: u64, kind: Option<Kind>) {
         let start = self.names.len();
         self.names.extend_from_slice(name);
@@ -76,7 +76,7 @@ impl Listing {
         self.entries.get(nr).and_then(|entry| entry.kind)
     }
 
-    /// Notes what kind of object an entry turned out to be.
+    /// Sets the kind of the object of an entry.
     pub(crate) fn set_kind(&mut self, nr: usize, kind: Kind) {
         if let Some(entry) = self.entries.get_mut(nr) {
             entry.kind = Some(kind);
@@ -95,8 +95,8 @@ impl Listing {
         steps.sort_unstable_by(|a, b| self.key(*a).cmp(self.key(*b)));
     }
 
-    /// Writes the steps to `steps`, names in the order of their bytes and each subtree right
-    /// behind its directory.
+    /// Writes the steps to `steps`: names in the order of their bytes, and each subtree directly
+    /// after its directory.
     pub(crate) fn depth_first_steps(&self, steps: &mut Vec<Step>) {
         self.steps(steps);
         steps.sort_by(|a, b| {
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subtrees_come_where_their_paths_belong() {
+    fn subtrees_are_in_path_order() {
         let mut listing = Listing::default();
         for (name, kind) in [
             (&b"ab"[..], Some(Kind::File)),

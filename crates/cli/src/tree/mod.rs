@@ -1,32 +1,32 @@
-//! **Purpose.** A tree walked by many threads, its output handed on in order.
+//! **Purpose.** Walks a tree with many threads and passes the output on in order.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | [`listing`] | the entries of one directory in the order of their paths |
 //!
-//! **Model.** A task (a directory, or a part of a big one) is run by any thread and leaves an
+//! **Model.** A task (a directory, or a part of a large one) runs on any thread and produces an
 //! [`Output`]: bytes, and between them children (further tasks, whose output belongs there) and
-//! specials (things that only the receiver of the output can do). The calling thread is the
-//! receiver: it goes through the outputs depth first and waits only for a task that another
-//! thread is running right now; one that nobody has begun it runs itself.
+//! specials (actions that only the receiver of the output can take). The calling thread is the
+//! receiver: it visits the outputs depth first. It waits only for a task that another thread is
+//! running; a task that has not begun it runs itself. The other threads are the helpers.
 //!
 //! ```text
 //! task /   -> "a\n" [child /a] "b\n"
 //! task /a  -> "x\n"                       received: a x b
 //! ```
 //!
-//! **Invariants.** The receiver always makes progress, because it can run every task it needs;
-//! so the helpers may stop for as long as more than [`AHEAD_BYTES`] wait for it, and the memory
-//! stays bounded however big the tree is.
+//! **Invariants.** The receiver always makes progress, because it can run every task it needs. So
+//! the helpers may stop while more than [`AHEAD_BYTES`] of output wait for the receiver, which
+//! bounds the memory for a tree of any size.
 //!
-//! Tasks that the receiver is about to need are left to it: a helper that took the very next one
-//! would make it wait. When it has to wait all the same it runs another task meanwhile.
+//! The tasks that the receiver needs next are left to it: a helper that took the next one would
+//! make it wait. While the receiver has to wait for a task, it runs another one.
 //!
-//! **Locking.** Each thread has a queue of its own, newest task last. A thread takes its own newest
-//! task; of the receiver's queue a helper takes one [`LEAD_TASKS`] before the end, of another
-//! helper's the oldest. A node's lock comes before a queue's, both are held for a few instructions.
-//! Shared lines are written once per task and not per object: `sleepers` when a helper runs dry,
-//! `ahead` for every 64 KiB of output.
+//! **Locking.** Each thread has its own queue, newest task last. A thread takes its own newest
+//! task. From the receiver's queue a helper takes the task [`LEAD_TASKS`] before the end, from
+//! another helper's queue the oldest. Lock order: a node's lock before a queue's; both are held for
+//! a few instructions. Shared cache lines are written per task and not per object: `idle` when a
+//! helper finds no task, `ahead` for every 64 KiB of output.
 
 pub(crate) mod listing;
 
@@ -35,35 +35,35 @@ use std::collections::VecDeque;
 use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering, fence};
 use fourscore_sync::{Arc, CachePadded, Condvar, Mutex, thread};
 
-/// How far the helpers may run ahead of the receiver.
+/// Output that may wait for the receiver.
 const AHEAD_BYTES: i64 = 64 << 20;
-/// How much output a helper collects before it adds it to the shared count.
+/// Output of a helper that it adds to the shared count at once.
 const PUBLISH_BYTES: i64 = 64 << 10;
-/// How many of its next tasks are left to the receiver.
+/// Tasks that are left to the receiver, since it needs them next.
 const LEAD_TASKS: usize = 4;
-/// The receiver's queue.
+/// Index of the receiver's queue.
 const RECEIVER: usize = 0;
-/// What an output counts for besides its bytes.
+/// Memory of an output besides its bytes.
 const OUTPUT_OVERHEAD_BYTES: i64 = 256;
 
-/// What is done at each task.
+/// The work at each task.
 pub(crate) trait Walker: Sync + Sized {
     /// A piece of work.
     type Task: Send;
-    /// Something only the receiver can do.
+    /// An action that only the receiver can take.
     type Special: Send;
-    /// Buffers of one thread, reused from task to task.
+    /// Buffers of one thread, reused for each task.
     type Scratch: Default;
 
-    /// Does `task`. Failures are the walker's business: it tells them and goes on.
+    /// Runs `task`. The walker reports failures itself and continues.
     fn run(&self, task: Self::Task, scratch: &mut Self::Scratch, out: &mut Output<Self>);
 }
 
-/// What a task left behind.
+/// The output of a task.
 pub(crate) struct Output<W: Walker> {
     /// Bytes for the receiver.
     pub(crate) bytes: Vec<u8>,
-    /// What comes after the bytes up to a position.
+    /// Parts with their positions: each comes after the bytes up to it.
     parts: Vec<(usize, Part<W>)>,
 }
 
@@ -72,11 +72,11 @@ enum Part<W: Walker> {
     Special(W::Special),
 }
 
-/// What the receiver is handed.
+/// What the receiver gets.
 pub(crate) enum Received<'a, S> {
     /// Output bytes.
     Bytes(&'a [u8]),
-    /// A special in its place.
+    /// A special.
     Special(S),
 }
 
@@ -99,14 +99,14 @@ impl<W: Walker> Output<W> {
         }
     }
 
-    /// Puts the output of `task` here.
+    /// Inserts the output of `task` at this position.
     pub(crate) fn child(&mut self, task: W::Task) {
         let state = Mutex::new(State::Waiting(task));
         let node = Arc::new(Node { state });
         self.parts.push((self.bytes.len(), Part::Child(node)));
     }
 
-    /// Puts `special` here.
+    /// Inserts `special` at this position.
     pub(crate) fn special(&mut self, special: W::Special) {
         self.parts.push((self.bytes.len(), Part::Special(special)));
     }
@@ -117,52 +117,52 @@ impl<W: Walker> Output<W> {
     }
 }
 
-/// Walks from `root` on `threads` threads in all (the caller is one of them) and hands the
-/// output to `receive` in order. Ends early with the first error of `receive`.
+/// Walks from `root` on `threads` threads, one of which is the caller, and passes the output to
+/// `receive` in order. Ends early with the first error of `receive`.
 pub(crate) fn walk<W: Walker, E>(
     walker: &W,
     root: W::Task,
     threads: usize,
     receive: impl FnMut(Received<'_, W::Special>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let crew = Crew::new(walker, threads.saturating_sub(1));
+    let pool = Pool::new(walker, threads.saturating_sub(1));
     thread::scope(|scope| {
-        for nr in 1..crew.queues.len() {
-            let crew = &crew;
-            scope.spawn(move || crew.help(nr));
+        for nr in 1..pool.queues.len() {
+            let pool = &pool;
+            scope.spawn(move || pool.run_helper(nr));
         }
-        // Dropped at the end of the closure, also when `receive` panics: the scope would wait
-        // for helpers that nobody stops otherwise.
-        let _stop = StopOnDrop(&crew);
+        // Dropped at the end of the closure, also if `receive` panics: the scope waits for the
+        // helpers, which have to be stopped.
+        let _stop = StopOnDrop(&pool);
         let state = Mutex::new(State::Waiting(root));
-        crew.receive_all(&Node { state }, receive)
+        pool.receive_all(&Node { state }, receive)
     })
 }
 
-/// Tasks that somebody may begin.
+/// Tasks that have not begun.
 type Queue<W> = VecDeque<Arc<Node<W>>>;
 
-/// The threads of one walk.
-struct Crew<'w, W: Walker> {
+/// State that the threads of a walk share.
+struct Pool<'w, W: Walker> {
     walker: &'w W,
-    /// The receiver's first, then one for each helper.
+    /// The receiver's queue, then one for each helper.
     queues: Vec<CachePadded<Mutex<Queue<W>>>>,
-    /// Bytes that were made and not yet received; helpers add theirs late, so that it may be
-    /// negative for a while.
+    /// Bytes of output that are not received yet. Helpers add theirs late, so that the number may
+    /// be negative for a while.
     ahead: CachePadded<AtomicI64>,
-    /// Helpers that sleep or are about to.
-    sleepers: CachePadded<AtomicUsize>,
+    /// Helpers that wait for work or are about to.
+    idle: CachePadded<AtomicUsize>,
     sleep: Mutex<()>,
     wake: Condvar,
-    /// Where the receiver waits for a running task, with the lock of that task's node.
+    /// The receiver waits here for a running task, with the lock of that task's node.
     finished: Condvar,
     stop: AtomicBool,
 }
 
-/// A task being run. When it is dropped its output is there, also after a panic of the walker:
-/// the receiver would wait for it for ever.
+/// A running task. Dropping this publishes its output, also after a panic of the walker: the
+/// receiver would wait for it forever.
 struct Running<'r, 'w, W: Walker> {
-    crew: &'r Crew<'w, W>,
+    pool: &'r Pool<'w, W>,
     node: &'r Node<W>,
     output: Output<W>,
 }
@@ -171,11 +171,11 @@ impl<W: Walker> Drop for Running<'_, '_, W> {
     fn drop(&mut self) {
         let output = std::mem::replace(&mut self.output, Output::new());
         *self.node.state.lock() = State::Done(output);
-        self.crew.finished.notify_one();
+        self.pool.finished.notify_one();
     }
 }
 
-struct StopOnDrop<'c, 'w, W: Walker>(&'c Crew<'w, W>);
+struct StopOnDrop<'c, 'w, W: Walker>(&'c Pool<'w, W>);
 
 impl<W: Walker> Drop for StopOnDrop<'_, '_, W> {
     fn drop(&mut self) {
@@ -184,13 +184,13 @@ impl<W: Walker> Drop for StopOnDrop<'_, '_, W> {
     }
 }
 
-impl<'w, W: Walker> Crew<'w, W> {
+impl<'w, W: Walker> Pool<'w, W> {
     fn new(walker: &'w W, helpers: usize) -> Self {
         Self {
             walker,
             queues: (0..=helpers).map(|_| CachePadded::default()).collect(),
             ahead: CachePadded::default(),
-            sleepers: CachePadded::default(),
+            idle: CachePadded::default(),
             sleep: Mutex::default(),
             wake: Condvar::new(),
             finished: Condvar::new(),
@@ -203,8 +203,8 @@ impl<'w, W: Walker> Crew<'w, W> {
         self.wake.notify_all();
     }
 
-    /// The life of helper number `nr`.
-    fn help(&self, nr: usize) {
+    /// The body of helper `nr`.
+    fn run_helper(&self, nr: usize) {
         let mut scratch = W::Scratch::default();
         let mut unpublished = 0;
         while !self.stop.load(Ordering::Acquire) {
@@ -216,12 +216,12 @@ impl<'w, W: Walker> Crew<'w, W> {
                         unpublished = 0;
                     }
                 }
-                None => self.doze(),
+                None => self.wait_for_work(),
             }
         }
     }
 
-    /// A task to begin, unless the helpers are too far ahead.
+    /// A task to run, unless too much output waits for the receiver.
     fn next_task(&self, nr: usize) -> Option<Arc<Node<W>>> {
         if self.ahead.load(Ordering::Relaxed) > AHEAD_BYTES {
             return None;
@@ -235,29 +235,29 @@ impl<'w, W: Walker> Crew<'w, W> {
             .find_map(|(other, queue)| {
                 let mut queue = queue.lock();
                 if other == RECEIVER {
-                    let near = queue.len().saturating_sub(1 + LEAD_TASKS);
-                    queue.remove(near)
+                    let nearest = queue.len().saturating_sub(1 + LEAD_TASKS);
+                    queue.remove(nearest)
                 } else {
                     queue.pop_front()
                 }
             })
     }
 
-    /// Sleeps until there is work again. The fence pairs with the one in [`Crew::offer`]: either
-    /// this thread sees the new task, or the other sees this sleeper.
-    fn doze(&self) {
+    /// Waits until there is work. The fence pairs with the one in [`Pool::offer`]: either this
+    /// thread sees the new task, or the other thread sees that this one is idle.
+    fn wait_for_work(&self) {
         let mut sleep = self.sleep.lock();
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.idle.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let nothing = self.ahead.load(Ordering::Relaxed) > AHEAD_BYTES
             || self.queues.iter().all(|queue| queue.lock().is_empty());
         if nothing && !self.stop.load(Ordering::Acquire) {
             self.wake.wait(&mut sleep);
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.idle.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Runs the task of `node` if nobody has begun it; returns the weight of its output.
+    /// Runs the task of `node` unless it has begun. Returns the weight of its output, or 0.
     fn run(&self, node: &Node<W>, nr: usize, scratch: &mut W::Scratch) -> i64 {
         let task = {
             let mut state = node.state.lock();
@@ -270,7 +270,7 @@ impl<'w, W: Walker> Crew<'w, W> {
             }
         };
         let mut running = Running {
-            crew: self,
+            pool: self,
             node,
             output: Output::new(),
         };
@@ -279,7 +279,8 @@ impl<'w, W: Walker> Crew<'w, W> {
         running.output.weight()
     }
 
-    /// Puts the children of `output` into queue `nr`, the first one last, so that it is next.
+    /// Puts the children of `output` into queue `nr`, the first child last, so that it is taken
+    /// next.
     fn offer(&self, nr: usize, output: &Output<W>) {
         let Some(queue) = self.queues.get(nr) else {
             return;
@@ -302,13 +303,13 @@ impl<'w, W: Walker> Crew<'w, W> {
             queue.len()
         };
         fence(Ordering::SeqCst);
-        // One task is for this thread itself.
-        if waiting > 1 && self.sleepers.load(Ordering::SeqCst) > 0 {
+        // This thread takes one of them itself.
+        if waiting > 1 && self.idle.load(Ordering::SeqCst) > 0 {
             self.wake_helpers();
         }
     }
 
-    /// The receiver: goes through all outputs in order.
+    /// The receiver: visits all outputs in order.
     fn receive_all<E>(
         &self,
         root: &Node<W>,
@@ -324,14 +325,14 @@ impl<'w, W: Walker> Crew<'w, W> {
                 && let Err(error) = receive(Received::Bytes(bytes))
             {
                 above.push(position);
-                abandon(above);
+                drop_all(above);
                 return Err(error);
             }
             match part {
                 Some(Part::Special(special)) => {
                     if let Err(error) = receive(Received::Special(special)) {
                         above.push(position);
-                        abandon(above);
+                        drop_all(above);
                         return Err(error);
                     }
                 }
@@ -350,9 +351,9 @@ impl<'w, W: Walker> Crew<'w, W> {
         }
     }
 
-    /// The output of `node`: run here, or waited for.
+    /// Returns the output of `node`: runs it here, or waits for it.
     fn take(&self, node: &Node<W>, scratch: &mut W::Scratch) -> Output<W> {
-        self.forget(node);
+        self.unqueue(node);
         self.run_for_receiver(node, scratch);
         loop {
             let mut state = node.state.lock();
@@ -372,9 +373,9 @@ impl<'w, W: Walker> Crew<'w, W> {
         }
     }
 
-    /// Takes `node` out of the receiver's queue, where it is the last one unless a helper has
-    /// taken it.
-    fn forget(&self, node: &Node<W>) {
+    /// Removes `node` from the receiver's queue, where it is the last one unless a helper has taken
+    /// it.
+    fn unqueue(&self, node: &Node<W>) {
         if let Some(queue) = self.queues.get(RECEIVER) {
             let mut queue = queue.lock();
             if queue
@@ -386,7 +387,7 @@ impl<'w, W: Walker> Crew<'w, W> {
         }
     }
 
-    /// Runs a task on the receiving thread, whose output counts at once.
+    /// Runs a task on the receiving thread. Its output is added to the shared count at once.
     fn run_for_receiver(&self, node: &Node<W>, scratch: &mut W::Scratch) {
         let weight = self.run(node, RECEIVER, scratch);
         if weight > 0 {
@@ -402,7 +403,7 @@ impl<'w, W: Walker> Crew<'w, W> {
     }
 }
 
-/// How far the receiver is in one output.
+/// The position of the receiver in one output.
 struct Position<W: Walker> {
     output: Output<W>,
     parts: std::vec::IntoIter<(usize, Part<W>)>,
@@ -438,8 +439,8 @@ impl<W: Walker> Position<W> {
     }
 }
 
-/// Drops outputs whose tree may be as deep as an image can make it, without recursion.
-fn abandon<W: Walker>(positions: Vec<Position<W>>) {
+/// Drops outputs without recursion, since the tree of an image may be deeper than the stack.
+fn drop_all<W: Walker>(positions: Vec<Position<W>>) {
     let child = |(_, part)| match part {
         Part::Child(node) => Some(node),
         Part::Special(_) => None,

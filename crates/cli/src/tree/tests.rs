@@ -1,9 +1,8 @@
-//! Trees made of numbers: the order of the output must not depend on the threads.
+//! Walks over generated trees: the order of the output must not depend on the threads.
 
 use super::*;
 
-/// A tree given by a rule: the task is a path of digits; every node has `width` children down
-/// to `depth`.
+/// A generated tree: a task is a path of digits, and every node above `depth` has `width` children.
 struct Numbers {
     width: u8,
     depth: usize,
@@ -88,7 +87,7 @@ fn order_does_not_depend_on_threads() {
 
 #[test]
 fn helpers_that_are_too_far_ahead_wait() {
-    // 625 leaves of 1 MiB: ten times what may wait for the receiver.
+    // 625 leaves of 1 MiB: ten times the output that may wait for the receiver.
     let tree = Numbers {
         width: 5,
         depth: 4,

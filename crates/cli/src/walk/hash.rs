@@ -1,40 +1,40 @@
-//! **Purpose.** The hash of a file's content, fast over holes.
+//! **Purpose.** The hash of a file's data, which is fast for holes.
 //!
-//! **Model.** Up to [`PLAIN_BYTES_MAX`] it is SHA-256 of the content, as sha256sum prints it. A
-//! sparse file of many terabytes would take hours that way, so a longer file is cut into chunks
-//! of [`CHUNK_BYTES`], and the hash is SHA-256 of the chunks' own hashes one after the other. A
-//! chunk of zeros has a hash that is known; whether zeros are a hole or written makes no
-//! difference to the result.
+//! **Model.** For files of at most [`PLAIN_BYTES_MAX`] it is SHA-256 of the data, as sha256sum
+//! prints it. A sparse file of many terabytes would take hours in that way. So a longer file is
+//! divided into chunks of [`CHUNK_BYTES`], and its hash is SHA-256 of the concatenated hashes of
+//! the chunks. The hash of a chunk of zeros is computed once. Zeros have the same hash whether they
+//! are a hole or written.
 
 use fourscore_sync::OnceLock;
 use sha2::{Digest, Sha256};
 
-/// How much is read at a time.
+/// Size of the read buffer.
 pub(crate) const READ_BYTES: usize = 256 << 10;
-/// The longest content that is hashed in one piece.
+/// The largest file whose data is hashed as a whole.
 pub(crate) const PLAIN_BYTES_MAX: u64 = 1 << 30;
-/// The length of a chunk of a longer one.
+/// Length of a chunk of a larger file.
 pub(crate) const CHUNK_BYTES: u64 = 16 << 20;
 
 const ZEROS: &[u8] = &[0; 16 << 10];
 
-/// The hash of a content that is fed in order.
+/// The hash of data that is added in order.
 #[derive(Clone, Debug)]
 pub(crate) struct ContentHash {
-    /// The content or, when it is cut, the hashes of its chunks.
+    /// Of the data or, if it is divided, of the hashes of its chunks.
     whole: Sha256,
     chunk: Option<Chunk>,
 }
 
-/// The chunk that is being fed.
+/// The unfinished chunk.
 #[derive(Clone, Debug, Default)]
 struct Chunk {
     hash: Sha256,
-    fed_bytes: u64,
+    added_bytes: u64,
 }
 
 impl ContentHash {
-    /// For a content of `size_bytes`.
+    /// A hash of `size_bytes` of data.
     pub(crate) fn new(size_bytes: u64) -> Self {
         Self {
             whole: Sha256::new(),
@@ -45,8 +45,8 @@ impl ContentHash {
     /// Adds bytes.
     pub(crate) fn update(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let len = self.room().map_or(bytes.len(), |room| {
-                usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()))
+            let len = self.missing_bytes().map_or(bytes.len(), |missing| {
+                usize::try_from(missing).map_or(bytes.len(), |missing| missing.min(bytes.len()))
             });
             let (part, rest) = bytes.split_at(len);
             self.update_within_chunk(part);
@@ -57,34 +57,36 @@ impl ContentHash {
     /// Adds `count` zero bytes.
     pub(crate) fn update_zeros(&mut self, mut count: u64) {
         while count > 0 {
-            if self.room() == Some(CHUNK_BYTES) && count >= CHUNK_BYTES {
+            if self.missing_bytes() == Some(CHUNK_BYTES) && count >= CHUNK_BYTES {
                 self.whole.update(hash_of_zero_chunk());
                 count -= CHUNK_BYTES;
                 continue;
             }
-            // Up to the chunk's end and no further, so that whole chunks follow.
-            let upto = self.room().map_or(count, |room| room.min(count));
+            // Only up to the end of the chunk, so that complete chunks follow.
+            let upto = self
+                .missing_bytes()
+                .map_or(count, |missing| missing.min(count));
             let part = usize::try_from(upto).map_or(ZEROS.len(), |upto| upto.min(ZEROS.len()));
             self.update(&ZEROS[..part]);
             count -= part as u64;
         }
     }
 
-    /// The hash of everything that was added.
+    /// The hash of all bytes that were added.
     pub(crate) fn finish(mut self) -> [u8; 32] {
         if let Some(chunk) = self.chunk.take()
-            && chunk.fed_bytes > 0
+            && chunk.added_bytes > 0
         {
             self.whole.update(chunk.hash.finalize());
         }
         self.whole.finalize().into()
     }
 
-    /// How much fits into the chunk; `None` when the content is not cut.
-    fn room(&self) -> Option<u64> {
+    /// Bytes that are missing in the chunk; `None` if the data is not divided.
+    fn missing_bytes(&self) -> Option<u64> {
         self.chunk
             .as_ref()
-            .map(|chunk| CHUNK_BYTES - chunk.fed_bytes)
+            .map(|chunk| CHUNK_BYTES - chunk.added_bytes)
     }
 
     fn update_within_chunk(&mut self, bytes: &[u8]) {
@@ -92,10 +94,10 @@ impl ContentHash {
             return self.whole.update(bytes);
         };
         chunk.hash.update(bytes);
-        chunk.fed_bytes += bytes.len() as u64;
-        if chunk.fed_bytes == CHUNK_BYTES {
+        chunk.added_bytes += bytes.len() as u64;
+        if chunk.added_bytes == CHUNK_BYTES {
             self.whole.update(chunk.hash.finalize_reset());
-            chunk.fed_bytes = 0;
+            chunk.added_bytes = 0;
         }
     }
 }
@@ -135,8 +137,8 @@ mod tests {
     }
 
     #[test]
-    fn cut_content_is_the_hash_of_the_chunks_hashes() {
-        // One byte, a whole chunk of zeros across a boundary, then chunks of nothing but zeros.
+    fn divided_data_has_the_hash_of_its_chunks_hashes() {
+        // One byte, zeros across the end of its chunk, then chunks of zeros.
         let size = 5 * CHUNK_BYTES + 7;
         let mut cut = ContentHash {
             chunk: Some(Chunk::default()),

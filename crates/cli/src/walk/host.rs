@@ -1,9 +1,9 @@
 //! **Purpose.** A directory of the host as a source of the walk.
 //!
-//! **Model.** Objects are asked for relative to their open directory and never through a
-//! symbolic link ([`fourscore_build::host::beneath`]), so a tree that changes meanwhile cannot lead
-//! the walk astray. Extended attributes have no call relative to a directory; they go through
-//! `/proc/self/fd`. Access times are left alone where this user may do so (`O_NOATIME`).
+//! **Model.** Objects are opened relative to their open directory and never through a symbolic link
+//! ([`fourscore_build::host::beneath`]), so the walk stays inside the tree even if the tree changes
+//! meanwhile. Extended attributes have no system call relative to a directory and are read through
+//! `/proc/self/fd`. Access times are not changed if this user may avoid that (`O_NOATIME`).
 
 use std::ffi::CString;
 use std::fs::File;
@@ -25,7 +25,7 @@ use crate::walk::hash::{ContentHash, READ_BYTES};
 use crate::walk::line::Attributes;
 use crate::walk::source::{Entry, Source};
 
-/// The longest list of attribute names the kernel hands out, and the longest value.
+/// Bytes of the longest list of attribute names that the kernel returns, and of the longest value.
 const ATTRIBUTES_MAX_BYTES: usize = 64 << 10;
 
 /// A tree of the host.
@@ -35,7 +35,7 @@ pub(crate) struct HostTree {
     root: OwnedFd,
 }
 
-/// A directory by its path below the root, without a slash in front.
+/// A directory by its path below the root, without a leading slash.
 #[derive(Debug)]
 pub(crate) struct HostDirectory(Vec<u8>);
 
@@ -46,7 +46,7 @@ pub(crate) struct HostOpen {
     path: Vec<u8>,
 }
 
-/// The device and the inode of an object.
+/// Device and inode number of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity(u64, u64);
 
@@ -80,7 +80,7 @@ impl HostTree {
         fd.map(File::from).map_err(why)
     }
 
-    /// What tells an object from all others.
+    /// Device and inode number of an object.
     pub(crate) fn identity(&self, open: &HostOpen, entry: Entry<'_>) -> Result<Identity> {
         let found = match entry {
             Entry::Itself => rustix::fs::fstat(&open.fd),
@@ -96,7 +96,7 @@ fn why(errno: Errno) -> Failure {
     Failure::new("", errno)
 }
 
-/// A path that leads to the object without following it, for calls that know no directory.
+/// A path of the object, for system calls that take no directory.
 fn proc_path(open: &HostOpen, entry: Entry<'_>) -> Result<CString> {
     let mut path = format!("/proc/self/fd/{}", open.fd.as_raw_fd()).into_bytes();
     if let Entry::Named(name, _) = entry {
@@ -224,7 +224,7 @@ impl Source for HostTree {
         };
         let names = match listed {
             Ok(len) => s.names.get(..len).unwrap_or_default(),
-            // Kernel file systems without attributes say so; there are none then.
+            // The file system does not support extended attributes.
             Err(Errno::OPNOTSUPP) => return Ok(()),
             Err(errno) => return Err(why(errno)),
         };
@@ -265,13 +265,13 @@ impl Source for HostTree {
     }
 }
 
-/// Hashes the data of `file` and counts its holes as zeros, up to the size that stat told.
+/// Hashes the data of `file`, with holes as zeros, up to the size in `facts`.
 fn hash_file(file: &File, facts: &Facts, buffer: &mut [u8]) -> Result<[u8; 32]> {
     let size = facts.size_bytes;
     let failed = |error: std::io::Error| Failure::new("", error);
     let mut hash = ContentHash::new(size);
     let mut at = 0;
-    // A file without holes needs no questions about them.
+    // A file without holes needs no seek for them.
     let mut data_end = if facts.blocks_512.saturating_mul(512) >= size {
         size
     } else {
@@ -296,10 +296,7 @@ fn hash_file(file: &File, facts: &Facts, buffer: &mut [u8]) -> Result<[u8; 32]> 
         let wanted = usize::try_from(data_end - at).map_or(buffer.len(), |n| n.min(buffer.len()));
         let count = file.read_at(&mut buffer[..wanted], at).map_err(failed)?;
         if count == 0 {
-            return Err(Failure::new(
-                "",
-                "the file became shorter while it was read",
-            ));
+            return Err(Failure::new("", "the file was truncated while it was read"));
         }
         hash.update(&buffer[..count]);
         at += count as u64;
@@ -313,21 +310,21 @@ mod tests {
 
     #[test]
     fn holes_hash_as_zeros() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let path = place.path().join("sparse");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("sparse");
         let file = File::options()
             .create_new(true)
             .read(true)
             .write(true)
             .open(&path);
         let file = file.expect("a new file");
-        file.write_all_at(b"data", 3 << 20).expect("room");
-        file.set_len(5 << 20).expect("room");
+        file.write_all_at(b"data", 3 << 20).expect("space");
+        file.set_len(5 << 20).expect("space");
         let mut plain = ContentHash::new(5 << 20);
         plain.update(&vec![0; 3 << 20]);
         plain.update(b"data");
         plain.update(&vec![0; (2 << 20) - 4]);
-        let tree = HostTree::open(place.path()).expect("it exists");
+        let tree = HostTree::open(directory.path()).expect("it exists");
         let mut scratch = HostScratch::default();
         let open = tree.open(&tree.root_directory()).expect("a directory");
         let entry = Entry::Named(b"sparse", 0);

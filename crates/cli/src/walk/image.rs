@@ -1,10 +1,10 @@
 //! **Purpose.** An image as a source of the walk.
 //!
-//! **Invariants.** A directory is walked once: a second entry that leads to it (which only a
-//! corrupt image has) is told and not followed, so the walk ends on any image.
+//! **Invariants.** A directory is walked once. A second entry for it, which only a corrupt image
+//! has, is reported and not followed, so the walk ends on any image.
 //!
-//! **Locking.** The directories that were seen are kept in shards by inode number; one lock is
-//! taken per directory.
+//! **Locking.** The set of directories that have been walked is sharded by inode number. One lock
+//! is taken per directory.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -69,7 +69,7 @@ fn inode_of(open: InodeNr, entry: Entry<'_>) -> Result<InodeNr> {
     }
 }
 
-/// The kind that a directory entry tells.
+/// The kind in a directory entry.
 fn kind_of(file_type: FileType) -> Kind {
     match file_type {
         FileType::Regular => Kind::File,
@@ -82,16 +82,17 @@ fn kind_of(file_type: FileType) -> Kind {
     }
 }
 
-/// Adds the entries of a directory of `image` but `.` and `..` to `listing`; `room` is reused.
+/// Adds the entries of a directory of `image` without `.` and `..` to `listing`. `buffer` is
+/// reused.
 pub(crate) fn list(
     image: &Image,
     dir: InodeNr,
     listing: &mut Listing,
-    room: &mut Vec<u8>,
+    buffer: &mut Vec<u8>,
 ) -> Result<()> {
     image
         .fs
-        .scan_entries(dir, room, |entry| {
+        .scan_entries(dir, buffer, |entry| {
             if entry.name != b"." && entry.name != b".." {
                 listing.push(
                     entry.name,
@@ -131,12 +132,13 @@ impl Source for ImageTree<'_> {
         Ok(*directory)
     }
 
-    fn list(&self, open: &InodeNr, listing: &mut Listing, room: &mut Vec<u8>) -> Result<()> {
-        list(self.image, *open, listing, room)
+    fn list(&self, open: &InodeNr, listing: &mut Listing, buffer: &mut Vec<u8>) -> Result<()> {
+        list(self.image, *open, listing, buffer)
     }
 
     fn facts(&self, open: &InodeNr, entry: Entry<'_>, _: &mut Vec<u8>) -> Result<Facts> {
-        // An inode is asked once and not again, but for directories and links.
+        // Most inodes are read once, which `scan` is for; only directories and links are read
+        // again.
         let scanned = self.image.fs.scan(inode_of(*open, entry)?).map_err(why)?;
         Ok(Facts {
             may_have_attributes: scanned.has_xattrs,
@@ -206,7 +208,7 @@ impl Source for ImageTree<'_> {
 }
 
 impl Seen {
-    /// Notes that `directory` is walked now; an error if it was before.
+    /// Adds `directory` to the set; an error if it is in it.
     pub(crate) fn visit(&self, directory: InodeNr) -> Result<()> {
         let shard = self.shards.get(directory.0 as usize % SHARDS);
         let new = shard.is_some_and(|shard| shard.lock().insert(directory.0));

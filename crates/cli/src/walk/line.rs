@@ -1,5 +1,5 @@
-//! **Purpose.** The canonical line: one per object, the same for an image and for a directory of
-//! the host, so that `diff` compares trees.
+//! **Purpose.** The canonical line of an object. It is the same for an image and for a directory of
+//! the host, so that trees can be compared with `diff`.
 //!
 //! **Model.** Fields are separated by one space; a field that does not apply is `-`:
 //!
@@ -12,19 +12,19 @@
 //! backslash, is `\ooo`; attribute names escape `=` and `,` as well. A target of just `-`
 //! is written `\055`. Attributes are `name=hex`, joined by commas, sorted by name.
 //!
-//! Two file systems that hold the same tree differ in the size and link count of directories
-//! and in everything that `--full` adds, so the default leaves these out; hard links show as
-//! equal link counts, and in `--full` as equal inode numbers.
+//! Two file systems with the same tree differ in the size and link count of directories and in all
+//! fields that `--full` adds, so these are left out by default. Hard links have equal link counts
+//! and, with `--full`, equal inode numbers.
 
 use crate::facts::{Facts, Kind, Time};
 use crate::text::{push_escaped, push_hex, push_octal4, push_u64};
 
-/// Which fields a line has.
+/// The fields of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// What any two file systems share.
+    /// The fields that any two file systems with the same tree share.
     Portable,
-    /// Everything that two readers of one file system share.
+    /// All fields, which two readers of one file system share.
     Full,
 }
 
@@ -50,7 +50,7 @@ impl Attributes {
         self.ranges.push([start, middle, self.bytes.len()]);
     }
 
-    /// Puts the attributes into the order of their names.
+    /// Sorts the attributes by name.
     pub(crate) fn sort(&mut self) {
         let bytes = &self.bytes;
         self.ranges
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_cannot_be_mistaken() {
+    fn targets_are_unambiguous() {
         assert!(line(Kind::Symlink, b"-", Detail::Portable).contains(r" - \055 user"));
         assert!(line(Kind::Symlink, b"x y", Detail::Portable).contains(r" - x\040y user"));
     }

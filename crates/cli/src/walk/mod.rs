@@ -1,16 +1,16 @@
-//! **Purpose.** `fourscore walk`: one canonical line for each object of a tree.
+//! **Purpose.** `fourscore walk`: prints one canonical line for each object of a tree.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`mod@line`] | the format |
-//! | [`source`] | what a walk asks of a tree |
+//! | [`mod@line`] | the format of a line |
+//! | [`source`] | the interface of trees |
 //! | [`host`] | a directory of the host as a source |
 //! | [`image`] | an image as a source |
-//! | [`hash`] | SHA-256 of a file's content |
+//! | [`hash`] | SHA-256 of a file's data |
 //!
-//! **Model.** A task is a directory, or a run of [`CHUNK_OBJECTS`] steps of a big one, so that
-//! one directory with a million entries keeps all threads busy. Within a task the objects are
-//! asked for in inode order, which is the order of the inode table, and printed in path order.
+//! **Model.** A task is a directory, or a run of [`CHUNK_OBJECTS`] steps of a large one, so that
+//! one directory with a million entries keeps all threads busy. Within a task the inodes are read
+//! in inode order, which is the order of the inode table, and printed in path order.
 
 pub(crate) mod hash;
 pub(crate) mod host;
@@ -32,28 +32,28 @@ use source::{Entry, Source};
 
 /// Steps of one task.
 const CHUNK_OBJECTS: usize = 1024;
-/// Steps of one task when contents are hashed: a file weighs more then.
+/// Steps of one task if data is hashed, which takes longer.
 const CHUNK_HASHED_OBJECTS: usize = 16;
 /// Paths (in their escaped form) longer than this are not followed: a hostile image could
 /// otherwise fill the output with the square of its size.
 const PATH_BYTES_MAX: usize = 64 << 10;
 
-/// Whether contents are hashed.
+/// Whether data is hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hashing {
     No,
     Sha256,
 }
 
-/// What is printed.
+/// The fields that are printed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format {
     pub(crate) detail: Detail,
     pub(crate) hashing: Hashing,
 }
 
-/// Prints the tree of `source` to `out` with `threads` threads. `objects` says how many there are,
-/// if that is known.
+/// Prints the tree of `source` to `out` with `threads` threads. `objects` is the number of objects,
+/// if it is known.
 pub(crate) fn print<S: Source>(
     source: &S,
     format: Format,
@@ -85,7 +85,7 @@ struct LineWalker<'a, S: Source> {
 
 /// A piece of the walk.
 enum Task<S: Source> {
-    /// The object that was asked for, and what is below it.
+    /// The root of the walk, and everything below it.
     Root,
     /// The contents of a directory.
     Directory {
@@ -93,7 +93,7 @@ enum Task<S: Source> {
         /// Escaped, without a slash at the end.
         path: Vec<u8>,
     },
-    /// Some of the steps of a directory that is too big for one task.
+    /// Some of the steps of a directory that is too large for one task.
     Chunk {
         shared: Arc<Shared<S>>,
         from: usize,
@@ -134,7 +134,7 @@ impl<S: Source> Default for Buffers<S> {
     }
 }
 
-/// One directory, as the printing of its steps sees it.
+/// The steps of one directory that are printed together.
 struct View<'v, S: Source> {
     open: &'v S::Open,
     listing: &'v Listing,
@@ -152,7 +152,7 @@ impl<S: Source> Walker for LineWalker<'_, S> {
             Task::Root => self.root(buffers, out),
             Task::Directory { directory, path } => {
                 if let Err(failure) = self.directory(&directory, &path, buffers, out) {
-                    self.tell(&path, b"", &failure);
+                    self.report(&path, b"", &failure);
                 }
             }
             Task::Chunk { shared, from, to } => {
@@ -186,11 +186,11 @@ impl<S: Source> LineWalker<'_, S> {
         });
         if let Err(failure) = result {
             out.bytes.clear();
-            self.tell(b"", b"", &failure);
+            self.report(b"", b"", &failure);
         }
     }
 
-    /// Lists a directory and prints it, or splits it up.
+    /// Lists a directory and prints it, or divides it into tasks.
     fn directory(
         &self,
         directory: &S::Directory,
@@ -202,9 +202,9 @@ impl<S: Source> LineWalker<'_, S> {
         let mut listing = std::mem::take(&mut buffers.listing);
         let mut steps = std::mem::take(&mut buffers.steps);
         listing.clear();
-        // What was listed before a failure is printed all the same.
+        // The entries that were listed before an error are printed.
         let listed = self.source.list(&open, &mut listing, &mut buffers.source);
-        self.learn_kinds(&open, &mut listing, &mut buffers.source);
+        self.complete_kinds(&open, &mut listing, &mut buffers.source);
         listing.steps(&mut steps);
         let chunk = match self.format.hashing {
             Hashing::No => CHUNK_OBJECTS,
@@ -240,12 +240,12 @@ impl<S: Source> LineWalker<'_, S> {
         listed
     }
 
-    /// Asks for the kinds that the directory does not tell, since the order depends on them.
-    fn learn_kinds(&self, open: &S::Open, listing: &mut Listing, scratch: &mut S::Scratch) {
+    /// Reads the kinds that the directory entries do not have, since the order depends on them.
+    fn complete_kinds(&self, open: &S::Open, listing: &mut Listing, scratch: &mut S::Scratch) {
         for nr in 0..listing.len() {
             if listing.kind(nr).is_none() {
                 let entry = Entry::Named(listing.name(nr), listing.inode(nr));
-                // A failure is told when the object itself is printed.
+                // An error is reported when the object itself is printed.
                 if let Ok(facts) = self.source.facts(open, entry, scratch) {
                     listing.set_kind(nr, facts.kind);
                 }
@@ -265,7 +265,7 @@ impl<S: Source> LineWalker<'_, S> {
                         && let Err(failure) = self.object(view, nr, &facts, buffers, out)
                     {
                         out.bytes.truncate(before);
-                        self.tell(view.path, view.listing.name(nr), &failure);
+                        self.report(view.path, view.listing.name(nr), &failure);
                     }
                 }
                 Step::Subtree(nr) => self.subtree(view, nr, out),
@@ -274,7 +274,7 @@ impl<S: Source> LineWalker<'_, S> {
         self.progress.add(buffers.by_inode.len());
     }
 
-    /// Fills `buffers.facts`, one slot for each step, asking in inode order.
+    /// Fills `buffers.facts`, one slot for each step, in inode order.
     fn collect_facts(&self, view: &View<'_, S>, buffers: &mut Buffers<S>) {
         buffers.by_inode.clear();
         for (position, step) in view.steps.iter().enumerate() {
@@ -299,7 +299,7 @@ impl<S: Source> LineWalker<'_, S> {
                         *slot = Some(facts);
                     }
                 }
-                Err(failure) => self.tell(view.path, name, &failure),
+                Err(failure) => self.report(view.path, name, &failure),
             }
         }
     }
@@ -320,7 +320,7 @@ impl<S: Source> LineWalker<'_, S> {
             Some(kind) if S::KINDS_AGREE && kind != facts.kind => Err(Failure::new(
                 "",
                 format_args!(
-                    "the directory calls it a {}, but it is a {}",
+                    "the directory entry has the type {}, and the inode {}",
                     kind.name(),
                     facts.kind.name()
                 ),
@@ -377,23 +377,23 @@ impl<S: Source> LineWalker<'_, S> {
         let mut path = Vec::with_capacity(view.path.len() + 1 + name.len());
         line::push_path(&mut path, view.path, name);
         if path.len() > PATH_BYTES_MAX {
-            let why = format_args!("the path is longer than {PATH_BYTES_MAX} bytes");
-            return self.tell(b"", b"", &Failure::new("a directory", why));
+            let why = format_args!("its path has more than {PATH_BYTES_MAX} bytes");
+            return self.report(b"", b"", &Failure::new("a directory", why));
         }
         match self.source.child(view.open, name, inode) {
             Ok(directory) => out.child(Task::Directory { directory, path }),
-            Err(failure) => self.tell(view.path, name, &failure),
+            Err(failure) => self.report(view.path, name, &failure),
         }
     }
 
-    /// Tells a problem with `name` in the directory with the escaped path `path`.
-    fn tell(&self, path: &[u8], name: &[u8], failure: &Failure) {
+    /// Reports a problem with `name` in the directory with the escaped path `path`.
+    fn report(&self, path: &[u8], name: &[u8], failure: &Failure) {
         let mut what = Vec::new();
         if name.is_empty() && !path.is_empty() {
             what.extend_from_slice(path);
         } else {
             line::push_path(&mut what, path, name);
         }
-        self.problems.tell_at(&what, failure);
+        self.problems.report_at(&what, failure);
     }
 }

@@ -1,38 +1,38 @@
-//! **Purpose.** What a walk asks of a tree.
+//! **Purpose.** The interface of trees that can be walked.
 
 use crate::facts::Facts;
 use crate::failure::Result;
 use crate::tree::listing::Listing;
 use crate::walk::line::Attributes;
 
-/// An object, seen from an open directory.
+/// An object relative to an open directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entry<'e> {
-    /// The open object itself, used for the root of the walk.
+    /// The open object itself, for the root of the walk.
     Itself,
-    /// An entry of the open directory: its name and the inode number the directory gives.
+    /// An entry of the open directory: its name and the inode number in the directory.
     Named(&'e [u8], u64),
 }
 
 /// A tree that can be walked by many threads.
 pub(crate) trait Source: Sync {
-    /// Whether an object of another kind than its directory says is damage. On the host a program
+    /// Whether it is an error if directory entry and inode differ in type. On the host a program
     /// such as fakeroot may show a file as a device.
     const KINDS_AGREE: bool;
-    /// A directory that is to be walked.
+    /// A directory that has not been opened.
     type Directory: Send;
-    /// A directory (or, for the root, any object) that is being walked.
+    /// An open directory or, for the root, any open object.
     type Open: Send + Sync;
     /// Buffers of one thread.
     type Scratch: Default;
 
-    /// Opens what the walk starts from.
+    /// Opens the root of the walk.
     fn root(&self) -> Result<Self::Open>;
 
-    /// The directory that the walk starts from.
+    /// The root of the walk as a directory.
     fn root_directory(&self) -> Self::Directory;
 
-    /// Opens a directory; an error if the walk has been there before.
+    /// Opens a directory; an error if the walk has opened it before.
     fn open(&self, directory: &Self::Directory) -> Result<Self::Open>;
 
     /// Adds all entries but `.` and `..` to `listing`.
@@ -43,7 +43,7 @@ pub(crate) trait Source: Sync {
         scratch: &mut Self::Scratch,
     ) -> Result<()>;
 
-    /// What stat tells about an object, never following a symbolic link.
+    /// The attributes of an object; a symbolic link is not followed.
     fn facts(
         &self,
         open: &Self::Open,
@@ -69,7 +69,7 @@ pub(crate) trait Source: Sync {
         attributes: &mut Attributes,
     ) -> Result<()>;
 
-    /// SHA-256 of the content of a regular file.
+    /// SHA-256 of the data of a regular file.
     fn sha256(
         &self,
         open: &Self::Open,
@@ -78,6 +78,6 @@ pub(crate) trait Source: Sync {
         scratch: &mut Self::Scratch,
     ) -> Result<[u8; 32]>;
 
-    /// The directory `name` inside of an open one.
+    /// The directory `name` in an open one.
     fn child(&self, open: &Self::Open, name: &[u8], inode: u64) -> Result<Self::Directory>;
 }

@@ -1,12 +1,11 @@
-//! Running the built binary, or the one that `FOURSCORE_COMMAND` names: another build, or what is
-//! installed.
+//! Runs the built command, or the one that `FOURSCORE_COMMAND` names, such as an installed one.
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The command with arguments.
+/// The command with these arguments.
 pub fn fourscore<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     let built = || env!("CARGO_BIN_EXE_fourscore").into();
     let program = std::env::var_os("FOURSCORE_COMMAND").unwrap_or_else(built);
@@ -15,22 +14,22 @@ pub fn fourscore<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     command
 }
 
-/// What a run printed, which must have succeeded and complained about nothing.
+/// The output of a run that must succeed without a message.
 #[track_caller]
 #[allow(dead_code, reason = "not every test program prints")]
 pub fn printed(command: &mut Command) -> String {
     let output = command.output().expect("the program exists");
-    let complaint = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && complaint.is_empty(),
-        "{command:?}: {complaint}"
+        output.status.success() && message.is_empty(),
+        "{command:?}: {message}"
     );
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// A run that fails: its exit status and its complaint.
+/// The exit status and the messages of a run that fails.
 #[allow(dead_code, reason = "not every test program fails")]
-pub fn complained<A: AsRef<OsStr>>(arguments: &[A]) -> (Option<i32>, String) {
+pub fn failing<A: AsRef<OsStr>>(arguments: &[A]) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = fourscore(arguments).output().expect("the program exists");
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
@@ -41,7 +40,19 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
 }
 
-/// The lines of a walk, without the directory that every file system has and sources do not.
+/// A run that must fail with status 1 and one line that contains `expected`.
+#[track_caller]
+#[allow(dead_code, reason = "not every test program fails")]
+pub fn refused<A: AsRef<OsStr> + std::fmt::Debug>(arguments: &[A], expected: &str) {
+    let (status, message) = failing(arguments);
+    assert_eq!(status, Some(1), "{arguments:?}: {message}");
+    assert!(
+        message.contains(expected) && message.lines().count() == 1,
+        "expected {expected}\nfound    {message}"
+    );
+}
+
+/// The lines of a walk without lost+found, which every file system has and sources have not.
 #[allow(dead_code, reason = "not every test program compares walks")]
 pub fn without_lost_and_found(walk: &str) -> Vec<&str> {
     let lines = walk.lines();

@@ -1,4 +1,4 @@
-//! A mount through the command, as a test needs it.
+//! A mount by the command, for tests.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::fs::{self, File, OpenOptions};
@@ -11,16 +11,16 @@ use fourscore_testkit::tools::{self, Need};
 use super::common::{fourscore, printed, text};
 use super::place::Place;
 
-/// So long anything may take on a machine that has other things to do.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit for everything, on a machine with other load.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A mount whose server runs in the foreground. What is left of it goes when this does.
+/// A mount whose server runs in the foreground. Dropping it unmounts and kills the server.
 pub(crate) struct Mounted {
     pub(crate) server: Child,
     pub(crate) point: PathBuf,
 }
 
-/// How requests come in this program of tests: `mount_ring` is `mount` over rings.
+/// The transport of requests in this test program: `mount_ring` is `mount` over rings.
 pub(crate) fn transport() -> &'static str {
     match env!("CARGO_CRATE_NAME") {
         "mount_ring" if tools::are_met(&[Need::FuseRings]) => "ring",
@@ -36,27 +36,35 @@ pub(crate) fn is_mounted(point: &Path) -> bool {
         .any(|line| line.split(' ').nth(1) == Some(point))
 }
 
-/// Unmounts. What another thread has just started has all that is open here until it is the
-/// program that it will be, and the mount is busy so long.
+/// Unmounts. A child that another thread has forked has all files of this process open until it
+/// calls execve, and keeps the mount busy until then.
 pub(crate) fn umount(point: &Path) {
     wait_until("unmounted", || {
         let status = Command::new("umount").arg(point).status();
-        status.expect("it is there").success()
+        status.expect("it exists").success()
     });
 }
 
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(start.elapsed() < TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Place {
+    /// Mounts the image with mount options.
+    #[track_caller]
+    pub(crate) fn mount(&self, options: &str) -> Mounted {
+        Mounted::new(self, "image", options)
     }
 }
 
 impl Mounted {
     pub(crate) fn new(place: &Place, image: &str, options: &str) -> Self {
         let point = place.path(&format!("mnt-{image}"));
-        fs::create_dir_all(&point).expect("room");
+        fs::create_dir_all(&point).expect("space");
         let image = place.text(image);
         let options = format!("{options},transport={}", transport());
         let mut command = fourscore(&["mount", "-f", "-o", &options, &image, text(&point)]);
@@ -80,10 +88,23 @@ impl Mounted {
         options.open(self.path(name)).expect("opened")
     }
 
-    /// Unmounts, and waits until the server has brought everything to its place.
+    /// Unmounts, and waits until the server has written everything and ended.
     pub(crate) fn unmount(mut self) {
         umount(&self.point);
         assert!(self.end().success());
+    }
+
+    /// Unmounts, and checks the image of `place` with e2fsck.
+    #[track_caller]
+    pub(crate) fn unmount_clean(self, place: &Place) {
+        self.unmount();
+        place.check("image").expect("clean");
+    }
+
+    /// Kills the server, and waits for its end.
+    pub(crate) fn kill(mut self) {
+        self.signal(rustix::process::Signal::KILL);
+        assert!(!self.end().success());
     }
 
     /// Waits for the end of the server.
@@ -118,8 +139,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Lets users open `/dev/fuse` whatever the machine says of that, in a namespace of mounts of its
-/// own.
+/// Lets users open `/dev/fuse` whatever its mode on this machine, in a separate mount namespace.
 const AS_A_USER: &str = r#"
 set -e
 user="setpriv --reuid=65534 --regid=65534 --clear-groups"
@@ -128,11 +148,11 @@ mknod -m 666 "$DEVICES/fuse" c 10 229
 mount --bind "$DEVICES/fuse" /dev/fuse
 "#;
 
-/// Runs a shell script in which `$user` before a command has it run without root, and `$FOURSCORE`
-/// is the command. The image of `place`, `$IMAGE`, and the directory `$POINT` are the user's.
+/// Runs a shell script. `$user` before a command runs it as a user without root, and `$FOURSCORE`
+/// is the command. The image of `place`, `$IMAGE`, and the directory `$POINT` belong to the user.
 ///
 /// # Errors
-/// What the script said, if a command of it failed.
+/// The output of the script, if a command in it failed.
 pub(crate) fn as_a_user(place: &Place, script: &str) -> Result<(), String> {
     let (image, point, devices) = (
         place.path("image"),
@@ -140,19 +160,19 @@ pub(crate) fn as_a_user(place: &Place, script: &str) -> Result<(), String> {
         place.path("devices"),
     );
     for path in [&point, &devices] {
-        fs::create_dir(path).expect("room");
+        fs::create_dir(path).expect("space");
     }
     for path in [&image, &point] {
         std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
     }
-    // Puts the command where a user reaches it.
+    // Copies the command to a folder that the user can read.
     let _ = place.as_nobody(&["--version"]);
-    let mut command = tools::command("unshare").expect("it is there");
+    let mut command = tools::command("unshare").expect("it exists");
     command.args(["--mount", "sh", "-c", &[AS_A_USER, script].concat()]);
     command.env("IMAGE", &image).env("POINT", &point);
     command.env("DEVICES", &devices);
     command.env("FOURSCORE", place.path("output/fourscore"));
-    let output = command.output().expect("it is there");
+    let output = command.output().expect("it exists");
     match output.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into()),

@@ -1,4 +1,4 @@
-//! Walks of images and of what the kernel makes of them, to be compared line by line.
+//! Walks of images and of the kernel's mounts of them, which are compared line by line.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ pub(crate) const LINKS: usize = 5;
 /// The position of the field `mtime` in a line.
 pub(crate) const MTIME: usize = 7;
 
-/// What `fourscore walk` prints.
+/// The output of `fourscore walk`.
 pub(crate) fn walk<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fourscore"));
     let output = command.arg("walk").args(arguments).output()?;
@@ -22,21 +22,21 @@ pub(crate) fn walk<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String> {
     String::from_utf8(output.stdout).context("a walk is ASCII")
 }
 
-/// `walk` with these options of an image.
+/// The output of `walk` for an image.
 pub(crate) fn walk_image(options: &[&str], image: &Path) -> Result<String> {
     let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
     arguments.push(image.as_os_str());
     walk(&arguments)
 }
 
-/// `walk --host` with these options of a directory.
+/// The output of `walk --host` for a directory.
 pub(crate) fn walk_host(options: &[&str], directory: &Path) -> Result<String> {
     let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
     arguments.extend([OsStr::new("--host"), directory.as_os_str()]);
     walk(&arguments)
 }
 
-/// Fails with the first differing lines unless both are the same.
+/// Fails with the first differing lines if the walks differ.
 pub(crate) fn same(ours: &str, theirs: &str) -> Result<()> {
     if ours == theirs {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A folder with a tree of everything that an image can hold.
+//! A folder with a source tree that has every kind of object, for tests.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::ffi::OsStr;
@@ -13,10 +13,11 @@ use fourscore_testkit::{scratch, tools};
 
 use super::common::{fourscore, printed, text, without_lost_and_found};
 
-/// A folder that holds a source tree, and room for images.
+/// A folder with a source tree, `tree`, and space for images.
 pub(crate) struct Place(pub(crate) tempfile::TempDir);
 
 impl Place {
+    /// A tree with every kind of object that the user can create.
     pub(crate) fn new() -> Self {
         let folder = scratch::folder().expect("a folder");
         let place = Self(folder);
@@ -24,7 +25,7 @@ impl Place {
         place
     }
 
-    /// A tree that also has what only root can make, and what is odd.
+    /// A tree that also has objects that only root can create, odd names, and odd attributes.
     pub(crate) fn odd() -> Self {
         let place = Self::new();
         make_odd(&place.tree()).expect("a tree");
@@ -43,7 +44,7 @@ impl Place {
         self.path("tree")
     }
 
-    /// Builds an image of the tree with more arguments.
+    /// Builds an image of the tree, with more arguments of `build`.
     pub(crate) fn build(&self, image: &str, more: &[&str]) -> String {
         let (tree, image) = (self.text("tree"), self.text(image));
         printed(&mut fourscore(
@@ -51,17 +52,18 @@ impl Place {
         ))
     }
 
-    /// The command as a normal user runs it, who can reach it and write into `output`.
+    /// The command for a user without root, with a copy of the binary in `output`, into which the
+    /// user can write.
     pub(crate) fn as_nobody(&self, arguments: &[&str]) -> Command {
         let binary = self.path("output/fourscore");
         if !binary.exists() {
             let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));
-            fs::create_dir(self.path("output")).expect("room");
-            fs::copy(env!("CARGO_BIN_EXE_fourscore"), &binary).expect("room");
-            open(self.0.path()).expect("it is ours");
-            open(&self.path("output")).expect("it is ours");
+            fs::create_dir(self.path("output")).expect("space");
+            fs::copy(env!("CARGO_BIN_EXE_fourscore"), &binary).expect("space");
+            open(self.0.path()).expect("permission");
+            open(&self.path("output")).expect("permission");
         }
-        let mut command = tools::command("setpriv").expect("it is there");
+        let mut command = tools::command("setpriv").expect("it exists");
         command
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
             .arg(binary)
@@ -69,11 +71,12 @@ impl Place {
         command
     }
 
+    /// Checks an image with e2fsck.
     pub(crate) fn check(&self, image: &str) -> Result<()> {
         run("e2fsck", &["-fn", &self.text(image)], self.0.path())
     }
 
-    /// What is in an image, without the directory that every file system has.
+    /// A walk of an image without lost+found.
     pub(crate) fn walk(&self, image: &str) -> String {
         let walk = printed(&mut fourscore(&["walk", "--hash", &self.text(image)]));
         let lines = without_lost_and_found(&walk);
@@ -88,9 +91,12 @@ pub(crate) fn walk_of_host(folder: &Path) -> String {
 pub(crate) fn run(program: &str, arguments: &[&str], folder: &Path) -> Result<()> {
     let mut command = tools::command(program)?;
     let output = command.args(arguments).current_dir(folder).output()?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    ensure!(output.status.success(), "{program} {arguments:?}: {said}");
+    let message = [output.stdout, output.stderr].concat();
+    let message = String::from_utf8_lossy(&message);
+    ensure!(
+        output.status.success(),
+        "{program} {arguments:?}: {message}"
+    );
     Ok(())
 }
 
@@ -116,12 +122,12 @@ pub(crate) fn make_tree(root: &Path) -> Result<()> {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::lsetxattr(root.join("etc/passwd"), "trusted.x", b"a\0b", flags)?;
     }
-    // A change of the owner takes the bit away.
+    // After chown, which clears the setuid bit.
     fs::set_permissions(root.join("etc/big"), fs::Permissions::from_mode(0o4711))?;
     run("mkfifo", &["fifo"], root)
 }
 
-/// Adds what only root has, and what is odd.
+/// Adds objects that only root can create, odd names, and odd attributes.
 fn make_odd(tree: &Path) -> Result<()> {
     let flags = rustix::fs::XattrFlags::empty();
     let set = |name: &str, key: &str, value: &[u8]| {

@@ -1,7 +1,7 @@
-//! Programs that check what they have written, and how each is run on a mount: to its end, and
-//! until its server is killed.
+//! Programs that verify their own data, and their runs on a mount: to the end, and until the server
+//! is killed.
 //!
-//! `FOURSCORE_KILLS=20` kills the server of each so often.
+//! `FOURSCORE_KILLS=20` sets the number of kills for each.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::fs::{self, File};
@@ -23,25 +23,25 @@ use super::place::{Place, walk_of_host};
 /// Some programs run as other users.
 pub(crate) const FOR_ALL: &str = "allow_other";
 
-/// What a program does in the folder `$DIR`, with what lies outside in `$OUTSIDE`.
+/// The scripts of a program in the folder `$DIR`; `$OUTSIDE` is a folder outside of the mount.
 #[derive(Clone, Copy)]
 pub(crate) struct Workload {
-    /// What must be installed.
+    /// The programs that must be installed.
     pub(crate) program: &'static str,
-    /// Goes before both scripts: what they share.
+    /// The common beginning of both scripts.
     pub(crate) prologue: &'static str,
-    /// Makes its files, and checks them.
+    /// Creates files and verifies them.
     pub(crate) run: &'static str,
-    /// Checks the files that a run has made.
+    /// Verifies the files of a run.
     pub(crate) verify: &'static str,
 }
 
-/// How long a program runs that does not end by itself.
+/// The length of a run of a program that does not end by itself.
 #[derive(Clone, Copy)]
 pub(crate) enum Length {
-    /// As long as shows what breaks at once.
+    /// Short, for faults that show at once.
     Short,
-    /// As long as was promised of a record.
+    /// The length of a record.
     Recorded,
 }
 
@@ -63,13 +63,13 @@ impl Length {
 
 /// A shell that runs a script in a folder.
 pub(crate) fn shell(place: &Place, script: &str, folder: &Path, length: Length) -> Command {
-    let mut command = tools::command("sh").expect("it is there");
+    let mut command = tools::command("sh").expect("it exists");
     command.args(["-ec", script]);
     command.current_dir(place.0.path());
     command.env("DIR", folder).env("OUTSIDE", place.0.path());
     command.env("OPERATIONS", length.operations());
     command.env("DURATION", length.seconds());
-    // Nothing that this machine's owner has set.
+    // Without the configuration of the user.
     command.env("GIT_CONFIG_GLOBAL", "/dev/null");
     command.stdout(Stdio::null());
     command
@@ -85,7 +85,7 @@ impl Workload {
         self.shell(place, self.run, folder, length)
     }
 
-    /// Has it check what it made in a folder.
+    /// Verifies the files in a folder.
     pub(crate) fn verify(&self, place: &Place, folder: &Path) -> Command {
         self.shell(place, self.verify, folder, Length::Short)
     }
@@ -94,11 +94,11 @@ impl Workload {
 #[track_caller]
 pub(crate) fn succeeds(command: &mut Command) {
     let output = command.stderr(Stdio::piped()).output().expect("it starts");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {complaint}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {message}");
 }
 
-/// The walk of the mount is the one of the kernel's ext4.
+/// Compares the walk of the mount with that of the kernel's ext4.
 fn is_the_kernels(place: &Place, walk: &str) {
     place.check("image").expect("clean");
     let kernel = KernelMount::new(&place.path("image"), Access::ReadOnly, "").expect("sound");
@@ -106,8 +106,7 @@ fn is_the_kernels(place: &Place, walk: &str) {
     assert_eq!(without_times(&theirs), without_times(walk));
 }
 
-/// The lines of a walk without the times of changes, which the kernel may hand on after it was
-/// asked for them.
+/// The lines of a walk without mtimes, which the kernel may write back after the walk.
 fn without_times(walk: &str) -> Vec<String> {
     const TIME: usize = 7;
     let fields = |line: &str| {
@@ -120,15 +119,15 @@ fn without_times(walk: &str) -> Vec<String> {
     lines.into_iter().map(fields).collect()
 }
 
-/// How often a server is killed for each program.
+/// Number of kills for each program.
 fn kills() -> u32 {
     let kills = std::env::var("FOURSCORE_KILLS").map_or(Ok(1), |kills| kills.parse());
     kills.expect("FOURSCORE_KILLS is a number")
 }
 
-/// Runs a program in a folder, and has it check what it made. Says how long it ran.
+/// Runs a program in a folder, and verifies its files. Returns the time of the run.
 fn run_in(place: &Place, workload: &Workload, folder: &Path, length: Length) -> Duration {
-    fs::create_dir(folder).expect("room");
+    fs::create_dir(folder).expect("space");
     let began = Instant::now();
     succeeds(&mut workload.run(place, folder, length));
     let took = began.elapsed();
@@ -136,23 +135,22 @@ fn run_in(place: &Place, workload: &Workload, folder: &Path, length: Length) -> 
     took
 }
 
-/// Ends a program and all that it has started: without its files it fails, unless it was quick, or
-/// waits for itself.
+/// Ends a program and all its children. Without the mount they would fail, or wait for each other.
 pub(crate) fn end_all(mut program: Child) {
     let group = i32::try_from(program.id()).expect("a number");
     let group = rustix::process::Pid::from_raw(group).expect("a process");
     wait_until("it ends", || {
-        // That nobody is left is what is wanted.
+        // An error means that none is left.
         let _ = rustix::process::kill_process_group(group, Signal::TERM);
         program.try_wait().expect("a child").is_some()
     });
 }
 
-/// Begins to run a program in the folder `second`, and kills the server after a part of the time
-/// that the run would take.
+/// Runs a program in the folder `second`, and kills the server after a part of the time of a
+/// complete run.
 fn cut(place: &Place, workload: &Workload, mut mounted: Mounted, whole: Duration) {
     let second = mounted.path("second");
-    fs::create_dir(&second).expect("room");
+    fs::create_dir(&second).expect("space");
     let mut cut = workload.run(place, &second, Length::Short);
     let cut = cut.stderr(Stdio::null()).process_group(0).spawn();
     let cut = cut.expect("it starts");
@@ -166,27 +164,27 @@ fn cut(place: &Place, workload: &Workload, mut mounted: Mounted, whole: Duration
     assert!(!mounted.end().success());
     end_all(cut);
     drop(mounted);
-    // fio makes the folder that it misses, in the bare place of the mount.
+    // fio creates the missing folder in the mount point.
     if second.exists() {
         fs::remove_dir_all(&second).expect("removed");
     }
 }
 
 fn conforms(place: &Place, workload: &Workload) {
-    let mut mounted = Mounted::new(place, "image", FOR_ALL);
+    let mut mounted = place.mount(FOR_ALL);
     let (first, second) = (mounted.path("first"), mounted.path("second"));
     let whole = run_in(place, workload, &first, Length::Short);
-    // From here on it is promised to outlive the server.
+    // From here on the data survives the death of the server.
     let root = File::open(&mounted.point).expect("there");
     root.sync_all().expect("durable");
     drop(root);
     for _ in 0..kills() {
         cut(place, workload, mounted, whole);
-        mounted = Mounted::new(place, "image", FOR_ALL);
+        mounted = place.mount(FOR_ALL);
         succeeds(&mut workload.verify(place, &first));
-        // What the cut left, if anything of it was durable, is in nobody's way.
+        // Removes the files of the killed run, if any of them was durable.
         if second.exists() {
-            // stress-ng makes files that cannot be changed, and had no time to undo that.
+            // stress-ng creates immutable files, and had no time to clear the flag.
             let mut chattr = tools::command("chattr").expect("it comes with e2fsck");
             let chattr = chattr.args(["-R", "-f", "-ia"]).arg(&second).output();
             chattr.expect("it runs");
@@ -197,14 +195,14 @@ fn conforms(place: &Place, workload: &Workload) {
     ends_as_the_kernels(place, mounted);
 }
 
-/// Unmounts, and holds the mount against the kernel's.
+/// Unmounts, and compares the mount with that of the kernel.
 pub(crate) fn ends_as_the_kernels(place: &Place, mounted: Mounted) {
     let walk = walk_of_host(&mounted.point);
     mounted.unmount();
     is_the_kernels(place, &walk);
 }
 
-/// Whether what it needs is there.
+/// Whether its programs are installed.
 pub(crate) fn are_there(workload: &Workload) -> bool {
     tools::are_met(&[
         Need::KernelMount,
@@ -214,15 +212,15 @@ pub(crate) fn are_there(workload: &Workload) -> bool {
     ])
 }
 
-/// A place that other users come through, with an empty file system.
+/// A place that other users can search, with an empty file system.
 pub(crate) fn for_all(size: &str) -> Place {
     let place = empty(size);
     let passable = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(place.0.path(), passable).expect("ours");
+    fs::set_permissions(place.0.path(), passable).expect("permission");
     place
 }
 
-/// Gives the place where it ran, unless something is missing.
+/// Returns the place of the run, or `None` if a program is not installed.
 pub(crate) fn runs(workload: &Workload, prepare: impl FnOnce(&Place)) -> Option<Place> {
     if !are_there(workload) {
         return None;
@@ -233,14 +231,14 @@ pub(crate) fn runs(workload: &Workload, prepare: impl FnOnce(&Place)) -> Option<
     Some(place)
 }
 
-/// Runs it once, as long as a record takes.
+/// Runs it once with the length of a record.
 pub(crate) fn lasts(workload: &Workload, prepare: impl FnOnce(&Place)) -> Option<Place> {
     if !are_there(workload) {
         return None;
     }
     let place = for_all("2G");
     prepare(&place);
-    let mounted = Mounted::new(&place, "image", FOR_ALL);
+    let mounted = place.mount(FOR_ALL);
     let took = run_in(&place, workload, &mounted.path("run"), Length::Recorded);
     eprintln!("{}: {took:?}", workload.program);
     ends_as_the_kernels(&place, mounted);

@@ -1,5 +1,5 @@
-//! **Purpose.** One run of a workload on a file system in memory: set up, drive, commit meanwhile,
-//! look at what became of the free space.
+//! **Purpose.** One run of a workload on a file system in memory: sets up the allocator, drives the
+//! workload, commits meanwhile, and compares the free space before and after.
 
 use std::io;
 use std::time::Duration;
@@ -15,41 +15,40 @@ use crate::clock::Clock;
 use crate::comparison::ThreadCount;
 use crate::workload::{Until, Workload, drive};
 
-/// Groups whose bitmaps are all loaded for a run unless it is said otherwise: at 4 KiB blocks they
-/// take ten gigabytes.
-const MOST_LOADED_GROUPS: u32 = 1 << 20;
+/// The bitmaps of a file system of at most this many groups are all loaded before a run, unless
+/// `bitmaps` says otherwise. With blocks of 4 KiB they take ten gigabytes.
+const MAX_LOADED_GROUPS: u32 = 1 << 20;
 
-/// Whether the file system has been in use for a while.
+/// Whether the bitmaps are in memory when a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bitmaps {
-    /// All bitmaps are in memory.
+    /// All of them, as on a file system that has been in use for a while.
     Loaded,
-    /// None is.
+    /// None of them.
     Absent,
 }
 
-/// What to run.
+/// A run.
 #[derive(Clone, Debug)]
 pub struct AllocBench {
     /// The file system.
     pub scenario: Scenario,
-    /// Tunables to set, by name.
+    /// Tunables to set: name and value.
     pub tunables: Vec<(String, u32)>,
-    /// Whether bitmaps are loaded first.
+    /// Whether bitmaps are loaded before the run.
     pub bitmaps: Bitmaps,
     /// Whether every change is applied and checked.
     pub changes: Changes,
-    /// How often a commit is made that nobody asked for, as jbd2 does every 5 seconds.
+    /// Interval of periodic commits; jbd2's is 5 seconds.
     pub commit_every: Duration,
 }
 
 impl AllocBench {
-    /// A run with the defaults, on a file system whose bitmaps are in memory, unless there are so
-    /// many that they would need tens of gigabytes.
+    /// A run with the defaults. The bitmaps are loaded, unless they would take tens of gigabytes.
     #[must_use]
     pub fn on(scenario: Scenario) -> Self {
         let groups = scenario.geometry().map_or(0, |geometry| geometry.groups());
-        let bitmaps = if groups > MOST_LOADED_GROUPS {
+        let bitmaps = if groups > MAX_LOADED_GROUPS {
             Bitmaps::Absent
         } else {
             Bitmaps::Loaded
@@ -63,10 +62,10 @@ impl AllocBench {
         }
     }
 
-    /// The allocator on the file system, set up.
+    /// Sets up the allocator on the file system.
     ///
     /// # Errors
-    /// An impossible scenario, an unknown tunable.
+    /// The scenario has no valid layout, or a tunable is unknown.
     pub fn target(&self) -> io::Result<AllocTarget> {
         let geometry = self.scenario.geometry().map_err(io::Error::other)?;
         let target = AllocTarget::new(RamGroups::new(self.scenario, geometry), self.changes);
@@ -86,7 +85,7 @@ impl AllocBench {
     /// Runs a workload on each of `threads` threads.
     ///
     /// # Errors
-    /// What keeps the file system from being set up, or the first failure of a worker.
+    /// The file system cannot be set up, or the first failure of a worker.
     pub fn run(
         &self,
         workload: &dyn Workload,
@@ -124,7 +123,7 @@ impl AllocBench {
         })
     }
 
-    /// The free space, unless looking at it would load what is to stay absent.
+    /// The free space; `None` if the bitmaps must stay absent, since counting would load them.
     fn free_space(&self, target: &AllocTarget) -> io::Result<Option<FreeSpace>> {
         match self.bitmaps {
             Bitmaps::Loaded => FreeSpace::of(target.allocator()).map(Some),
@@ -133,7 +132,7 @@ impl AllocBench {
     }
 }
 
-/// Runs `body` while a thread commits every now and then.
+/// Runs `body` while a thread commits at intervals of `every`.
 fn committing<R>(target: &AllocTarget, every: Duration, body: impl FnOnce() -> R) -> R {
     let (ended, end) = (Mutex::new(false), Condvar::new());
     thread::scope(|scope| {
@@ -160,7 +159,7 @@ mod tests {
     use crate::workload::Fallocate2;
 
     #[test]
-    fn commits_come_by_themselves() {
+    fn commits_are_periodic() {
         let mut bench = AllocBench::on(Scenario::by_name("16g-aged-64k").expect("it exists"));
         bench.commit_every = Duration::from_millis(20);
         let until = Until::Elapsed(Duration::from_millis(300));

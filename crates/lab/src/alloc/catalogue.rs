@@ -1,5 +1,7 @@
-//! **Purpose.** What can be run, by name: workloads, and the switches that turn each of the works
-//! that shaped the allocator on and off. Scenarios know their own names.
+//! **Purpose.** Workloads and switches by name. A switch turns a feature of the allocator on or
+//! off, or sets it back to what ext4 does.
+//!
+//! **Not here.** The names of scenarios, which are in [`scenario`](crate::alloc::scenario).
 
 use crate::alloc::bench::{AllocBench, Bitmaps};
 use crate::alloc::target::Changes;
@@ -9,9 +11,9 @@ use crate::workload::{Fallocate2, Workload};
 /// A workload with its name.
 #[derive(Clone, Copy)]
 pub struct NamedWorkload {
-    /// What it is called.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What a step of it does, in a few words.
+    /// What a step does, in a few words.
     pub about: &'static str,
     /// The workload.
     pub workload: &'static dyn Workload,
@@ -22,17 +24,17 @@ impl NamedWorkload {
     pub const ALL: &[Self] = &[
         Self {
             name: "pair",
-            about: "allocates 8 KiB and frees them again",
+            about: "allocates 8 KiB and frees them",
             workload: &AllocFree { bytes: 8192 },
         },
         Self {
             name: "fallocate2",
-            about: "8 KiB at the next offset of an own file, emptied at 1 MiB",
+            about: "allocates the next 8 KiB of a file, which is truncated to 0 at 1 MiB",
             workload: &Fallocate2,
         },
         Self {
             name: "fallocate3",
-            about: "empties an own file and allocates 73 819 750 bytes for it",
+            about: "truncates a file to 0 and allocates 73 819 750 bytes for it",
             workload: &Fallocate3,
         },
         Self {
@@ -49,12 +51,12 @@ impl NamedWorkload {
             workload: &MixedAppend {
                 files: 4,
                 file_bytes: 8 << 20,
-                most_bytes: 256 << 10,
+                max_append_bytes: 256 << 10,
             },
         },
     ];
 
-    /// The workload of a name.
+    /// The workload with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|named| named.name == name)
@@ -64,34 +66,34 @@ impl NamedWorkload {
 /// A switch of a run.
 #[derive(Clone, Copy)]
 pub struct Switch {
-    /// What it is called.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// The values it takes, for people; the first is the default.
+    /// The values it takes, as help text; the first is the default.
     pub values: &'static str,
     /// What it does.
     pub about: &'static str,
     set: fn(&mut AllocBench, &str) -> Option<()>,
 }
 
-/// A switch that does not exist, or a value that it does not take.
+/// An unknown switch, or a value that the switch does not take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
     /// No switch has this name.
-    #[error("there is no switch {name}; there are: {known}")]
+    #[error("unknown switch {name}; the switches are {known}")]
     Unknown {
-        /// What was asked for.
+        /// The name that was given.
         name: String,
-        /// All names.
+        /// All names of switches.
         known: String,
     },
     /// The switch does not take this value.
-    #[error("the switch {name} takes {values}, not {found}")]
+    #[error("switch {name}: {found} is not {values}")]
     Value {
         /// The switch.
         name: &'static str,
-        /// What it takes.
+        /// The values it takes.
         values: &'static str,
-        /// What was asked for.
+        /// The value that was given.
         found: String,
     },
 }
@@ -113,7 +115,7 @@ impl Switch {
         Self {
             name: "goals",
             values: "core, inode or one",
-            about: "who shares a stream goal",
+            about: "a stream goal for each core, for each inode, or one for all",
             set: |bench, value| {
                 let sharing = ["one", "inode", "core"]
                     .iter()
@@ -124,7 +126,7 @@ impl Switch {
         Self {
             name: "optimize_scan",
             values: "1 or 0",
-            about: "0: the criteria walk over groups instead of asking sets",
+            about: "0: the criteria scan groups instead of the order sets",
             set: |bench, value| bench.tune("mb_optimize_scan", bit(value, ["0", "1"])?),
         },
         Self {
@@ -136,13 +138,13 @@ impl Switch {
         Self {
             name: "indexes",
             values: "on or off",
-            about: "off: what sets of orders cannot answer walks over groups, as in ext4",
+            about: "off: a search that the order sets cannot answer scans groups, as in ext4",
             set: |bench, value| bench.tune("mb_indexes", bit(value, ["off", "on"])?),
         },
         Self {
             name: "hold_times",
             values: "off or on",
-            about: "measures for how long group locks are held",
+            about: "measures how long group locks are held",
             set: |bench, value| bench.tune("mb_hold_times", bit(value, ["off", "on"])?),
         },
         Self {
@@ -162,7 +164,7 @@ impl Switch {
         Self {
             name: "changes",
             values: "dropped or applied",
-            about: "applied: every change is made to bitmaps, and handing out twice is an error",
+            about: "applied: changes are made to bitmaps, and allocating a cluster twice is an error",
             set: |bench, value| {
                 let applied = bit(value, ["dropped", "applied"])? == 1;
                 bench.changes = if applied {
@@ -202,7 +204,7 @@ impl AllocBench {
     }
 }
 
-/// Which of two words a value is.
+/// The index of a value among two words.
 fn bit(value: &str, words: [&str; 2]) -> Option<u32> {
     (0..)
         .zip(words)
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_switches_are_answered_with_all_names() {
+    fn the_error_of_an_unknown_switch_has_all_names() {
         let error = Switch::set(&mut bench(), "speed", "high").expect_err("no such switch");
         let text = error.to_string();
         assert!(

@@ -1,4 +1,4 @@
-//! **Purpose.** The free extents of a file system by length, as e2freefrag counts them.
+//! **Purpose.** A histogram of the free extents of a file system, with the buckets of e2freefrag.
 
 use std::io;
 
@@ -12,9 +12,9 @@ const BUCKETS: usize = 20;
 /// Free extents of `2^i` to `2^(i+1) - 1` clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// How many.
+    /// Number of extents.
     pub extents: u64,
-    /// Their clusters.
+    /// Clusters in them.
     pub clusters: u64,
 }
 
@@ -30,10 +30,10 @@ pub struct FreeSpace {
 }
 
 impl FreeSpace {
-    /// Counts the free extents of all groups, loading them.
+    /// Counts the free extents of all groups, which loads their bitmaps.
     ///
     /// # Errors
-    /// The first group's that cannot be loaded.
+    /// The error of the first group that cannot be loaded.
     pub fn of(allocator: &Allocator) -> io::Result<Self> {
         let mut space = Self::default();
         for group in (0..allocator.geometry().groups()).map(GroupNr) {
@@ -68,13 +68,13 @@ impl FreeSpace {
         self.buckets.iter().map(|bucket| bucket.clusters).sum()
     }
 
-    /// Clusters of an extent on average.
+    /// Mean clusters of a free extent.
     #[must_use]
     pub fn mean(&self) -> u64 {
         self.clusters() / self.extents().max(1)
     }
 
-    /// With stable names, empty buckets left out.
+    /// The histogram as JSON with stable names, without empty buckets.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let bucket = |(log, bucket): (usize, &Bucket)| {

@@ -1,11 +1,10 @@
-//! **Purpose.** Everything there is to say about a run on the bare allocator, and the same for
-//! programs.
+//! **Purpose.** The result of a run on the block allocator alone, and its form as JSON.
 
 use std::time::Duration;
 
 use fourscore_mballoc::stats::{HoldHistogram, LooksHistogram, Tally};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::alloc::free_space::FreeSpace;
 use crate::comparison::ThreadCount;
@@ -14,60 +13,60 @@ use crate::fairness::Fairness;
 /// Commits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Commits {
-    /// Because their time had come.
+    /// Commits at the interval of periodic commits.
     pub periodic: u64,
-    /// Because somebody found no space and freed clusters waited.
+    /// Commits by a worker that found no space while freed clusters waited for a commit.
     pub on_demand: u64,
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct AllocOutcome {
-    /// Threads.
+    /// Number of threads.
     pub threads: ThreadCount,
-    /// Steps of the workload, of all threads.
+    /// Steps of the workload by all threads.
     pub operations: u64,
-    /// From the first step to the last.
+    /// Time from the common start to the end of the last thread.
     pub wall: Duration,
-    /// How evenly the threads got on.
+    /// How evenly the threads made progress.
     pub fairness: Fairness,
     /// Requests to the allocator.
     pub allocations: u64,
-    /// Extents that files got.
+    /// Extents that were added to files.
     pub extents: u64,
-    /// Commits.
+    /// Commits during the run.
     pub commits: Commits,
-    /// What the allocator counted.
+    /// The allocator's counters.
     pub tally: Tally,
-    /// Groups looked at by each search.
+    /// Histogram of the groups that a search considered.
     pub looks: LooksHistogram,
-    /// How long group locks were held, if that was measured.
+    /// Histogram of the hold times of group locks; empty if they were not measured.
     pub holds: HoldHistogram,
-    /// Free space before; `None` if bitmaps were to be read in the run.
+    /// Free space before the run; `None` if the run began without bitmaps.
     pub before: Option<FreeSpace>,
-    /// Free space after; `None` if bitmaps were to be read in the run.
+    /// Free space after the run; `None` if the run began without bitmaps.
     pub after: Option<FreeSpace>,
 }
 
-/// How many groups the searches of a run looked at.
+/// Groups that the searches of a run considered.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GroupsConsidered {
-    /// Searches; requests that were answered without one are not among them.
+    /// Searches; requests that needed none do not count.
     pub searches: u64,
-    /// Groups on average.
+    /// Mean groups of a search.
     pub mean: f64,
-    /// Groups that 99 of 100 searches stayed at or below.
+    /// The 99th percentile of groups.
     pub p99: u64,
 }
 
 impl AllocOutcome {
-    /// Steps per second, of all threads.
+    /// Steps per second of all threads.
     #[must_use]
     pub fn operations_per_second(&self) -> f64 {
         self.operations as f64 / self.wall.as_secs_f64().max(1e-9)
     }
 
-    /// What the histogram of looks says.
+    /// Statistics of the groups that searches considered.
     #[must_use]
     pub fn groups_considered(&self) -> GroupsConsidered {
         let searches: u64 = self.looks.iter().sum();
@@ -79,14 +78,16 @@ impl AllocOutcome {
         }
     }
 
-    /// Nanoseconds that 99 of 100 holds of a group lock stayed below, if they were measured.
+    /// The 99th percentile of the hold times of group locks in nanoseconds, rounded up to a power
+    /// of two; `None` if they were not measured.
     #[must_use]
     pub fn lock_held_p99_ns(&self) -> Option<u64> {
         let measured = self.holds.iter().any(|&count| count > 0);
         measured.then(|| 1 << percentile_99(&self.holds))
     }
 
-    /// With stable names.
+    /// The result as JSON with stable names, without the allocator's counters: the caller prints
+    /// [`Self::tally`] in the same way as those of a mount.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let space = |space: &Option<FreeSpace>| space.as_ref().map(FreeSpace::to_json);
@@ -102,14 +103,13 @@ impl AllocOutcome {
             "groups_considered": self.groups_considered(),
             "extents_scanned": self.tally.extents_scanned(),
             "lock_held_p99_ns": self.lock_held_p99_ns(),
-            "mb_stats": mb_stats_to_json(&self.tally.to_string()),
             "free_before": space(&self.before),
             "free_after": space(&self.after),
         })
     }
 }
 
-/// The bucket of a histogram below or in which 99 of 100 entries are.
+/// The bucket of the 99th percentile of a histogram.
 fn percentile_99(histogram: &[u64]) -> u64 {
     let all: u64 = histogram.iter().sum();
     let mut seen = 0;
@@ -121,59 +121,9 @@ fn percentile_99(histogram: &[u64]) -> u64 {
     at.map_or(0, |(_, bucket)| bucket)
 }
 
-/// The text of `mb_stats`, ours or the kernel's, as an object: a line `name: value` is a member,
-/// a line `name:` begins an object of the deeper lines below it. So both carry the same names.
-#[must_use]
-pub fn mb_stats_to_json(text: &str) -> Value {
-    let mut whole = Map::new();
-    let mut section: Option<(usize, String)> = None;
-    for line in text.lines() {
-        let depth = line.len() - line.trim_start().len();
-        let Some((name, value)) = line.trim().split_once(':') else {
-            continue;
-        };
-        if section.as_ref().is_some_and(|(own, _)| depth <= *own) {
-            section = None;
-        }
-        match (value.trim().parse::<u64>(), &section) {
-            (Ok(value), Some((_, section))) => {
-                whole[section][name] = value.into();
-            }
-            (Ok(value), None) => {
-                whole.insert(name.to_owned(), value.into());
-            }
-            // The head of the whole has no name of its own.
-            (Err(_), _) if depth == 0 => {}
-            (Err(_), _) => {
-                whole.insert(name.to_owned(), json!({}));
-                section = Some((depth, name.to_owned()));
-            }
-        }
-    }
-    whole.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mb_stats_keeps_its_names_and_sections() {
-        let stats = mb_stats_to_json(&Tally::default().to_string());
-        assert_eq!(stats["reqs"], 0);
-        assert_eq!(stats["cr_best_avail_stats"]["extents_scanned"], 0);
-        assert_eq!(stats["discarded"], 0);
-        let kernel = "mballoc:\n\treqs: 7\n\tcr_p2_aligned_stats:\n\t\thits: 3\n\
-                      \t\textents_scanned: 4\n\textents_scanned: 9\n\t\tgoal_hits: 2\n\
-                      \tbuddies_generated: 1/40\n";
-        let stats = mb_stats_to_json(kernel);
-        assert_eq!(
-            (&stats["reqs"], &stats["extents_scanned"]),
-            (&json!(7), &json!(9))
-        );
-        assert_eq!(stats["cr_p2_aligned_stats"]["extents_scanned"], 4);
-        assert_eq!(stats["goal_hits"], 2);
-    }
 
     #[test]
     fn percentiles_name_a_bucket() {

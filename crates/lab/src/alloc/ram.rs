@@ -1,9 +1,10 @@
-//! **Purpose.** The bitmaps of a file system that exists in memory only, and mostly not even
-//! there: a group's bitmap is made from the seed whenever it is read, until it is changed.
+//! **Purpose.** The block bitmaps of a file system in memory. A group's bitmap is generated from
+//! the seed whenever it is read, and stored only once it has been changed.
 //!
-//! **Model.** Two ways to run. With changes applied, a group becomes real at its first change and
-//! every change is checked: a cluster handed out or freed twice is an error. Without, the
-//! allocator's own buddies are the only record, and a run measures nothing but the allocator.
+//! **Model.** If changes are applied ([`Changes::Applied`](crate::alloc::target::Changes)), a
+//! group's bitmap is stored at its first change, and every change is checked: allocating or freeing
+//! a cluster twice is an error. If they are dropped, the allocator's own buddies are the only
+//! record, and a run measures the allocator alone.
 
 use fourscore_mballoc::geometry::ClusterCount;
 use fourscore_mballoc::{
@@ -20,7 +21,7 @@ use crate::alloc::scenario::{Fragments, Scenario};
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of a seed.
+    /// The stream with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
@@ -41,22 +42,23 @@ impl Random {
             .unwrap_or(0)
     }
 
-    /// A length of at least 1 around `mean`, spread like files: many short ones, some long ones.
+    /// A length of at least 1 with mean `mean`, distributed like file sizes: many are short, a few
+    /// are long.
     fn used_length(&mut self, mean: u64) -> u64 {
-        // One in two stays at the first doubling, one in four at the second, and so on: six times
-        // an eighth of the mean and, from the last, a quarter.
+        // P(doublings = i) is 1 / 2^(i+1), and the mean length for i is mean * 2^i / 4. So each of
+        // i < 6 contributes an eighth of the mean, and i = 6, the last (1 / 64), a quarter.
         let doublings = self.next_u64().trailing_zeros().min(6);
         1 + self.below(((mean << doublings) / 2).max(1))
     }
 
-    /// A length from half of `mean` to one and a half, as what is left between files of like
+    /// A length from half of `mean` to one and a half, like the gaps between files of similar
     /// sizes.
     fn free_length(&mut self, mean: u64) -> u64 {
         1 + mean / 2 + self.below(mean.max(1))
     }
 }
 
-/// A group that has been changed.
+/// The bitmap of a group, if it has been changed.
 type Bits = Mutex<Option<Box<[u8]>>>;
 
 /// The groups of a scenario.
@@ -69,24 +71,25 @@ pub struct RamGroups {
 }
 
 impl RamGroups {
-    /// The groups of a scenario as its seed makes them.
+    /// Generates the groups of a scenario from its seed.
     #[must_use]
     pub fn new(scenario: Scenario, geometry: Geometry) -> Arc<Self> {
         let groups = geometry.groups();
         let mut bitmap = vec![0; geometry.bitmap_bytes()];
-        // Groups of the same pattern and length have the same free count.
+        // Groups with the same pattern and length have the same free count.
         let mut known = vec![None; PATTERNS as usize];
         let free = (0..groups).map(|group| {
-            let whole = geometry.clusters_in(GroupNr(group)) == geometry.clusters_per_group();
+            let is_full_length =
+                geometry.clusters_in(GroupNr(group)) == geometry.clusters_per_group();
             let pattern = &mut known[(group % PATTERNS) as usize];
             let free = match pattern {
                 _ if is_fresh(&scenario, GroupNr(group)) => {
-                    geometry.clusters_in(GroupNr(group)) - METADATA
+                    geometry.clusters_in(GroupNr(group)) - METADATA_CLUSTERS
                 }
-                Some(free) if whole => *free,
+                Some(free) if is_full_length => *free,
                 _ => {
-                    let free = make(&scenario, &geometry, GroupNr(group), &mut bitmap);
-                    *pattern = Some(free).filter(|_| whole);
+                    let free = generate(&scenario, &geometry, GroupNr(group), &mut bitmap);
+                    *pattern = Some(free).filter(|_| is_full_length);
                     free
                 }
             };
@@ -120,22 +123,23 @@ impl RamGroups {
     /// Changes a bitmap.
     ///
     /// # Errors
-    /// What was handed out or freed twice.
+    /// A cluster is allocated or freed twice.
     pub fn apply(&self, change: &Change) -> Result<(), String> {
         let group = change.run.group;
         let mut slot = self.changed[group.0 as usize].lock();
         let bits = slot.get_or_insert_with(|| {
             let mut bitmap = vec![0; self.geometry.bitmap_bytes()];
-            make(&self.scenario, &self.geometry, group, &mut bitmap);
+            generate(&self.scenario, &self.geometry, group, &mut bitmap);
             bitmap.into()
         });
         for i in change.run.start.0..change.run.end() {
             let (byte, bit) = (&mut bits[(i / 8) as usize], 1 << (i % 8));
             if (*byte & bit != 0) == (change.kind == ChangeKind::Set) {
-                return Err(format!(
-                    "cluster {i} of group {group}: {:?} twice",
-                    change.kind
-                ));
+                let done = match change.kind {
+                    ChangeKind::Set => "allocated",
+                    ChangeKind::Clear => "freed",
+                };
+                return Err(format!("group {group}: cluster {i} is {done} twice"));
             }
             *byte ^= bit;
         }
@@ -151,31 +155,31 @@ impl RamGroups {
     }
 }
 
-/// Different groups; beyond that they repeat, so that millions of them are set up quickly.
+/// Number of different groups. More groups repeat them, so that millions are set up quickly.
 const PATTERNS: u32 = 4096;
 
 /// Clusters at the front of each group that hold its metadata.
-const METADATA: u32 = 8;
+const METADATA_CLUSTERS: u32 = 8;
 
-/// Whether no data was ever written to a group.
+/// Whether no data has been written to a group (`BLOCK_UNINIT`).
 fn is_fresh(scenario: &Scenario, group: GroupNr) -> bool {
     let Fragments::Packed { .. } = scenario.fragments else {
         return false;
     };
-    // Groups in use are 97 % full; which they are is drawn flex group by flex group, as files
-    // fill these one after another.
+    // Groups in use are 97 % full. Whether groups are in use is drawn for each flex group, since
+    // files fill one flex group after another.
     let in_use = u64::from(scenario.used_per_mille) * 1000 / 970;
     let mut random = Random::new(scenario.seed ^ (u64::from(group.0 / 16) << 20));
     random.below(1000) >= in_use
 }
 
 /// Fills a bitmap and returns its free clusters.
-fn make(scenario: &Scenario, geometry: &Geometry, group: GroupNr, bitmap: &mut [u8]) -> u32 {
+fn generate(scenario: &Scenario, geometry: &Geometry, group: GroupNr, bitmap: &mut [u8]) -> u32 {
     let clusters = geometry.clusters_in(group);
     bitmap.fill(0);
-    set(bitmap, 0, METADATA.min(clusters));
+    set(bitmap, 0, METADATA_CLUSTERS.min(clusters));
     if is_fresh(scenario, group) {
-        return clusters - METADATA;
+        return clusters - METADATA_CLUSTERS;
     }
     let (used_per_mille, mean_bytes) = match scenario.fragments {
         Fragments::Packed { mean_bytes } => (970, mean_bytes),
@@ -185,19 +189,19 @@ fn make(scenario: &Scenario, geometry: &Geometry, group: GroupNr, bitmap: &mut [
     let mean_used = mean_free * used_per_mille / (1000 - used_per_mille).max(1);
     let mut random = Random::new(scenario.seed ^ (u64::from(group.0 % PATTERNS) << 24) ^ 0x5eed);
     let mut free = 0;
-    let mut at = u64::from(METADATA.min(clusters));
+    let mut at = u64::from(METADATA_CLUSTERS.min(clusters));
     let end = u64::from(clusters);
     while at < end {
         let used = (at + random.used_length(mean_used)).min(end);
-        set(bitmap, clamp(at), clamp(used));
+        set(bitmap, to_u32(at), to_u32(used));
         at = (used + random.free_length(mean_free)).min(end);
         free += at - used;
     }
-    clamp(free)
+    to_u32(free)
 }
 
-/// A number of clusters of one group, which fits.
-fn clamp(clusters: u64) -> u32 {
+/// A number of clusters of one group as 32 bits, into which it fits.
+fn to_u32(clusters: u64) -> u32 {
     u32::try_from(clusters).unwrap_or(u32::MAX)
 }
 
@@ -214,7 +218,7 @@ fn set(bitmap: &mut [u8], start: u32, end: u32) {
     }
 }
 
-/// The groups as the allocator reads them.
+/// The groups as a source of the allocator.
 #[derive(Clone, Debug)]
 pub struct RamSource(pub Arc<RamGroups>);
 
@@ -235,7 +239,7 @@ impl GroupSource for RamSource {
         match &*changed {
             Some(bits) => bitmap.copy_from_slice(bits),
             None => {
-                make(&self.0.scenario, &self.0.geometry, group, bitmap);
+                generate(&self.0.scenario, &self.0.geometry, group, bitmap);
             }
         }
         Ok(())
@@ -253,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_makes_the_same_file_system_again_as_full_as_asked() {
+    fn a_seed_generates_the_same_file_system_with_the_used_space_of_the_scenario() {
         for name in ["133g-50", "16g-aged-4k", "16g-aged-64k"] {
             let scenario = Scenario::by_name(name).unwrap();
             let geometry = scenario.geometry().unwrap();
@@ -264,10 +268,10 @@ mod tests {
             );
             let all = scenario.bytes / geometry.cluster_bytes();
             let used = 1000 - groups.free_clusters() * 1000 / all;
-            let asked = u64::from(scenario.used_per_mille);
+            let expected = u64::from(scenario.used_per_mille);
             assert!(
-                used.abs_diff(asked) < 60,
-                "{name}: {used} per mille used, not {asked}"
+                used.abs_diff(expected) < 60,
+                "{name}: {used} per mille used, not {expected}"
             );
         }
     }

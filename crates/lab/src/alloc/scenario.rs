@@ -1,5 +1,5 @@
-//! **Purpose.** The file systems that the allocator is measured on: those of the published
-//! figures, as far as a description of them exists.
+//! **Purpose.** The file systems that the allocator is measured on. They have the sizes, used space
+//! and fragmentation of file systems for which figures of ext4 have been published.
 
 use fourscore_mballoc::geometry::LayoutError;
 use fourscore_mballoc::{Geometry, Layout};
@@ -8,18 +8,17 @@ use fourscore_ondisk::BlockSize;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// How the free space of used groups is cut up.
+/// How the free space is fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragments {
-    /// Groups are full from the front or empty, as files of a fresh file system leave them: the
-    /// groups in use are 97 % full, with free extents of this mean.
+    /// Groups are 97 % full or empty, as on a fresh file system.
     Packed {
-        /// Bytes of a free extent, on average.
+        /// Mean bytes of a free extent in a group that is in use.
         mean_bytes: u64,
     },
-    /// All groups are equally full, with free extents of this mean: an aged file system.
+    /// All groups are equally full, as on an aged file system.
     Everywhere {
-        /// Bytes of a free extent, on average.
+        /// Mean bytes of a free extent.
         mean_bytes: u64,
     },
 }
@@ -27,7 +26,7 @@ pub enum Fragments {
 /// A file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// What it is called.
+    /// Its name on the command line.
     pub name: &'static str,
     /// Its size.
     pub bytes: u64,
@@ -35,9 +34,9 @@ pub struct Scenario {
     pub s_log_block_size: u32,
     /// Used space in per mille.
     pub used_per_mille: u32,
-    /// How the free space is cut up.
+    /// How the free space is fragmented.
     pub fragments: Fragments,
-    /// From what the bitmaps are made.
+    /// The seed of the bitmaps.
     pub seed: u64,
 }
 
@@ -69,7 +68,7 @@ const fn aged(name: &'static str, bytes: u64, s_log_block_size: u32) -> Scenario
     }
 }
 
-/// 95 % used everywhere, in free extents of 256 KiB: the last stretch before the end.
+/// 95 % used in all groups, with free extents of 256 KiB: a nearly full file system.
 const fn full(name: &'static str, bytes: u64) -> Scenario {
     Scenario {
         name,
@@ -84,9 +83,9 @@ const fn full(name: &'static str, bytes: u64) -> Scenario {
 }
 
 impl Scenario {
-    /// The file systems of the figures: S1's (842 GB 31 % full, 802 GB 68 %, 15 TiB 6 %, 133 GB at
-    /// 25, 50 and 75 %) and S5's (aged to free extents of 4 MiB at 75 %, 4 and 64 KiB blocks), and
-    /// three that are nearly full, of a hundred, a thousand and eight million groups.
+    /// All scenarios: fresh file systems (842 GB 31 % full, 802 GB 68 %, 15 TiB 6 %, 133 GB at 25,
+    /// 50 and 75 %), nearly full ones of a hundred, a thousand and eight million groups, and aged
+    /// ones (75 % full with free extents of 4 MiB, in blocks of 4 and 64 KiB).
     pub const ALL: &[Self] = &[
         packed("842g", 842 * GIB, 310),
         packed("802g", 802 * GIB, 680),
@@ -103,7 +102,7 @@ impl Scenario {
         aged("100g-aged-64k", 100 * GIB, 6),
     ];
 
-    /// The scenario of a name.
+    /// The scenario with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL
@@ -112,10 +111,10 @@ impl Scenario {
             .find(|scenario| scenario.name == name)
     }
 
-    /// Its groups, in flex groups of 16.
+    /// Its geometry, with flex groups of 16 groups.
     ///
     /// # Errors
-    /// [`LayoutError`], for a size or block size that does not exist.
+    /// [`LayoutError`], if the size or the block size is not valid.
     pub fn geometry(&self) -> Result<Geometry, LayoutError> {
         let block_size = BlockSize::from_log(self.s_log_block_size);
         let block_size = block_size.ok_or(LayoutError::ClustersPerGroup { found: 0, most: 0 })?;
@@ -124,7 +123,7 @@ impl Scenario {
             s_blocks_count: self.bytes >> log,
             s_first_data_block: u32::from(self.s_log_block_size == 0),
             block_size,
-            // What mke2fs makes of 64 KiB blocks, whose bitmaps could hold more.
+            // As mke2fs: the maximum is below what a bitmap block of 64 KiB could hold.
             s_clusters_per_group: (8 << log).min(65_528),
             cluster_bits: 0,
             s_log_groups_per_flex: Some(4),

@@ -1,11 +1,13 @@
-//! **Purpose.** The bare allocator as a target of workloads: a file is a list of extents, a commit
-//! is a number that grows.
+//! **Purpose.** The block allocator alone as a target of workloads. A file is a list of extents,
+//! and a commit only increments the transaction's number.
 //!
-//! **Model.** What the file system would do around the allocator, without the rest of it: reserve
-//! tokens, allocate, mark in the running transaction, free at truncation. When a request needs a
-//! commit first, the worker makes one on the spot, as it would wait for one.
+//! **Model.** A worker calls the allocator as the file system would: it reserves clusters,
+//! allocates them, marks them in the running transaction, and frees them at truncation. If a
+//! request needs a commit first, the worker commits itself, where the file system would wait for a
+//! commit.
 //!
-//! **Locking.** The transaction's number is read by all and written once a commit.
+//! **Locking.** All workers read the transaction's number; a commit writes it under the lock
+//! `commit`.
 
 use std::io;
 
@@ -22,12 +24,12 @@ use crate::alloc::outcome::Commits;
 use crate::alloc::ram::{RamGroups, RamSource};
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 
-/// Whether bitmaps are kept up to date beside the allocator.
+/// Whether changes are applied to the bitmaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changes {
-    /// Every change is applied and checked; the run measures that as well.
+    /// Every change is applied and checked, which is part of the measured time.
     Applied,
-    /// The allocator's memory is all there is.
+    /// No change is applied: the allocator's own state is the only record.
     Dropped,
 }
 
@@ -37,8 +39,8 @@ pub struct AllocTarget {
     groups: Arc<RamGroups>,
     allocator: Allocator,
     changes: Changes,
-    /// As ext4 with delayed allocation: every file of a directory has the same goal, the first
-    /// block of the group behind the directory's flex group's first.
+    /// The goal of every file: the first block of the second group, as ext4 with delayed allocation
+    /// chooses it for all files of a directory in the first flex group.
     goal: PhysBlock,
     tid: CachePadded<AtomicU32>,
     commit: Mutex<()>,
@@ -49,7 +51,7 @@ pub struct AllocTarget {
 }
 
 impl AllocTarget {
-    /// An allocator with nothing loaded on these groups.
+    /// An allocator on these groups, with no bitmap loaded.
     #[must_use]
     pub fn new(groups: Arc<RamGroups>, changes: Changes) -> Self {
         let source = Box::new(RamSource(Arc::clone(&groups)));
@@ -89,50 +91,50 @@ impl AllocTarget {
         }
     }
 
-    /// Extents that files got: pieces that did not continue the one before. Those of workers that
-    /// have ended.
+    /// Extents that were added to files, by workers that have ended. An allocation that continues
+    /// the file's last extent adds none.
     #[must_use]
     pub fn extents(&self) -> u64 {
         self.extents.sum()
     }
 
-    /// Requests to the allocator, of workers that have ended.
+    /// Requests to the allocator, by workers that have ended.
     #[must_use]
     pub fn allocations(&self) -> u64 {
         self.allocations.sum()
     }
 
-    /// Loads all groups, as a file system that has been mounted for a while.
+    /// Loads the bitmaps of all groups.
     ///
     /// # Errors
-    /// The first group's that cannot be loaded.
+    /// The error of the first group that cannot be loaded.
     pub fn load_all(&self) -> io::Result<()> {
         (0..self.allocator.geometry().groups())
             .try_for_each(|group| self.allocator.load(GroupNr(group)))
             .map_err(io::Error::other)
     }
 
-    /// Makes all that was freed so far free.
+    /// Commits the running transaction: the clusters freed in it can be allocated again.
     pub fn commit(&self) {
         let _guard = self.commit.lock();
-        self.seal();
+        self.end_transaction();
         self.periodic.add(1);
     }
 
-    /// Waits until a transaction after `seen` runs, for a request that cannot be answered before:
-    /// one commit serves all that wait.
+    /// Commits transaction `seen`, for a request that needs the clusters freed in it, unless
+    /// another worker has committed it meanwhile: one commit serves all waiters.
     fn commit_after(&self, seen: Tid) {
         let _guard = self.commit.lock();
         if self.tid() == seen {
-            self.seal();
+            self.end_transaction();
             self.on_demand.add(1);
         }
     }
 
-    /// Ends the running transaction, under the lock.
-    fn seal(&self) {
-        let sealed = self.tid.fetch_add(1, Ordering::AcqRel);
-        self.allocator.set_durable(Tid(sealed));
+    /// Ends the running transaction and makes it durable. The caller holds the lock `commit`.
+    fn end_transaction(&self) {
+        let ended = self.tid.fetch_add(1, Ordering::AcqRel);
+        self.allocator.set_durable(Tid(ended));
         self.allocator.sweep();
     }
 
@@ -143,7 +145,7 @@ impl AllocTarget {
 
 impl Target for AllocTarget {
     fn name(&self) -> String {
-        "bare allocator".to_owned()
+        "allocator alone".to_owned()
     }
 
     fn worker(&self, nr: WorkerNr) -> io::Result<Box<dyn Worker + '_>> {
@@ -158,12 +160,13 @@ impl Target for AllocTarget {
     }
 }
 
-/// A file: what is mapped, in logical order, and its preallocation.
+/// A file.
 #[derive(Debug, Default)]
 struct OpenFile {
+    /// Logical cluster and run of each extent, in logical order.
     extents: Vec<(u32, Run)>,
     prealloc: Arc<FilePrealloc>,
-    /// Clusters, rounded up.
+    /// Size in clusters, rounded up.
     size: u32,
 }
 
@@ -171,7 +174,7 @@ struct AllocWorker<'a> {
     target: &'a AllocTarget,
     nr: u32,
     files: Vec<Option<OpenFile>>,
-    /// Counted here and added up in the end, so that counting is no part of what is measured.
+    /// Added to the target's counter at the end, so that counting is not part of the measurement.
     allocations: u64,
     extents: u64,
 }
@@ -183,7 +186,7 @@ impl Drop for AllocWorker<'_> {
     }
 }
 
-fn failed(error: Error) -> io::Error {
+fn io_error(error: Error) -> io::Error {
     match error {
         Error::NoSpace { .. } | Error::CommitFirst { .. } => {
             io::Error::new(io::ErrorKind::StorageFull, error)
@@ -192,8 +195,8 @@ fn failed(error: Error) -> io::Error {
     }
 }
 
-/// ext4 asks for no more at once (`EXT_UNWRITTEN_MAX_LEN`).
-const MOST_CLUSTERS: u32 = 32_767;
+/// Clusters of one request at most, as in ext4 (`EXT_UNWRITTEN_MAX_LEN`).
+const MAX_REQUEST_CLUSTERS: u32 = 32_767;
 
 impl AllocWorker<'_> {
     fn file(&mut self, nr: FileNr) -> io::Result<&mut OpenFile> {
@@ -215,12 +218,13 @@ impl AllocWorker<'_> {
 
     fn clusters(&self, bytes: u64) -> io::Result<u32> {
         let cluster_bytes = self.target.groups.geometry().cluster_bytes();
-        // A power of two, which the compiler does not know.
+        // Division by a power of two, which the compiler cannot know.
         let clusters = (bytes + cluster_bytes - 1) >> cluster_bytes.trailing_zeros();
         u32::try_from(clusters).map_err(io::Error::other)
     }
 
-    /// Maps what is not mapped of `len` bytes at `offset`; workloads only append.
+    /// Maps the unmapped part of `len` bytes at `offset`. All clusters before it are mapped, since
+    /// workloads only append.
     fn map(&mut self, nr: FileNr, offset: u64, len: u64, sizing: Sizing) -> io::Result<u64> {
         let end = self.clusters(offset + len)?;
         let target = self.target;
@@ -229,8 +233,9 @@ impl AllocWorker<'_> {
         let file = file.ok_or(io::ErrorKind::NotFound)?;
         let mut start = file.mapped();
         while start < end {
-            let request = target.request(inode, file, (end - start).min(MOST_CLUSTERS), sizing);
-            let run = target.get(&request, &file.prealloc)?;
+            let request =
+                target.request(inode, file, (end - start).min(MAX_REQUEST_CLUSTERS), sizing);
+            let run = target.allocate(&request, &file.prealloc)?;
             self.allocations += 1;
             self.extents += u64::from(file.append(run));
             start += run.len.0;
@@ -247,7 +252,7 @@ impl AllocWorker<'_> {
             let kept = keep.saturating_sub(logical).min(run.len.0);
             let (front, rest) = run.split_at(ClusterCount(kept));
             if rest.len.0 > 0 {
-                target.put(rest)?;
+                target.free(rest)?;
             }
             if kept > 0 {
                 file.extents.push((logical, front));
@@ -260,14 +265,14 @@ impl AllocWorker<'_> {
 }
 
 impl OpenFile {
-    /// Clusters that are mapped.
+    /// Number of mapped clusters.
     fn mapped(&self) -> u32 {
         self.extents
             .last()
             .map_or(0, |(logical, run)| logical + run.len.0)
     }
 
-    /// Maps a run behind what is mapped; whether it is an extent of its own.
+    /// Maps a run after the last mapped cluster. Returns whether it is a new extent.
     fn append(&mut self, run: Run) -> bool {
         let start = self.mapped();
         self.size = self.size.max(start + run.len.0);
@@ -285,7 +290,7 @@ impl OpenFile {
 }
 
 impl AllocTarget {
-    /// The request for the part of a file behind what is mapped of it.
+    /// A request for `len` clusters after the last mapped cluster of a file.
     fn request(&self, inode: InodeNr, file: &OpenFile, len: u32, sizing: Sizing) -> Request {
         let geometry = self.groups.geometry();
         let start = file.mapped();
@@ -303,8 +308,8 @@ impl AllocTarget {
         }
     }
 
-    /// Allocates and marks.
-    fn get(&self, request: &Request, prealloc: &Arc<FilePrealloc>) -> io::Result<Run> {
+    /// Allocates a run and marks it in the running transaction.
+    fn allocate(&self, request: &Request, prealloc: &Arc<FilePrealloc>) -> io::Result<Run> {
         loop {
             let seen = self.tid();
             let reserved = self
@@ -329,14 +334,14 @@ impl AllocTarget {
                     return Ok(run);
                 }
                 Err(Error::CommitFirst { .. }) => self.commit_after(seen),
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(io_error(error)),
             }
         }
     }
 
-    /// Frees.
-    fn put(&self, run: Run) -> io::Result<()> {
-        let freeing = self.allocator.begin_free(run).map_err(failed)?;
+    /// Frees a run in the running transaction.
+    fn free(&self, run: Run) -> io::Result<()> {
+        let freeing = self.allocator.begin_free(run).map_err(io_error)?;
         if self.changes == Changes::Applied {
             self.groups
                 .apply(&freeing.change())
@@ -377,7 +382,7 @@ mod tests {
     use crate::workload::{Fallocate2, Until, Workload, drive};
 
     #[test]
-    fn workloads_leave_the_bitmaps_and_the_allocator_of_one_mind() {
+    fn bitmaps_and_allocator_agree_after_all_workloads() {
         let scenario = Scenario::by_name("16g-aged-64k").unwrap();
         let groups = RamGroups::new(scenario, scenario.geometry().unwrap());
         let target = AllocTarget::new(Arc::clone(&groups), Changes::Applied);
@@ -395,7 +400,7 @@ mod tests {
                 &MixedAppend {
                     files: 8,
                     file_bytes: 1 << 20,
-                    most_bytes: 300_000,
+                    max_append_bytes: 300_000,
                 },
                 100,
             ),

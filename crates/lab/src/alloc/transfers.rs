@@ -1,5 +1,5 @@
-//! **Purpose.** What a workload on the bare allocator moves between cores, counted on virtual
-//! ones.
+//! **Purpose.** Counts the cache line transfers between cores that a workload on the allocator
+//! causes, on virtual cores.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use crate::comparison::ThreadCount;
 use crate::target::{Target, Worker, WorkerNr};
 use crate::workload::Workload;
 
-/// Runs `rounds` steps on each of `cores` virtual cores, after as many to warm up, and reports
-/// the reads, writes and transfers of shared lines by the place that made them.
+/// Runs `rounds` steps of warm-up and then `rounds` counted steps on each of `cores` virtual cores,
+/// and reports the reads, writes and transfers of shared cache lines by source location.
 ///
 /// # Errors
-/// What keeps the file system from being set up, or the first failure of a worker.
+/// The file system cannot be set up, or the first failure of a worker.
 pub fn count_transfers(
     bench: &AllocBench,
     workload: &dyn Workload,

@@ -1,5 +1,5 @@
-//! **Purpose.** The workloads of the works on ext4's allocation that ordinary directories can run
-//! as well.
+//! **Purpose.** The workloads with which changes of ext4's allocator were measured. They run on
+//! ordinary directories as well.
 
 use std::io;
 
@@ -16,8 +16,8 @@ fn one(bytes: u64) -> Work {
     }
 }
 
-/// One run of clusters allocated and freed again: what an allocation costs when nothing helps.
-/// One step is one pair.
+/// Allocates one run of clusters and frees it: the cost of an allocation without preallocation. One
+/// step is one such pair.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocFree {
     /// The length of the run.
@@ -41,8 +41,8 @@ impl Workload for AllocFree {
     }
 }
 
-/// The rocksdb-like loop of the prefetch work: create or empty an own file, fallocate 73 819 750
-/// bytes, close. One step is one round.
+/// will-it-scale's fallocate3, a loop like that of rocksdb: creates a file or truncates it to 0,
+/// allocates 73 819 750 bytes, closes it. One step is one such round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fallocate3;
 
@@ -64,20 +64,20 @@ impl Workload for Fallocate3 {
     }
 
     fn clean_up(&self, worker: &mut dyn Worker) -> io::Result<()> {
-        // Empties it: each step has closed it.
+        // Create truncates it: each step has closed it.
         worker.apply(FileNr(0), Operation::Create)?;
         worker.apply(FileNr(0), Operation::Close)?;
         worker.apply(FileNr(0), Operation::Unlink).map(|_| ())
     }
 }
 
-/// fs_mark's files: one after another, each written whole; each worker keeps its last ones. One
-/// step is one file.
+/// Writes one small file after another, as fs_mark does; each worker keeps its last ones. One step
+/// is one file.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallFiles {
-    /// The size of each.
+    /// Size of a file.
     pub file_bytes: u64,
-    /// How many a worker keeps; the oldest is emptied for the next.
+    /// Number of files that a worker keeps; the next step truncates the oldest.
     pub keep: u32,
 }
 
@@ -100,37 +100,37 @@ impl Workload for SmallFiles {
     }
 }
 
-/// Appends of random length to a few files in random order, as logs and databases make them. One
+/// Appends of random length to a few files in random order, like those of logs and databases. One
 /// step is one append.
 #[derive(Clone, Copy, Debug)]
 pub struct MixedAppend {
     /// Files of each worker.
     pub files: u32,
-    /// At about this size files begin again.
+    /// Approximate size at which the files are truncated to 0.
     pub file_bytes: u64,
-    /// The longest append.
-    pub most_bytes: u64,
+    /// Bytes of the longest append.
+    pub max_append_bytes: u64,
 }
 
 impl MixedAppend {
-    /// File, offset and length of a step: the same in every run, so that where a file ends is
-    /// known without being kept. A file gets every `files`th append on average, of half the
-    /// longest on average.
-    fn draw(&self, step: u64) -> (FileNr, u64, u64) {
+    /// File, offset and length of the append of a step. They depend on the step alone, so that no
+    /// state is kept: a file gets every `files`th append on average, and an append is half as long
+    /// as the longest on average, from which the end of the file is estimated.
+    fn append(&self, step: u64) -> (FileNr, u64, u64) {
         let mut random = Random::new(step + 1);
         let files = u64::from(self.files.max(1));
         let file = u32::try_from(random.below(files)).unwrap_or(0);
-        let offset = self.in_round(step) / files * (self.most_bytes / 2);
+        let offset = self.in_round(step) / files * (self.max_append_bytes / 2);
         (
             FileNr(file),
             offset,
-            1 + random.below(self.most_bytes.max(1)),
+            1 + random.below(self.max_append_bytes.max(1)),
         )
     }
 
-    /// The number of a step since the files were last empty.
+    /// Steps since the files were last truncated.
     fn in_round(&self, step: u64) -> u64 {
-        let appends = self.file_bytes * 2 / self.most_bytes.max(1);
+        let appends = self.file_bytes * 2 / self.max_append_bytes.max(1);
         step % (u64::from(self.files) * appends).max(1)
     }
 }
@@ -146,11 +146,11 @@ impl Workload for MixedAppend {
                 worker.apply(nr, Operation::Truncate { len: 0 })?;
             }
         }
-        let (file, offset, len) = self.draw(step);
+        let (file, offset, len) = self.append(step);
         Ok(one(worker.apply(file, Operation::Write { offset, len })?))
     }
 
-    /// The files stay, so that what they did to the free space can be seen.
+    /// Keeps the files, so that their effect on the free space can be measured.
     fn clean_up(&self, worker: &mut dyn Worker) -> io::Result<()> {
         (0..self.files).try_for_each(|nr| worker.apply(FileNr(nr), Operation::Close).map(|_| ()))
     }

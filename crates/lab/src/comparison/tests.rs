@@ -10,7 +10,7 @@ fn ms(count: u64) -> Duration {
 }
 
 #[test]
-fn sides_take_turns_and_warm_up_is_thrown_away() {
+fn sides_take_turns_and_warm_up_is_discarded() {
     let clock = FakeClock::default();
     let order = RefCell::new(String::new());
     let slow = RefCell::new([1000, 30, 10, 20].into_iter());

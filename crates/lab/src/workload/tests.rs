@@ -5,7 +5,7 @@ use crate::clock::{FakeClock, MonotonicClock};
 use crate::target::DirectoryTarget;
 use fourscore_sync::Mutex;
 
-/// Notes what the workers do; each operation takes a millisecond of the fake clock.
+/// Records the operations of the workers; each takes a millisecond of the fake clock.
 struct Recording<'a> {
     log: Mutex<Vec<(usize, Operation)>>,
     clock: &'a FakeClock,
@@ -36,7 +36,7 @@ impl Worker for RecordingWorker<'_> {
 }
 
 #[test]
-fn fallocate2_goes_round_at_one_mebibyte() {
+fn fallocate2_truncates_at_one_mebibyte() {
     let clock = FakeClock::default();
     let target = Recording {
         log: Mutex::default(),
@@ -65,7 +65,7 @@ fn fallocate2_goes_round_at_one_mebibyte() {
 }
 
 #[test]
-fn all_workers_run_and_failures_come_back() {
+fn all_workers_run_and_failures_are_returned() {
     let clock = FakeClock::default();
     let target = Recording {
         log: Mutex::default(),
@@ -98,8 +98,8 @@ fn all_workers_run_and_failures_come_back() {
 
 #[test]
 fn reading_files_of_a_directory() {
-    let place = tempfile::tempdir().expect("a temporary directory");
-    let target = DirectoryTarget::new(place.path());
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let target = DirectoryTarget::new(directory.path());
     let workload = ReadFiles {
         files: 3,
         file_bytes: 10_000,
@@ -110,13 +110,13 @@ fn reading_files_of_a_directory() {
     let work = work.total();
     assert_eq!((work.operations, work.bytes), (14, 140_000));
     assert!(work.wall.is_some_and(|wall| wall > Duration::ZERO));
-    let left = std::fs::read_dir(place.path().join("w0")).expect("the worker's directory");
+    let left = std::fs::read_dir(directory.path().join("w0")).expect("the worker's directory");
     assert_eq!(left.count(), 0);
 }
 
 #[test]
-fn a_target_that_cannot_be_used_does_not_hang_the_others() {
-    let target = DirectoryTarget::new("/proc/no/such/place");
+fn a_worker_that_fails_to_prepare_does_not_block_the_others() {
+    let target = DirectoryTarget::new("/proc/no/such/directory");
     let clock = MonotonicClock::default();
     let error = drive(
         &target,
@@ -135,7 +135,7 @@ fn time_ends_a_run_and_batches_grow_with_short_steps() {
         log: Mutex::default(),
         clock: &clock,
     };
-    // Steps of a millisecond are looked at one by one.
+    // After every step of a millisecond the clock is read.
     let until = Until::Elapsed(Duration::from_millis(10));
     let work = drive(&target, &Fallocate2, ThreadCount::ONE, until, &clock).expect("recording");
     assert_eq!(work.total().operations, 10);

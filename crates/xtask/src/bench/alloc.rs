@@ -1,15 +1,15 @@
-//! **Purpose.** The bare allocator against what was promised of it: every figure in one run, the
-//! sides in turns, one row for each promise.
+//! **Purpose.** Measures the block allocator alone, and compares every figure with its target: one
+//! row for each target.
 //!
-//! **Model.** Each run is a `fourscore bench alloc --json` of its own, on a file system in memory
-//! that is made anew. In a round every run happens once; a ratio is taken round by round, and its
-//! median is the figure. A run during which other programs used the processors is made again, and
-//! of its attempts the least disturbed counts. Transfers between cores come from a build that
-//! counts them, where every figure repeats exactly.
+//! **Model.** Each run is a process `fourscore bench alloc --json` with a new file system in
+//! memory. In a round every side runs once; a ratio is taken within each round, and its median is
+//! the figure. A run during which other programs used the processors is repeated, and the least
+//! disturbed attempt counts. Cache line transfers between cores come from a build that counts them,
+//! in which every figure repeats exactly.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,46 +18,50 @@ use fourscore_lab::{MachineFacts, Ratio};
 use serde_json::Value;
 
 use super::Options;
+use super::processors::Processors;
 use crate::run::{cargo, run as run_command};
 use crate::workspace::Workspace;
 
-/// How long a timed run takes.
+/// Length of a timed run.
 const SECONDS: &str = "1";
-/// A run in which others take more of the processors than this is made again ...
-const MOST_OTHERS: f64 = 0.03;
-/// ... but not more often than this.
-const ATTEMPTS: u32 = 3;
-/// ... and not once this has passed, so that the whole takes less than five minutes.
-const PATIENCE: Duration = Duration::from_secs(140);
-/// Rounds of a counted run. There are as many again to warm up: what moves in these is that each
-/// group learns, once, for how long to stay in its bins.
+/// A run is repeated if other programs take a larger share of the processors than this.
+const MAX_SHARE_OF_OTHERS: f64 = 0.03;
+/// Attempts of one run at most.
+const MAX_ATTEMPTS: u32 = 3;
+/// No run is repeated after this time, so that the benchmark takes less than five minutes.
+const REPEAT_UNTIL: Duration = Duration::from_secs(140);
+/// Workloads and rounds of the counted runs. Each is preceded by as many rounds of warm-up, in
+/// which every group adapts, once, how long it stays in its bins.
 const COUNTED: [(&str, &str); 2] = [("fallocate2", "2048"), ("fallocate3", "20")];
 const VIRTUAL_CORES: &str = "2,80,192";
-/// Fewer transfers per operation than this are none, and differ from none by nothing.
+/// Fewer transfers per operation than this count as none.
 const NO_TRANSFERS: f64 = 0.001;
-/// Searches for windows of up to 8 MiB, on half a thousand to eight million groups of which 6 to 95
-/// % is used.
-const LOOKS: [(&str, &str); 5] = [
+/// Scenarios and options of the searches whose groups are counted: for windows of up to 8 MiB, on
+/// 500 to 8 million groups, with 6 to 95 % of the space used.
+const SEARCHES: [(&str, &str); 5] = [
     ("15t", "--workload append"),
     ("100g-aged-4k", "--workload fallocate3"),
     ("133g-95", "--workload append"),
     ("133g-95", "--workload append --switch bitmaps=absent"),
     ("1p-95", "--workload append"),
 ];
-/// The ladders under which locks are timed.
-const HOLDS: [(&str, &str); 2] = [("indexes", "on"), ("ladder of ext4", "off")];
-/// What asks for more than the free extents of an aged file system have, which are of 4 MiB: files
-/// that grow to 8 MiB, and with blocks of 64 KiB also the preallocations of small files.
+/// Criteria under which the hold times of group locks are measured, with the value of the switch
+/// `indexes`.
+const LOCK_HOLDS: [(&str, &str); 2] = [("indexes", "on"), ("ladder of ext4", "off")];
+/// Workloads and block sizes whose requests are larger than the free extents of an aged file
+/// system, which are of 4 MiB: files that grow to 8 MiB, and with blocks of 64 KiB also the
+/// preallocations of small files.
 const FRAGMENTED: [(&str, &str); 3] = [("append", "4k"), ("append", "64k"), ("files", "64k")];
 
-/// One side: what is run, and how often at the same time.
+/// A command line that is measured.
 struct Side {
     name: String,
     arguments: Vec<String>,
+    /// Processes that run it at the same time.
     processes: usize,
-    /// Whether its speed is compared, not only what it counts.
+    /// Whether its speed is compared, and not only its counters.
     is_timed: bool,
-    /// Whether it runs in the first round only: it takes long, and counts the same each time.
+    /// Whether it runs in the first round only: it takes long, and its counters repeat exactly.
     is_once: bool,
 }
 
@@ -73,29 +77,21 @@ impl Side {
     }
 }
 
-/// What the runs of each side said, round by round.
+/// By side, the reports of its processes in each round.
 #[derive(Default)]
 struct Figures(BTreeMap<String, Vec<Vec<Value>>>);
 
-/// A promise, and what became of it.
+/// A target, the figure measured, and whether the figure meets the target.
 struct Row {
-    promise: String,
+    target: String,
     figure: String,
     is_met: bool,
 }
 
 /// Builds, runs everything, and returns the section.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
-    let build = |features: &[&str]| {
-        let mut command = cargo(workspace);
-        command.args(["build", "--release", "--package", "fourscore-cli"]);
-        run_command(command.args(features))
-    };
-    let fourscore = workspace.target().join("release/fourscore");
-    let counting = workspace.target().join("release/fourscore-count");
-    build(&["--features", "count"])?;
-    std::fs::copy(&fourscore, &counting).context("the counting build")?;
-    build(&[])?;
+    let counting = build_counting(workspace)?;
+    let fourscore = super::build_command(workspace)?;
     let machine = MachineFacts::collect()
         .with_option("rounds", &options.rounds)
         .with_option("seconds of a timed run", &SECONDS);
@@ -109,7 +105,7 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
         for side in sides.iter().filter(|side| round == 0 || !side.is_once) {
             let (run, others) = undisturbed(&fourscore, side, began)?;
             figures.0.entry(side.name.clone()).or_default().push(run);
-            disturbed += u32::from(side.is_timed && others > MOST_OTHERS);
+            disturbed += u32::from(side.is_timed && others > MAX_SHARE_OF_OTHERS);
         }
     }
     let counted = count(&counting)?;
@@ -119,17 +115,28 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
     let all = options.rounds * u32::try_from(timed)?;
     let mut text = format!(
         "{machine}\n\nIn {disturbed} of {all} timed runs other programs used more than {:.0} % of \
-         the processors, though they were repeated.\n\n| promise | figure | met |\n|---|---|---|\n",
-        MOST_OTHERS * 100.0
+         the processors even after repetition.\n\n| target | figure | met |\n|---|---|---|\n",
+        MAX_SHARE_OF_OTHERS * 100.0
     );
     for row in rows {
         let met = if row.is_met { "yes" } else { "**no**" };
         // Writing into a String cannot fail.
-        let _ = writeln!(text, "| {} | {} | {met} |", row.promise, row.figure);
+        let _ = writeln!(text, "| {} | {} | {met} |", row.target, row.figure);
     }
     text.push_str(&figures.table());
     text.push_str(&counted.table());
     Ok(text)
+}
+
+/// Builds the command that counts transfers between cores and returns its path.
+fn build_counting(workspace: &Workspace) -> Result<PathBuf> {
+    let mut command = cargo(workspace);
+    command.args(["build", "--release", "--package", "fourscore-cli"]);
+    run_command(command.args(["--features", "count"]))?;
+    let built = workspace.target().join("release/fourscore");
+    let counting = workspace.target().join("release/fourscore-count");
+    std::fs::copy(&built, &counting).with_context(|| counting.display().to_string())?;
+    Ok(counting)
 }
 
 fn sides() -> Vec<Side> {
@@ -207,17 +214,17 @@ fn sides() -> Vec<Side> {
     sides
 }
 
-/// Sides of which only counters and lock times are looked at.
+/// Sides of which only counters and lock hold times are reported.
 fn counted_sides() -> Vec<Side> {
     let mut sides = Vec::new();
-    for (scenario, arguments) in LOOKS {
+    for (scenario, arguments) in SEARCHES {
         let arguments = format!("--scenario {scenario} {arguments} --threads 1 --steps 50000");
         sides.push(Side {
             is_once: true,
-            ..Side::new(looks_name(scenario, &arguments), &arguments)
+            ..Side::new(search_name(scenario, &arguments), &arguments)
         });
     }
-    for (name, indexes) in HOLDS {
+    for (name, indexes) in LOCK_HOLDS {
         let arguments = format!(
             "--scenario 100g-aged-64k --workload files --threads 64 --steps 2000 \
              --switch hold_times=on --switch indexes={indexes}"
@@ -227,62 +234,25 @@ fn counted_sides() -> Vec<Side> {
     sides
 }
 
-/// Runs a side until nobody else does much meanwhile, at most three times; the least disturbed
-/// run, and the share of the processors that others took in it.
+/// Runs a side, and repeats the run while other programs disturb it. Returns the least disturbed
+/// run, and the share of the processors that other programs took during it.
 fn undisturbed(fourscore: &Path, side: &Side, began: Instant) -> Result<(Vec<Value>, f64)> {
     let mut best: Option<(Vec<Value>, f64)> = None;
-    for _ in 0..ATTEMPTS {
-        let before = processors()?;
+    for _ in 0..MAX_ATTEMPTS {
+        let before = Processors::read()?;
         let run = run_side(fourscore, side)?;
-        let others = processors()?.others_since(&before);
+        let others = Processors::read()?.others_since(&before);
         if best.as_ref().is_none_or(|(_, least)| others < *least) {
             best = Some((run, others));
         }
-        if !side.is_timed || others <= MOST_OTHERS || began.elapsed() > PATIENCE {
+        if !side.is_timed || others <= MAX_SHARE_OF_OTHERS || began.elapsed() > REPEAT_UNTIL {
             break;
         }
     }
     best.context("no attempt")
 }
 
-/// What the processors have done since the machine started, in ticks.
-struct Processors {
-    /// All of them together, idle or not.
-    all: f64,
-    /// Not idle, whoever it was for, other machines included.
-    busy: f64,
-    /// For this program and the children that it has waited for.
-    own: f64,
-}
-
-impl Processors {
-    fn others_since(&self, before: &Self) -> f64 {
-        let busy = self.busy - before.busy;
-        (busy - (self.own - before.own)).max(0.0) / (self.all - before.all).max(1.0)
-    }
-}
-
-fn processors() -> Result<Processors> {
-    let numbers = |text: &str, skip: usize, take: usize| -> Vec<f64> {
-        let words = text.split_whitespace().skip(skip).take(take);
-        words.filter_map(|word| word.parse().ok()).collect()
-    };
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    // user, nice, system, idle, iowait, irq, softirq, steal
-    let all = numbers(stat.lines().next().unwrap_or_default(), 1, 8);
-    let idle: f64 = all.iter().skip(3).take(2).sum();
-    let own = std::fs::read_to_string("/proc/self/stat")?;
-    // The name may have blanks in it; utime, stime, cutime and cstime follow 11 fields behind it.
-    let behind_name = own.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let all: f64 = all.iter().sum();
-    Ok(Processors {
-        all,
-        busy: all - idle,
-        own: numbers(behind_name, 11, 4).iter().sum(),
-    })
-}
-
-/// Runs the processes of a side at the same time; what each said about its only run.
+/// Runs the processes of a side at the same time and returns the report of each one's run.
 fn run_side(fourscore: &Path, side: &Side) -> Result<Vec<Value>> {
     let start = || {
         let mut command = Command::new(fourscore);
@@ -294,7 +264,7 @@ fn run_side(fourscore: &Path, side: &Side) -> Result<Vec<Value>> {
     let children = (0..side.processes)
         .map(|_| start())
         .collect::<Result<Vec<_>, _>>()?;
-    let said = children.into_iter().map(|child| {
+    let reports = children.into_iter().map(|child| {
         let output = child.wait_with_output()?;
         if !output.status.success() {
             bail!("{}: {}", side.name, output.status);
@@ -302,19 +272,19 @@ fn run_side(fourscore: &Path, side: &Side) -> Result<Vec<Value>> {
         let report: Value = serde_json::from_slice(&output.stdout)?;
         Ok(report["runs"][0].clone())
     });
-    said.collect()
+    reports.collect()
 }
 
 impl Figures {
-    /// A figure of a side in each round, the processes' added up.
+    /// A figure of a side in each round, summed over its processes. `figure` is a JSON pointer.
     fn of(&self, side: &str, figure: &str) -> Result<Vec<f64>> {
         let rounds = self
             .0
             .get(side)
-            .with_context(|| format!("no side {side}"))?;
+            .with_context(|| format!("there is no side {side}"))?;
         let value = |run: &Value| {
             let found = run.pointer(figure).and_then(Value::as_f64);
-            found.with_context(|| format!("{side} says nothing about {figure}"))
+            found.with_context(|| format!("{side}: the report has no {figure}"))
         };
         rounds
             .iter()
@@ -331,12 +301,13 @@ impl Figures {
         self.ratio(side, reference, "/operations_per_second")
     }
 
-    /// The rows of everything but the counted transfers.
+    /// All rows but those of the counted transfers.
     fn rows(&self) -> Result<Vec<Row>> {
         let rates = self.of("pair", "/operations_per_second")?;
-        let nanoseconds = Ratio::pairwise(&vec![1e9; rates.len()], &rates).context("rates")?;
+        let nanoseconds = Ratio::pairwise(&vec![1e9; rates.len()], &rates)
+            .context("a run of the side pair did nothing")?;
         let mut rows = vec![Row {
-            promise: "(a) 8 KiB allocated and freed, one thread: at most 400 ns".to_owned(),
+            target: "(a) 8 KiB allocated and freed, one thread: at most 400 ns".to_owned(),
             figure: spread(nanoseconds, 0, " ns"),
             is_met: nanoseconds.median <= 400.0,
         }];
@@ -354,7 +325,7 @@ impl Figures {
             ));
             let large = self.speed(&format!("{workload}, 15 TiB"), &two)?;
             rows.push(Row {
-                promise: format!("(e) {workload}: 15 TiB within 10 % of 133 GiB"),
+                target: format!("(e) {workload}: 15 TiB within 10 % of 133 GiB"),
                 figure: spread(large, 2, ""),
                 is_met: (0.9..=1.1).contains(&large.median),
             });
@@ -364,8 +335,8 @@ impl Figures {
             for (name, least) in [("trim on", 5.0), ("indexes", 20.0)] {
                 let side = format!("{workload}, aged {block}, {name}");
                 let fewer = self.ratio(&off, &side, SCANNED)?;
-                let promise = format!("(d) {side}: at least {least} times fewer extents scanned");
-                rows.push(Row::at_least(promise, fewer, least));
+                let target = format!("(d) {side}: at least {least} times fewer extents scanned");
+                rows.push(Row::at_least(target, fewer, least));
             }
         }
         rows.push(Row::at_least(
@@ -375,16 +346,16 @@ impl Figures {
         ));
         rows.extend(self.commits()?);
         rows.extend(self.locks()?);
-        rows.extend(self.looks()?);
+        rows.extend(self.searches()?);
         Ok(rows)
     }
 
     fn locks(&self) -> Result<Vec<Row>> {
-        let rows = HOLDS.iter().map(|(name, _)| {
+        let rows = LOCK_HOLDS.iter().map(|(name, _)| {
             let held = self.of(&format!("locks, {name}"), "/lock_held_p99_ns")?;
             let most = held.into_iter().fold(0.0, f64::max);
             Ok(Row {
-                promise: format!(
+                target: format!(
                     "group locks held, {name}, 100 GiB aged, 64 KiB blocks, 64 threads: 99 of 100 \
                      for at most 5000 ns"
                 ),
@@ -395,18 +366,18 @@ impl Figures {
         rows.collect()
     }
 
-    fn looks(&self) -> Result<Vec<Row>> {
-        let sides = self.0.keys().filter(|name| name.starts_with(LOOKS_AT));
+    fn searches(&self) -> Result<Vec<Row>> {
+        let sides = self.0.keys().filter(|name| name.starts_with(SEARCH_PREFIX));
         let rows = sides.map(|name| {
             let first = |figure: &str| {
                 let figures = self.of(name, figure)?;
-                figures.first().copied().context("no run")
+                figures.first().copied().context("no round was run")
             };
             let mean = first("/groups_considered/mean")?;
             let p99 = first("/groups_considered/p99")?;
             let searches = first("/groups_considered/searches")?;
             Ok(Row {
-                promise: format!("{name}: 2 groups on average at most, 4 in 99 of 100"),
+                target: format!("{name}: 2 groups on average at most, 4 in 99 of 100"),
                 figure: format!("{mean:.2}, {p99} in {searches} searches"),
                 is_met: mean <= 2.0 && p99 <= 4.0,
             })
@@ -414,31 +385,34 @@ impl Figures {
         rows.collect()
     }
 
-    /// (h): a run that found no space would have failed.
+    /// Rows of target (h). A run that gets ENOSPC fails, so none is left to count.
     fn commits(&self) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for block in ["4k", "64k"] {
             let mut most: f64 = 0.0;
             for threads in [1, 4, 16] {
                 let side = format!("16g-aged-{block}, {threads} threads");
-                let asked = self.of(&side, "/commits/on_demand")?;
+                let on_demand = self.of(&side, "/commits/on_demand")?;
                 let wall = self.of(&side, "/wall_ns")?;
-                let per_second = asked.iter().zip(wall).map(|(asked, ns)| asked / ns * 1e9);
+                let per_second = on_demand
+                    .iter()
+                    .zip(wall)
+                    .map(|(commits, ns)| commits / ns * 1e9);
                 most = per_second.fold(most, f64::max);
             }
             rows.push(Row {
-                promise: format!(
+                target: format!(
                     "(h) 16g-aged-{block}: fallocate3 at 1, 4, 16 threads: no ENOSPC, at most one \
-                     commit asked for per second"
+                     commit per second to free clusters"
                 ),
-                figure: format!("no ENOSPC; at most {most:.2} commits asked for per second"),
+                figure: format!("no ENOSPC; at most {most:.2} commits per second to free clusters"),
                 is_met: most <= 1.0,
             });
         }
         Ok(rows)
     }
 
-    /// The sides one by one.
+    /// The table of all sides.
     fn table(&self) -> String {
         let mut text = "\n| run | operations/s | slowest to fastest thread | Jain | groups \
                         considered, mean (p99) | extents scanned | mean free extent, before -> \
@@ -471,10 +445,10 @@ impl Figures {
     }
 }
 
-/// What the names of sides begin with of which only the looks count.
-const LOOKS_AT: &str = "looks, ";
+/// The names of the sides of [`SEARCHES`] begin with this.
+const SEARCH_PREFIX: &str = "groups considered, ";
 
-fn looks_name(scenario: &str, arguments: &str) -> String {
+fn search_name(scenario: &str, arguments: &str) -> String {
     let mut words = arguments
         .split_whitespace()
         .skip_while(|word| *word != "--workload");
@@ -484,15 +458,15 @@ fn looks_name(scenario: &str, arguments: &str) -> String {
     } else {
         ""
     };
-    format!("{LOOKS_AT}{workload} on {scenario}{absent}")
+    format!("{SEARCH_PREFIX}{workload} on {scenario}{absent}")
 }
 
 const SCANNED: &str = "/extents_scanned";
 
 impl Row {
-    fn at_least(promise: String, ratio: Ratio, least: f64) -> Self {
+    fn at_least(target: String, ratio: Ratio, least: f64) -> Self {
         Self {
-            promise,
+            target,
             figure: spread(ratio, 2, ""),
             is_met: ratio.median >= least,
         }
@@ -537,7 +511,9 @@ impl Counted {
         let mut rows = Vec::new();
         for (workload, reports) in &self.0 {
             let transfers = reports.iter().map(|report| report[TRANSFERS].as_f64());
-            let transfers = transfers.collect::<Option<Vec<_>>>().context("transfers")?;
+            let transfers = transfers
+                .collect::<Option<Vec<_>>>()
+                .with_context(|| format!("counting {workload}: no {TRANSFERS}"))?;
             let (least, most) = transfers
                 .iter()
                 .fold((f64::MAX, 0.0_f64), |(least, most), &t| {
@@ -547,7 +523,7 @@ impl Counted {
             let figure = format!("{} at {VIRTUAL_CORES} cores", figures.join(", "));
             let is_flat = most <= (least * 1.05).max(NO_TRANSFERS);
             rows.push(Row {
-                promise: format!(
+                target: format!(
                     "(f) {workload}: transfers per operation flat within 5 % from 2 to 192 cores"
                 ),
                 figure: figure.clone(),
@@ -555,7 +531,7 @@ impl Counted {
             });
             if *workload == "fallocate2" {
                 rows.push(Row {
-                    promise: "(f) fallocate2: at most 0.1 transfers per operation".to_owned(),
+                    target: "(f) fallocate2: at most 0.1 transfers per operation".to_owned(),
                     figure,
                     is_met: most <= 0.1,
                 });
@@ -564,7 +540,7 @@ impl Counted {
         Ok(rows)
     }
 
-    /// Where the transfers of fallocate3 happen.
+    /// The table of the locations at which the transfers of fallocate3 happen.
     fn table(&self) -> String {
         let mut text = String::new();
         for (workload, reports) in self.0.iter().filter(|(name, _)| *name == "fallocate3") {
@@ -623,12 +599,16 @@ mod tests {
             runs.push(runs[0].clone());
         }
         assert_eq!(figures.speed("ours", "theirs").unwrap().median, 0.5);
-        assert!(figures.of("nobody", "/operations_per_second").is_err());
+        assert!(
+            figures
+                .of("no such side", "/operations_per_second")
+                .is_err()
+        );
         assert!(figures.of("ours", "/no/such/figure").is_err());
     }
 
     #[test]
-    fn promises_of_transfers_can_be_broken() {
+    fn targets_of_transfers_can_be_missed() {
         let report = |transfers: f64| json!({ "transfers_per_operation": transfers });
         let counted =
             |figures: [f64; 2]| Counted(vec![("fallocate2", figures.map(report).to_vec())]);
@@ -644,21 +624,21 @@ mod tests {
     }
 
     #[test]
-    fn promises_of_looks_and_locks_can_be_broken() {
-        let looks = |mean: f64, p99: u64| {
+    fn targets_of_searches_and_locks_can_be_missed() {
+        let searches = |mean: f64, p99: u64| {
             let considered = json!({ "mean": mean, "p99": p99, "searches": 10 });
             let run = vec![json!({ "groups_considered": considered })];
-            let sides = [(looks_name("15t", ""), vec![run])];
-            let rows = Figures(sides.into()).looks().unwrap();
+            let sides = [(search_name("15t", ""), vec![run])];
+            let rows = Figures(sides.into()).searches().unwrap();
             rows.iter().map(|row| row.is_met).collect::<Vec<_>>()
         };
-        assert_eq!(looks(1.9, 4), [true]);
-        assert_eq!(looks(2.1, 4), [false]);
-        assert_eq!(looks(1.0, 5), [false]);
+        assert_eq!(searches(1.9, 4), [true]);
+        assert_eq!(searches(2.1, 4), [false]);
+        assert_eq!(searches(1.0, 5), [false]);
         let locks = |nanoseconds: [u64; 2]| {
             let rounds = nanoseconds.map(|ns| vec![json!({ "lock_held_p99_ns": ns })]);
             let side = |(name, _)| (format!("locks, {name}"), rounds.to_vec());
-            let rows = Figures(HOLDS.map(side).into()).locks().unwrap();
+            let rows = Figures(LOCK_HOLDS.map(side).into()).locks().unwrap();
             rows.iter().map(|row| row.is_met).collect::<Vec<_>>()
         };
         assert_eq!(locks([1024, 4096]), [true, true]);
@@ -666,17 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_do_is_what_is_left_of_the_processors() {
-        let at = |all, busy, own| Processors { all, busy, own };
-        let share = at(300.0, 150.0, 60.0).others_since(&at(100.0, 50.0, 10.0));
-        assert_eq!(share, 0.25);
-        let before = processors().unwrap();
-        let after = processors().unwrap();
-        assert!(before.all > 0.0 && after.busy >= before.busy && after.own >= before.own);
-    }
-
-    #[test]
-    fn every_side_has_a_name_of_its_own() {
+    fn the_names_of_the_sides_are_unique() {
         let sides = sides();
         let names: std::collections::BTreeSet<_> = sides.iter().map(|side| &side.name).collect();
         assert_eq!(names.len(), sides.len());

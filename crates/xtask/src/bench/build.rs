@@ -1,12 +1,13 @@
-//! **Purpose.** How fast images are built: against `mke2fs -d`, against the kernel (an empty file
-//! system, a loop mount and `cp -a`), against `cp -a` alone, against the crate mkext4, and against
-//! reading and writing the same bytes with as many processes as there are cores.
+//! **Purpose.** Measures how fast images are built, side by side with `mke2fs -d`, the kernel (an
+//! empty file system, a loop mount and `cp -a`), `cp -a` alone, the crate mkext4, and reading and
+//! writing the same bytes with one process per core, which is the upper bound.
 //!
-//! **Model.** The host's cache is emptied first, so that no side has to make room, and then holds
-//! the source; output goes to tmpfs. What a side wrote is removed before it runs again, outside of
-//! the measured time. Every side ends when its output is whole and, for an image, unmounted. The
-//! kernel's side needs root. mke2fs, which takes minutes (hours for one large directory), runs once
-//! and is stopped when it takes too long: its time stands in every round, and its name says so.
+//! **Model.** The host's page cache is emptied first, so that no side has to evict pages, and then
+//! holds the source; output goes to tmpfs. The output of a side is removed before it runs again,
+//! outside of the measured time. A side ends when its output is complete and, for an image,
+//! unmounted. The kernel's side needs root. mke2fs takes minutes (hours for one large directory);
+//! it runs once and is stopped at a limit: its time stands in every round, and the side's name
+//! says so.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,38 +22,32 @@ use fourscore_lab::{
 };
 
 use super::Options;
-use crate::run::{cargo, run as run_command};
+use super::folder::Folder;
 use crate::workspace::Workspace;
 
-/// The least that counts as a real tree.
+/// The smallest tree that counts as a real one.
 const LEAST_OBJECTS: u64 = 60_000;
 const LEAST_BYTES: u64 = 2 << 30;
 /// Names in the one large directory.
 const NAMES: u64 = 120_000;
-/// What runs once is stopped after so many seconds.
+/// Limit of a side that runs once, in seconds.
 const SECONDS_MAX: u32 = 150;
-/// How `timeout` says that it stopped a program.
+/// Exit status of `timeout` when it has stopped the program.
 const TIMED_OUT: i32 = 124;
-/// Directories and files of the many small files.
+/// Directories of the tree of small files, and files in each.
 const SMALL_DIRECTORIES: u64 = 1000;
 const SMALL_FILES: u64 = 1000;
 
-/// Makes the trees, measures, and takes everything away again.
+/// Makes the trees, measures, and removes them.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
-    for (package, example) in [
-        ("fourscore-build", "build_tree"),
-        ("fourscore-lab", "mkext4_tree"),
-    ] {
-        let build = ["build", "--release", "--package", package];
-        run_command(cargo(workspace).args(build).args(["--example", example]))?;
-    }
-    let bench = Bench::new(workspace.target().join("release/examples"))?;
+    let bench = Bench::new(workspace)?;
     empty_the_cache();
-    let real = Tree::look(&options.tree)?;
+    let real = Tree::read(&options.tree)?;
     if real.objects < LEAST_OBJECTS || real.bytes < LEAST_BYTES {
         let (objects, bytes) = (real.objects, real.bytes);
         bail!(
-            "{} is too small: {objects} objects, {bytes} bytes",
+            "{} has {objects} objects and {bytes} bytes; give --tree a directory of at least \
+             {LEAST_OBJECTS} objects and {LEAST_BYTES} bytes",
             real.path.display()
         );
     }
@@ -64,12 +59,12 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
     let mut comparisons = vec![bench.compare("a real tree", options, bench.all_sides(&real))?];
     let names = bench.folder.join("names");
     make_files(&names, 1, NAMES, b"")?;
-    let sides = bench.image_sides(&Tree::look(&names)?);
+    let sides = bench.image_sides(&Tree::read(&names)?);
     comparisons.push(bench.compare("120 000 empty files in one directory", options, sides)?);
     fs::remove_dir_all(&names)?;
     let small = bench.folder.join("small");
     make_files(&small, SMALL_DIRECTORIES, SMALL_FILES, &[b'x'; 1024])?;
-    let sides = bench.image_sides(&Tree::look(&small)?);
+    let sides = bench.image_sides(&Tree::read(&small)?);
     comparisons.push(bench.compare("1 000 000 files of 1 KiB", options, sides)?);
     Ok(Report {
         machine,
@@ -85,8 +80,8 @@ struct Tree {
 }
 
 impl Tree {
-    /// Counts it, and brings it into the cache.
-    fn look(path: &Path) -> Result<Self> {
+    /// Counts the tree, and reads it into the page cache.
+    fn read(path: &Path) -> Result<Self> {
         let read = ["-xdev", "-type", "f", "-exec", "cat", "{}", "+"];
         let read = Command::new("find")
             .arg(path)
@@ -116,7 +111,7 @@ impl Tree {
         })
     }
 
-    /// A size in MiB with room for everything, as somebody must guess it for mke2fs.
+    /// An image size in MiB that the tree fits into, which mke2fs has to be given.
     fn guess_mib(&self) -> u64 {
         let content = self.bytes + self.objects * 4096;
         ((content + content / 4) >> 20) + 256
@@ -138,25 +133,25 @@ fn make_files(path: &Path, directories: u64, files: u64, content: &[u8]) -> Resu
     Ok(())
 }
 
-/// Frees memory, where this user may. What is dirty stays.
+/// Empties the host's page cache of clean pages, if the user may do that.
 fn empty_the_cache() {
     if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "1") {
-        eprintln!("bench: the cache of the host stays full: {error}");
+        eprintln!("bench: the host's page cache is not emptied, which needs root: {error}");
     }
 }
 
-/// A program that is measured.
+/// A command line that is measured.
 struct Line {
     name: &'static str,
     line: String,
     runs: Runs,
 }
 
-/// How often it is measured.
+/// How often a command line is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     EveryRound,
-    /// Once, and not longer than [`SECONDS_MAX`]; the other rounds take over its time.
+    /// Once, and not longer than [`SECONDS_MAX`]; the other rounds report the same time.
     Once,
 }
 
@@ -169,8 +164,8 @@ impl Line {
         }
     }
 
-    /// The side of a comparison. What it writes is removed by `clean` when it ran, too, so that
-    /// nobody measures in a full memory.
+    /// The side of a comparison. `clean` removes its output. A side that runs once is cleaned up
+    /// after it as well, so that no other side is measured with a full memory.
     fn side(self, clean: impl Fn() -> std::io::Result<()> + 'static) -> Side<'static> {
         let line = CommandLine::shell(&self.line);
         if self.runs == Runs::EveryRound {
@@ -201,22 +196,26 @@ impl Line {
     }
 }
 
+/// The folder on tmpfs, and the measured programs.
 struct Bench {
-    folder: PathBuf,
+    folder: Folder,
     output: PathBuf,
-    /// Where the measured programs are.
-    programs: PathBuf,
+    build_tree: PathBuf,
+    mkext4_tree: PathBuf,
 }
 
 impl Bench {
-    fn new(programs: PathBuf) -> Result<Self> {
-        let folder = PathBuf::from(format!("/dev/shm/fourscore-bench-{}", std::process::id()));
+    fn new(workspace: &Workspace) -> Result<Self> {
+        let build_tree = super::build_program(workspace, "build_tree")?;
+        let mkext4_tree = super::build_program(workspace, "mkext4_tree")?;
+        let folder = Folder::on_tmpfs()?;
         let output = folder.join("output");
         fs::create_dir_all(&output)?;
         Ok(Self {
             folder,
             output,
-            programs,
+            build_tree,
+            mkext4_tree,
         })
     }
 
@@ -236,11 +235,12 @@ impl Bench {
         Ok(comparison.run(&MonotonicClock::default())?)
     }
 
-    /// The programs that make an image of a directory as an ordinary user.
+    /// The programs that make an image of a directory without root.
     fn image_sides(&self, tree: &Tree) -> Vec<Line> {
         let (from, output) = (tree.path.display(), self.output.display());
         let (mib, objects) = (tree.guess_mib(), tree.objects + tree.objects / 8 + 1024);
-        let (bytes, programs) = (mib << 20, self.programs.display());
+        let bytes = mib << 20;
+        let (build_tree, mkext4_tree) = (self.build_tree.display(), self.mkext4_tree.display());
         let mke2fs = format!("mke2fs -q -F -t ext4 -N {objects} -d {from} {output}/image {mib}M");
         vec![
             Line {
@@ -249,16 +249,16 @@ impl Bench {
             },
             Line::new(
                 "fourscore",
-                format!("{programs}/build_tree {from} {output}/image >/dev/null"),
+                format!("{build_tree} {from} {output}/image >/dev/null"),
             ),
             Line::new(
                 "mkext4 0.0.3",
-                format!("{programs}/mkext4_tree {from} {output}/image {bytes} {objects}"),
+                format!("{mkext4_tree} {from} {output}/image {bytes} {objects}"),
             ),
         ]
     }
 
-    /// These, the kernel, and what bounds them all.
+    /// [`Self::image_sides`], the kernel, and the upper bounds.
     fn all_sides(&self, tree: &Tree) -> Vec<Line> {
         let (from, output) = (tree.path.display(), self.output.display());
         let mib = tree.guess_mib();
@@ -283,13 +283,5 @@ impl Bench {
             ),
         ));
         sides
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            eprintln!("bench: {} is left behind: {error}", self.folder.display());
-        }
     }
 }

@@ -1,13 +1,13 @@
-//! **Purpose.** How fast a file system is checked, beside `e2fsck -fn`: one million files, unless
-//! fewer are asked for, in an image of 100 GiB.
+//! **Purpose.** Measures how fast a file system is checked, side by side with `e2fsck -fn`: one
+//! million files, or as many as `--files` says, in an image of 100 GiB.
 //!
-//! **Model.** A tar with directories of a hundred files each is made on the fly and built into a
-//! sparse image. All sides read the same image, whose metadata a warm-up round brings
-//! into the page cache; both programs must call it sound.
+//! **Model.** A tar archive with directories of a hundred files each is piped into
+//! `fourscore build`, which makes a sparse image of it. All sides read the same image, whose
+//! metadata a warm-up round brings into the page cache. Each side must find the image clean, or the
+//! benchmark fails.
 
-use std::fs;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -17,22 +17,21 @@ use fourscore_lab::{
 };
 
 use super::Options;
-use crate::run::{cargo, run as run_command};
+use super::folder::Folder;
 use crate::workspace::Workspace;
 
-const FILES_EACH: u32 = 100;
+const FILES_PER_DIRECTORY: u32 = 100;
 const SIZE: &str = "100G";
-/// The unit of a tar.
+/// The block size of a tar archive.
 const RECORD_BYTES: usize = 512;
 
 /// Builds the image, measures, and removes it.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
-    run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
-    let fourscore = workspace.target().join("release/fourscore");
-    let folder = Folder::new(&workspace.target())?;
-    let image = folder.0.join("image");
-    let directories = options.files.div_ceil(FILES_EACH);
-    let files = directories * FILES_EACH;
+    let fourscore = super::build_command(workspace)?;
+    let folder = Folder::in_directory(&workspace.target())?;
+    let image = folder.join("image");
+    let directories = options.files.div_ceil(FILES_PER_DIRECTORY);
+    let files = directories * FILES_PER_DIRECTORY;
     build(&fourscore, &image, directories)?;
     let machine = MachineFacts::collect()
         .with_option(
@@ -66,7 +65,7 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
     })
 }
 
-/// Pipes the tar into the builder.
+/// Builds the image of the tar archive.
 fn build(fourscore: &Path, image: &Path, directories: u32) -> Result<()> {
     let mut builder = Command::new(fourscore)
         .args(["build", "-", "--size", SIZE, "-o"])
@@ -74,7 +73,10 @@ fn build(fourscore: &Path, image: &Path, directories: u32) -> Result<()> {
         .stdin(Stdio::piped())
         .spawn()
         .context("fourscore build")?;
-    let pipe = builder.stdin.take().context("no pipe to the builder")?;
+    let pipe = builder
+        .stdin
+        .take()
+        .context("fourscore build has no standard input")?;
     write_tar(BufWriter::with_capacity(1 << 20, pipe), directories)?;
     ensure!(builder.wait()?.success(), "fourscore build failed");
     Ok(())
@@ -85,7 +87,7 @@ fn write_tar(mut out: impl Write, directories: u32) -> Result<()> {
     for directory in 0..directories {
         let parent = format!("directory-{directory}/");
         out.write_all(&header(&parent, b'5', 0))?;
-        for file in 0..FILES_EACH {
+        for file in 0..FILES_PER_DIRECTORY {
             let name = format!("{parent}a-file-with-a-name-{file}");
             out.write_all(&header(&name, b'0', name.len()))?;
             content.fill(0);
@@ -99,7 +101,7 @@ fn write_tar(mut out: impl Write, directories: u32) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A header of POSIX 1003.1-1988.
+/// A ustar header (POSIX.1-1988).
 fn header(name: &str, kind: u8, size_bytes: usize) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     let mut put = |at: usize, text: &str| {
@@ -126,23 +128,4 @@ fn header(name: &str, kind: u8, size_bytes: usize) -> [u8; RECORD_BYTES] {
         *to = from;
     }
     bytes
-}
-
-/// A folder that disappears in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(target: &Path) -> Result<Self> {
-        let folder = target.join(format!("bench-check-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("bench: {} is left behind: {error}", self.0.display());
-        }
-    }
 }

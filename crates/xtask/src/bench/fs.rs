@@ -1,9 +1,9 @@
-//! **Purpose.** How fast files are made, found, written and removed: in process, beside the
-//! kernel's ext4 on a loop device, both on the same image.
+//! **Purpose.** Measures how fast files are created, looked up, written and removed: by fourscore
+//! in process, and by the kernel's ext4 on a loop device, both on the same image.
 //!
-//! **Model.** `fourscore bench files` runs the same workload on both sides and times itself, from
-//! when everything prepared is durable to the end of a sync of the whole file system. Before each
-//! run the image, a sparse file on tmpfs, is a new copy. Needs root for the mount.
+//! **Model.** `fourscore bench files` runs the same workload on both sides and measures its own
+//! time, which begins when everything prepared is durable and ends with a sync of the whole file
+//! system. Each run has a new copy of the image, a sparse file on tmpfs. The mount needs root.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,42 +18,57 @@ use fourscore_lab::{
 };
 
 use super::Options;
-use crate::run::{cargo, run as run_command};
+use super::folder::{Folder, run_quietly};
 use crate::workspace::Workspace;
 
 const IMAGE_BYTES: u64 = 8 << 30;
-/// Size of the pieces in which the free space of the aged file system lies.
-const PIECE_BYTES: u64 = 4 << 20;
-/// So many such files are made, of which every third then goes.
-const PIECES: u32 = 1800;
+/// Size of the free extents of the aged file system.
+const FREE_EXTENT_BYTES: u64 = 4 << 20;
+/// Files of that size that ageing creates; it then removes every third of them.
+const AGEING_FILES: u32 = 1800;
 
-/// Workload, steps of each thread, and on which file system.
-const CASES: &[(&str, u64, Age)] = &[
-    ("create", 20_000, Age::Fresh),
-    ("stat", 20_000, Age::Fresh),
-    ("unlink", 20_000, Age::Fresh),
-    ("readdir", 2_000, Age::Fresh),
-    ("write", 512, Age::Fresh),
-    ("fallocate2", 50_000, Age::Fresh),
-    ("fallocate3", 300, Age::Fresh),
-    ("fallocate3", 300, Age::Aged),
+/// A workload of `fourscore bench files`.
+struct Case {
+    workload: &'static str,
+    steps_per_thread: u64,
+    age: Age,
+}
+
+const fn case(workload: &'static str, steps_per_thread: u64, age: Age) -> Case {
+    Case {
+        workload,
+        steps_per_thread,
+        age,
+    }
+}
+
+const CASES: &[Case] = &[
+    case("create", 20_000, Age::Fresh),
+    case("stat", 20_000, Age::Fresh),
+    case("unlink", 20_000, Age::Fresh),
+    case("readdir", 2_000, Age::Fresh),
+    case("write", 512, Age::Fresh),
+    case("fallocate2", 50_000, Age::Fresh),
+    case("fallocate3", 300, Age::Fresh),
+    case("fallocate3", 300, Age::Aged),
 ];
 
+/// The state of the file system before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Age {
+    /// Empty.
     Fresh,
-    /// Free in pieces.
+    /// Its free space is fragmented into extents of [`FREE_EXTENT_BYTES`].
     Aged,
 }
 
 /// Measures all cases.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
-    run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
-    let bench = Bench::new(workspace.target().join("release/fourscore"))?;
+    let bench = Bench::new(super::build_command(workspace)?)?;
     let machine = MachineFacts::collect().with_option(
         "image",
         &"8 GiB, ext4 of mke2fs's defaults, sparse on tmpfs; each thread in a directory of its own; \
-          aged: free in pieces of 4 MiB",
+          aged: free extents of 4 MiB",
     );
     let cases = CASES.iter();
     let comparisons = cases.map(|case| bench.compare(case, options));
@@ -66,17 +81,17 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
 /// The folder on tmpfs with the images and the mount.
 struct Bench {
     program: PathBuf,
-    folder: PathBuf,
+    folder: Folder,
 }
 
 impl Bench {
     fn new(program: PathBuf) -> Result<Self> {
-        let folder = PathBuf::from(format!("/dev/shm/fourscore-bench-{}", std::process::id()));
+        let folder = Folder::on_tmpfs()?;
         let bench = Self { program, folder };
         fs::create_dir_all(bench.path("mount"))?;
         let fresh = bench.model(Age::Fresh);
         File::create(&fresh)?.set_len(IMAGE_BYTES)?;
-        run_command(
+        run_quietly(
             Command::new("mke2fs")
                 .args(["-q", "-F", "-t", "ext4"])
                 .arg(&fresh),
@@ -100,7 +115,7 @@ impl Bench {
         })
     }
 
-    /// Makes the image of a run.
+    /// Copies the model to the image of a run.
     fn copy(&self, age: Age) -> Result<()> {
         let (from, to) = (self.model(age), self.path("image"));
         run_quietly(Command::new("cp").arg("--sparse=always").args([&from, &to]))
@@ -119,20 +134,18 @@ impl Bench {
         run_quietly(Command::new("umount").arg(self.path("mount")))
     }
 
-    fn compare(
-        &self,
-        &(workload, steps, age): &(&str, u64, Age),
-        options: &Options,
-    ) -> Result<ComparisonReport> {
+    fn compare(&self, case: &Case, options: &Options) -> Result<ComparisonReport> {
+        let Case { workload, age, .. } = *case;
         let image = self.path("image");
         let mount = self.path("mount");
-        let of_kernel = |threads| {
+        let kernel = |threads| {
             self.mount()?;
-            let work = self.timed(&[Path::new("--dir"), &mount], workload, steps, threads);
+            let work = self.timed(case, &[Path::new("--dir"), &mount], threads);
             self.unmount()?;
             Ok(work?)
         };
-        let ours = |threads| Ok(self.timed(&[&image], workload, steps, threads)?);
+        let ours = |threads| Ok(self.timed(case, &[&image], threads)?);
+        let steps = case.steps_per_thread;
         let title = match age {
             Age::Fresh => format!("{workload}, {steps} for each thread"),
             Age::Aged => format!("{workload}, {steps} for each thread, aged"),
@@ -141,36 +154,35 @@ impl Bench {
             .rounds(Rounds(options.rounds))
             .threads(&[ThreadCount::ONE, ThreadCount::new(2)])
             .side(
-                Side::closure("kernel ext4 on a loop device", of_kernel)
+                Side::closure("kernel ext4 on a loop device", kernel)
                     .prepared_by(|| Ok(self.copy(age)?)),
             )
             .side(Side::closure("fourscore in process", ours).prepared_by(|| Ok(self.copy(age)?)))
             .run(&MonotonicClock::default())?)
     }
 
-    /// Runs a workload and reads from its report what it did and how long that took.
-    fn timed(
-        &self,
-        place: &[&Path],
-        workload: &str,
-        steps: u64,
-        threads: ThreadCount,
-    ) -> Result<Work> {
+    /// Runs the case on `target`, which is an image or `--dir` and a directory, and takes the work
+    /// done and its time from the report.
+    fn timed(&self, case: &Case, target: &[&Path], threads: ThreadCount) -> Result<Work> {
         let mut command = Command::new(&self.program);
-        command.args(["bench", "files", "--json", "--workload", workload]);
-        command.args(["--steps", &steps.to_string()]);
+        command.args(["bench", "files", "--json", "--workload", case.workload]);
+        command.args(["--steps", &case.steps_per_thread.to_string()]);
         command
             .args(["--threads", &threads.to_string()])
-            .args(place);
+            .args(target);
         let output = command.output()?;
         if !output.status.success() {
             bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         }
         let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
         let of_run = |name: &str| &report["runs"][0][name];
-        let seconds = of_run("seconds").as_f64().context("no seconds")?;
+        let seconds = of_run("seconds")
+            .as_f64()
+            .context("the report has no seconds")?;
         Ok(Work {
-            operations: of_run("operations").as_u64().context("no operations")?,
+            operations: of_run("operations")
+                .as_u64()
+                .context("the report has no operations")?,
             bytes: of_run("bytes").as_u64().unwrap_or(0),
             wall: Some(Duration::from_secs_f64(seconds)),
         })
@@ -179,36 +191,24 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Not mounted unless something failed; what is left behind is named.
+        // It is mounted only if a run has failed. The folder goes after this.
         let _ = Command::new("umount").arg(self.path("mount")).output();
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            eprintln!("bench: {} is left behind: {error}", self.folder.display());
-        }
     }
 }
 
-/// Uses most of the space below `directory`, and leaves free pieces.
+/// Uses most of the space below `directory` and fragments the rest.
 fn age(directory: &Path) -> Result<()> {
     let target = DirectoryTarget::new(directory.join("old"));
     fs::create_dir(directory.join("old"))?;
     let mut worker = target.worker(WorkerNr(0))?;
-    for nr in (0..PIECES).map(FileNr) {
-        let (offset, len) = (0, PIECE_BYTES);
+    for nr in (0..AGEING_FILES).map(FileNr) {
+        let (offset, len) = (0, FREE_EXTENT_BYTES);
         worker.apply(nr, Operation::Create)?;
         worker.apply(nr, Operation::Fallocate { offset, len })?;
         worker.apply(nr, Operation::Close)?;
     }
-    for nr in (0..PIECES).step_by(3).map(FileNr) {
+    for nr in (0..AGEING_FILES).step_by(3).map(FileNr) {
         worker.apply(nr, Operation::Unlink)?;
-    }
-    Ok(())
-}
-
-/// Runs a command that belongs to every round.
-fn run_quietly(command: &mut Command) -> Result<()> {
-    let output = command.output()?;
-    if !output.status.success() {
-        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! **Purpose.** How fast the mount is, against what was promised of it: beside the kernel's ext4 on
-//! a loop device, fuse2fs, and a FUSE file system of ours that does nothing, which is the ceiling.
+//! **Purpose.** Measures how fast the mount is, side by side with the kernel's ext4 on a loop
+//! device, fuse2fs, and a null FUSE file system, which does nothing and is the upper bound; and
+//! compares the figures with their targets.
 //!
 //! **Model.** Images are sparse files on tmpfs. In a round every side is mounted once, on a new
-//! image, and every load of [`LOADS`] runs on it, one behind the other; a ratio is taken round by
+//! image, and the loads of [`LOADS`] run on it one after the other. A ratio is taken within each
 //! round, and its median is the figure. Needs root.
 
 use std::collections::BTreeMap;
@@ -13,111 +14,134 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use fourscore_lab::mounted::{Cache, Direction, Load, Order, Transfer};
+use fourscore_lab::mounted::{Direction, IoMode, Load, Order, Spread, Transfer};
 use fourscore_lab::{MachineFacts, Ratio, ThreadCount};
 
 use super::Options;
-use crate::run::{cargo, run as run_command};
+use super::folder::{Folder, run_quietly};
 use crate::workspace::Workspace;
 
 const GIB: u64 = 1 << 30;
 const IMAGE_BYTES: u64 = 8 * GIB;
-/// What lets the kernel offer rings. It is put back.
+/// The kernel's switch for FUSE over io_uring. Its value is restored at the end.
 const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-/// So long a server may take to mount, or to end.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Rounds of copying a tree: more would take minutes.
-const MOST_COPIES: u32 = 3;
-/// Rounds of fuse2fs, which takes as long as all others together.
-const MOST_OF_FUSE2FS: u32 = 3;
+/// Time limit for a mount.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Rounds in which a tree is copied at most: each takes minutes.
+const MAX_COPY_ROUNDS: u32 = 3;
+/// Rounds of fuse2fs at most: it takes as long as all other sides together.
+const MAX_FUSE2FS_ROUNDS: u32 = 3;
 
-/// A load with its name, and in how many threads it runs.
-type Named = (&'static str, usize, Load);
+/// A load that is measured.
+struct NamedLoad {
+    name: &'static str,
+    /// Threads that run it.
+    clients: usize,
+    load: Load,
+}
 
-const fn transfer(direction: Direction, order: Order, cache: Cache, times: u32) -> Load {
+const fn load(name: &'static str, clients: usize, load: Load) -> NamedLoad {
+    NamedLoad {
+        name,
+        clients,
+        load,
+    }
+}
+
+const fn transfer(direction: Direction, order: Order, mode: IoMode, times: u32) -> Load {
     Load::Transfer(Transfer {
         direction,
         order,
-        cache,
+        mode,
         times,
     })
 }
 
-const MANY: (u32, u32) = (100, 20_000);
-const ONE: (u32, u32) = (1, 10_000);
-
-const fn create((directories, files): (u32, u32)) -> Load {
-    Load::Create { directories, files }
-}
-
-const fn remove((directories, files): (u32, u32)) -> Load {
-    Load::Remove { directories, files }
-}
+const MANY_DIRECTORIES: Spread = Spread {
+    directories: 100,
+    files: 20_000,
+};
+const ONE_DIRECTORY: Spread = Spread {
+    directories: 1,
+    files: 10_000,
+};
 
 const CREATE_2: &str = "create in 100 directories, 2 clients";
 const READ_2: &str = "4 KiB random read, direct, 2 clients";
 const APPEND: &str = "append 4 KiB and fsync (median)";
 
-/// In the order in which they run. Content is that of a file of 256 MiB.
-const LOADS: &[Named] = &[
-    ("create in 100 directories", 1, create(MANY)),
-    ("remove in 100 directories", 1, remove(MANY)),
-    (CREATE_2, 2, create(MANY)),
-    ("remove in 100 directories, 2 clients", 2, remove(MANY)),
-    ("create in one directory", 1, create(ONE)),
-    ("remove in one directory", 1, remove(ONE)),
-    (
+/// The loads in the order in which they run. Transfers read and write a file of 256 MiB.
+const LOADS: &[NamedLoad] = &[
+    load(
+        "create in 100 directories",
+        1,
+        Load::Create(MANY_DIRECTORIES),
+    ),
+    load(
+        "remove in 100 directories",
+        1,
+        Load::Remove(MANY_DIRECTORIES),
+    ),
+    load(CREATE_2, 2, Load::Create(MANY_DIRECTORIES)),
+    load(
+        "remove in 100 directories, 2 clients",
+        2,
+        Load::Remove(MANY_DIRECTORIES),
+    ),
+    load("create in one directory", 1, Load::Create(ONE_DIRECTORY)),
+    load("remove in one directory", 1, Load::Remove(ONE_DIRECTORY)),
+    load(
         "1 MiB write, cached",
         1,
-        transfer(Direction::Write, Order::Sequential, Cache::Through, 256),
+        transfer(Direction::Write, Order::Sequential, IoMode::Buffered, 256),
     ),
-    (
+    load(
         "1 MiB write, direct",
         1,
-        transfer(Direction::Write, Order::Sequential, Cache::Around, 256),
+        transfer(Direction::Write, Order::Sequential, IoMode::Direct, 256),
     ),
-    (
+    load(
         "4 KiB random write, direct",
         1,
-        transfer(Direction::Write, Order::Random, Cache::Around, 15_000),
+        transfer(Direction::Write, Order::Random, IoMode::Direct, 15_000),
     ),
-    (
+    load(
         "4 KiB random write, cached",
         1,
-        transfer(Direction::Write, Order::Random, Cache::Through, 30_000),
+        transfer(Direction::Write, Order::Random, IoMode::Buffered, 30_000),
     ),
-    (
+    load(
         "1 MiB read, direct",
         1,
-        transfer(Direction::Read, Order::Sequential, Cache::Around, 512),
+        transfer(Direction::Read, Order::Sequential, IoMode::Direct, 512),
     ),
-    (
+    load(
         "4 KiB random read, direct",
         1,
-        transfer(Direction::Read, Order::Random, Cache::Around, 25_000),
+        transfer(Direction::Read, Order::Random, IoMode::Direct, 25_000),
     ),
-    (
+    load(
         READ_2,
         2,
-        transfer(Direction::Read, Order::Random, Cache::Around, 25_000),
+        transfer(Direction::Read, Order::Random, IoMode::Direct, 25_000),
     ),
-    (
+    load(
         "1 MiB read, cached",
         1,
-        transfer(Direction::Read, Order::Sequential, Cache::Through, 1024),
+        transfer(Direction::Read, Order::Sequential, IoMode::Buffered, 1024),
     ),
-    (
+    load(
         "4 KiB random read, cached",
         1,
-        transfer(Direction::Read, Order::Random, Cache::Through, 200_000),
+        transfer(Direction::Read, Order::Random, IoMode::Buffered, 200_000),
     ),
-    (APPEND, 1, Load::AppendDurable { times: 1000 }),
-    (
+    load(APPEND, 1, Load::AppendDurable { times: 1000 }),
+    load(
         "file of 4 KiB and fsync",
         1,
         Load::CreateDurable { files: 2000 },
     ),
-    (
+    load(
         "file of 4 KiB and fsync, 2 clients",
         2,
         Load::CreateDurable { files: 2000 },
@@ -126,14 +150,14 @@ const LOADS: &[Named] = &[
 
 const COPY: &str = "cp -a of a tree (files and directories)";
 
-/// Who is measured.
+/// The file systems that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Ours,
     OursClassic,
     Null,
-    /// The same with its content in a file, as large as the image: what direct transfers can come
-    /// to where content is kept.
+    /// The null file system with its file data in a file as large as the image: the upper bound of
+    /// direct transfers of a file system that stores data.
     NullOnFile,
     Kernel,
     Fuse2fs,
@@ -154,26 +178,26 @@ impl Side {
             Self::Ours => "fourscore",
             Self::OursClassic => "... through /dev/fuse",
             Self::Null => "null file system",
-            Self::NullOnFile => "... with its content in a file",
+            Self::NullOnFile => "... with its data in a file",
             Self::Kernel => "kernel ext4 on loop",
             Self::Fuse2fs => "fuse2fs",
         }
     }
 }
 
-/// What each load of each side gave, round by round, in operations per second.
+/// Operations per second of each load on each side, round by round.
 #[derive(Default)]
 struct Figures(BTreeMap<(Side, &'static str), Vec<f64>>);
 
-/// Measures everything; the section.
+/// Measures everything and returns the section.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
-    let switch = Switch::on()?;
+    let switch = RingSwitch::on()?;
     let bench = Bench::new(workspace)?;
     let mut figures = Figures::default();
     for round in 0..options.rounds {
         println!("round {}", round + 1);
         for side in Side::ALL {
-            if side == Side::Fuse2fs && (round >= MOST_OF_FUSE2FS || !bench.has_fuse2fs) {
+            if side == Side::Fuse2fs && (round >= MAX_FUSE2FS_ROUNDS || !bench.has_fuse2fs) {
                 continue;
             }
             bench.round(side, round, &options.tree, &mut figures)?;
@@ -192,19 +216,19 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
         text.push_str("fuse2fs is not installed (`cargo xtask setup`).\n\n");
     }
     text.push_str(&figures.table());
-    text.push_str("\n| promise | figure | met |\n|---|---|---|\n");
-    for (promise, figure, is_met) in figures.rows().into_iter().chain(mounts) {
-        let met = if is_met { "yes" } else { "**no**" };
+    text.push_str("\n| target | figure | met |\n|---|---|---|\n");
+    for row in figures.rows().into_iter().chain(mounts) {
+        let met = if row.is_met { "yes" } else { "**no**" };
         // Writing into a String cannot fail.
-        let _ = writeln!(text, "| {promise} | {figure} | {met} |");
+        let _ = writeln!(text, "| {} | {} | {met} |", row.target, row.figure);
     }
     Ok(text)
 }
 
-/// Lets the kernel offer rings as long as this lives.
-struct Switch(Option<String>);
+/// FUSE over io_uring is on in the kernel until this is dropped, which restores the value before.
+struct RingSwitch(Option<String>);
 
-impl Switch {
+impl RingSwitch {
     fn on() -> Result<Self> {
         let before = fs::read_to_string(RING_SWITCH).ok();
         if before.is_some() {
@@ -214,48 +238,31 @@ impl Switch {
     }
 }
 
-impl Drop for Switch {
+impl Drop for RingSwitch {
     fn drop(&mut self) {
         if let Some(before) = &self.0
             && let Err(error) = fs::write(RING_SWITCH, before.trim())
         {
-            eprintln!("bench: {RING_SWITCH} is left on: {error}");
+            eprintln!("bench: {RING_SWITCH} stays on: {error}");
         }
     }
 }
 
-/// The folder on tmpfs with image and mount point, and the programs.
+/// The programs, and the folder on tmpfs with images and mount point.
 struct Bench {
     fourscore: PathBuf,
     null: PathBuf,
-    folder: PathBuf,
+    folder: Folder,
     has_fuse2fs: bool,
 }
 
 impl Bench {
     fn new(workspace: &Workspace) -> Result<Self> {
-        let build = |arguments: &[&str]| {
-            run_command(
-                cargo(workspace)
-                    .args(["build", "--release"])
-                    .args(arguments),
-            )
-        };
-        build(&["--package", "fourscore-cli"])?;
-        build(&[
-            "--package",
-            "fourscore-fuse",
-            "--features",
-            "null",
-            "--example",
-            "null",
-        ])?;
-        let folder = PathBuf::from(format!("/dev/shm/fourscore-fuse-{}", std::process::id()));
         let bench = Self {
-            fourscore: workspace.target().join("release/fourscore"),
-            null: workspace.target().join("release/examples/null"),
+            fourscore: super::build_command(workspace)?,
+            null: super::build_program(workspace, "null_fuse")?,
             has_fuse2fs: crate::run::find_program("fuse2fs").is_some(),
-            folder,
+            folder: Folder::on_tmpfs()?,
         };
         fs::create_dir_all(bench.path("mount"))?;
         bench.image("model", IMAGE_BYTES)?;
@@ -266,11 +273,11 @@ impl Bench {
         self.folder.join(name)
     }
 
-    /// Makes an empty file system.
+    /// Makes an image with an empty file system.
     fn image(&self, name: &str, bytes: u64) -> Result<PathBuf> {
         let image = self.path(name);
         File::create(&image)?.set_len(bytes)?;
-        quietly(
+        run_quietly(
             Command::new("mke2fs")
                 .args(["-q", "-F", "-t", "ext4"])
                 .arg(&image),
@@ -278,25 +285,30 @@ impl Bench {
         Ok(image)
     }
 
-    /// Every load on one side, which is mounted for it.
+    /// Mounts a side and runs every load on it.
     fn round(&self, side: Side, round: u32, tree: &Path, figures: &mut Figures) -> Result<()> {
         let mut note = |name, rate| figures.0.entry((side, name)).or_default().push(rate);
         {
             let mounted = self.mounted(side)?;
-            for &(name, threads, load) in LOADS {
+            for NamedLoad {
+                name,
+                clients,
+                load,
+            } in LOADS
+            {
                 if side == Side::NullOnFile && !matches!(load, Load::Transfer(_)) {
                     continue;
                 }
-                let rate = load.run(&mounted.point, ThreadCount::new(threads));
+                let rate = load.run(&mounted.point, ThreadCount::new(*clients));
                 note(name, rate.with_context(|| format!("{name} of {side:?}"))?);
             }
             mounted.unmount()?;
         }
         let copies = [Side::Ours, Side::Null, Side::NullOnFile, Side::Kernel];
-        if copies.contains(&side) && round < MOST_COPIES {
+        if copies.contains(&side) && round < MAX_COPY_ROUNDS {
             let mounted = self.mounted(side)?;
             let (copied, began) = (objects_in(tree)?, Instant::now());
-            quietly(
+            run_quietly(
                 Command::new("cp")
                     .args(["-a", "--no-preserve=xattr"])
                     .args([tree, &mounted.point]),
@@ -307,24 +319,25 @@ impl Bench {
         Ok(())
     }
 
-    /// Mounts a new image.
+    /// Mounts a copy of the model.
     fn mounted(&self, side: Side) -> Result<Mounted> {
         let image = self.path("image");
-        quietly(
+        run_quietly(
             Command::new("cp")
                 .arg("--sparse=always")
                 .args([&self.path("model"), &image]),
         )?;
-        self.served(side, &image)
+        self.mount(side, &image)
     }
 
-    fn served(&self, side: Side, image: &Path) -> Result<Mounted> {
+    /// Mounts an image.
+    fn mount(&self, side: Side, image: &Path) -> Result<Mounted> {
         let point = self.path("mount");
         let mut command = match side {
             Side::Kernel => {
                 let mut mount = Command::new("mount");
                 mount.args(["-t", "ext4", "-o", "loop,noinit_itable"]);
-                quietly(mount.arg(image).arg(&point))
+                run_quietly(mount.arg(image).arg(&point))
                     .context("the comparison with the kernel needs root and loop devices")?;
                 return Ok(Mounted {
                     server: None,
@@ -361,34 +374,35 @@ impl Bench {
         Ok(mounted)
     }
 
-    /// How long it takes until an image of some size can be used.
-    fn mounts(&self, rounds: u32) -> Result<Vec<(String, String, bool)>> {
+    /// Measures the time until a mounted image has answered a first request.
+    fn mounts(&self, rounds: u32) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for (size, bytes) in [("34 GB", 34_000_000_000), ("15 TiB", 15 * 1024 * GIB)] {
             let image = self.image("large", bytes)?;
             let mut times = Vec::new();
             for _ in 0..rounds {
                 let began = Instant::now();
-                let mounted = self.served(Side::Ours, &image)?;
-                // The first answer of the server.
+                let mounted = self.mount(Side::Ours, &image)?;
+                // The server answers its first request.
                 fs::metadata(mounted.point.join("lost+found"))?;
                 times.push(began.elapsed().as_secs_f64() * 1e3);
                 mounted.unmount()?;
             }
             let unit = vec![1.0; times.len()];
-            let time = Ratio::pairwise(&times, &unit).context("no rounds")?;
-            rows.push((
-                format!("an image of {size} is mounted in less than 100 ms"),
-                format!("{:.0} ms ({:.0} to {:.0})", time.median, time.min, time.max),
-                time.median < 100.0,
-            ));
+            let time = Ratio::pairwise(&times, &unit).context("no round was run")?;
+            rows.push(Row {
+                target: format!("an image of {size} is mounted in less than 100 ms"),
+                figure: format!("{:.0} ms ({:.0} to {:.0})", time.median, time.min, time.max),
+                is_met: time.median < 100.0,
+            });
             fs::remove_file(&image)?;
         }
         Ok(rows)
     }
 }
 
-/// The option of a side: rings where the kernel has them.
+/// The mount option of a side that chooses the transport: rings if the kernel has them, except for
+/// [`Side::OursClassic`].
 fn transport(side: Side) -> &'static str {
     match side {
         Side::OursClassic => "transport=classic",
@@ -396,15 +410,7 @@ fn transport(side: Side) -> &'static str {
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            eprintln!("bench: {} is left behind: {error}", self.folder.display());
-        }
-    }
-}
-
-/// A mount, and its server if it has one. What is left of it goes when this does.
+/// A mount, and its server if it has one. Dropping this unmounts lazily and kills the server.
 struct Mounted {
     server: Option<Child>,
     point: PathBuf,
@@ -421,14 +427,17 @@ impl Mounted {
             ended || is_mounted(point)
         })?;
         if ended {
-            bail!("the server of {} ended", point.display());
+            bail!(
+                "{}: the server ended before it was mounted",
+                point.display()
+            );
         }
         Ok(())
     }
 
-    /// Unmounts, and waits for the server's end.
+    /// Unmounts, and waits until the server has ended.
     fn unmount(mut self) -> Result<()> {
-        quietly(Command::new("umount").arg(&self.point))?;
+        run_quietly(Command::new("umount").arg(&self.point))?;
         if let Some(mut server) = self.server.take() {
             server.wait()?;
         }
@@ -457,19 +466,10 @@ fn is_mounted(point: &Path) -> bool {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
     let began = Instant::now();
     while !holds() {
-        if began.elapsed() > PATIENCE {
-            bail!("waited too long until {what}");
+        if began.elapsed() > MOUNT_TIMEOUT {
+            bail!("not {what} after {} s", MOUNT_TIMEOUT.as_secs());
         }
         std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// Runs a command that belongs to every round.
-fn quietly(command: &mut Command) -> Result<()> {
-    let output = command.output()?;
-    if !output.status.success() {
-        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(())
 }
@@ -490,10 +490,15 @@ fn objects_in(tree: &Path) -> Result<u64> {
     Ok(objects)
 }
 
-type Row = (String, String, bool);
+/// A target, the figure measured, and whether the figure meets the target.
+struct Row {
+    target: String,
+    figure: String,
+    is_met: bool,
+}
 
 impl Figures {
-    /// How much faster one side is than another.
+    /// The speed of a load on `side` divided by that on `other`.
     fn ratio(&self, side: Side, other: Side, load: &'static str) -> Option<Ratio> {
         let (side, other) = (self.0.get(&(side, load))?, self.0.get(&(other, load))?);
         let rounds = side.len().min(other.len());
@@ -502,14 +507,14 @@ impl Figures {
 
     fn row(&self, load: &'static str, other: Side, least: f64) -> Option<Row> {
         let ratio = self.ratio(Side::Ours, other, load)?;
-        Some((
-            format!("{load}: at least {least} times {}", other.name()),
-            format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
-            ratio.median >= least,
-        ))
+        Some(Row {
+            target: format!("{load}: at least {least} times {}", other.name()),
+            figure: format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.min, ratio.max),
+            is_met: ratio.median >= least,
+        })
     }
 
-    /// A row for each promise about loads.
+    /// A row for each target of a load that was measured.
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for load in ["create in 100 directories", "remove in 100 directories"] {
@@ -522,16 +527,21 @@ impl Figures {
         for load in [READ_2, CREATE_2] {
             rows.push(self.row(load, Side::OursClassic, 1.2));
         }
-        for &(name, threads, load) in LOADS {
-            if let (1, Load::Transfer(transfer)) = (threads, load) {
+        for NamedLoad {
+            name,
+            clients,
+            load,
+        } in LOADS
+        {
+            if let (1, Load::Transfer(transfer)) = (*clients, load) {
                 let is_a_hit =
-                    transfer.cache == Cache::Through && transfer.direction == Direction::Read;
+                    transfer.mode == IoMode::Buffered && transfer.direction == Direction::Read;
                 let least = if is_a_hit { 0.95 } else { 0.85 };
                 rows.push(self.row(name, Side::Null, least));
             }
         }
         rows.push(self.row(APPEND, Side::Kernel, 1.0));
-        // At most 1.2 times the time.
+        // 1 / 0.83: at most 1.2 times the time.
         rows.push(self.row(COPY, Side::Null, 0.83));
         rows.into_iter().flatten().collect()
     }
@@ -544,7 +554,7 @@ impl Figures {
         text.push_str("\n|---|");
         text.push_str(&"---:|".repeat(Side::ALL.len()));
         text.push('\n');
-        let names = LOADS.iter().map(|(name, ..)| *name).chain([COPY]);
+        let names = LOADS.iter().map(|load| load.name).chain([COPY]);
         for name in names {
             let _ = write!(text, "| {name} |");
             for side in Side::ALL {
@@ -557,7 +567,7 @@ impl Figures {
     }
 }
 
-/// Median and spread.
+/// A table cell: the median and the spread, (max - min) / median.
 fn cell(rates: &[f64]) -> Option<String> {
     let all = Ratio::pairwise(rates, &vec![1.0; rates.len()])?;
     let spread = (all.max - all.min) / all.median * 100.0;
@@ -569,7 +579,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn promises_are_compared_with_figures() {
+    fn figures_are_compared_with_targets() {
         let mut figures = Figures::default();
         for (side, rate) in [
             (Side::Ours, 90.0),
@@ -580,10 +590,10 @@ mod tests {
             figures.0.insert((side, "create in 100 directories"), rates);
         }
         let rows = figures.rows();
-        let met: Vec<bool> = rows.iter().map(|(.., is_met)| *is_met).collect();
-        // What was not measured has no row.
+        let met: Vec<bool> = rows.iter().map(|row| row.is_met).collect();
+        // The loads that were not measured have no row.
         assert_eq!(met, [true, false]);
-        assert_eq!(rows[0].1, "0.90 (0.90 to 0.90)");
+        assert_eq!(rows[0].figure, "0.90 (0.90 to 0.90)");
         let table = figures.table();
         let row = "| create in 100 directories | 90 (100 %) | - | 100 (100 %) | - |";
         assert!(table.contains(row));

@@ -1,13 +1,14 @@
-//! **Purpose.** How fast empty file systems are made, beside mke2fs with the same options.
+//! **Purpose.** Measures how fast empty file systems are made, side by side with mke2fs and the
+//! same options.
 //!
-//! **Model.** Both write into an image file on tmpfs that has the right length and no blocks; it is
-//! made anew before each round, outside of the time. A third side writes as many bytes as the
-//! image then has, with dd, in one piece: what the host takes for that nobody can go below, since
-//! it lets only one thread at a time write to a file.
+//! **Model.** Both write into a sparse image file on tmpfs, which is created again before each
+//! round and outside of the measured time. A third side is the lower bound: dd writes as many bytes
+//! as the image has then. The host lets only one thread at a time write to a file, so no program
+//! can be faster than that.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -18,22 +19,38 @@ use fourscore_lab::{
 };
 
 use super::Options;
-use crate::run::{cargo, run as run_command};
+use super::folder::Folder;
+use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
 const GIB: u64 = 1 << 30;
 
-/// Title, size, and options for both.
-const CASES: &[(&str, u64, &str)] = &[
-    ("1 GiB", GIB, "-t ext4"),
-    ("1 TiB", 1024 * GIB, "-t ext4"),
-    ("15 TiB", 15 * 1024 * GIB, "-t ext4"),
-    (
+/// A file system to make.
+struct Case {
+    title: &'static str,
+    size_bytes: u64,
+    /// Options of mke2fs, for both programs.
+    arguments: &'static str,
+}
+
+const fn case(title: &'static str, size_bytes: u64, arguments: &'static str) -> Case {
+    Case {
+        title,
+        size_bytes,
+        arguments,
+    }
+}
+
+const CASES: &[Case] = &[
+    case("1 GiB", GIB, "-t ext4"),
+    case("1 TiB", 1024 * GIB, "-t ext4"),
+    case("15 TiB", 15 * 1024 * GIB, "-t ext4"),
+    case(
         "15 TiB with two backups",
         15 * 1024 * GIB,
         "-t ext4 -O sparse_super2,^resize_inode",
     ),
-    (
+    case(
         "15 TiB with clusters of 64 KiB",
         15 * 1024 * GIB,
         "-t ext4 -O bigalloc -C 65536",
@@ -42,16 +59,15 @@ const CASES: &[(&str, u64, &str)] = &[
 
 /// Measures all cases.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
-    run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
-    let program = workspace.target().join("release/fourscore");
-    let folder = Folder::new()?;
+    let program = super::build_command(workspace)?;
+    let folder = Folder::on_tmpfs()?;
     let machine = MachineFacts::collect().with_option(
         "image",
-        &"a sparse file on tmpfs; both sides lazy about inode tables, as by default",
+        &"a sparse file on tmpfs; both sides leave inode tables uninitialised, as by default",
     );
     let comparisons = CASES
         .iter()
-        .map(|case| compare(case, &program, &folder.0, options))
+        .map(|case| compare(case, &program, &folder, options))
         .collect::<Result<_>>()?;
     Ok(Report {
         machine,
@@ -60,16 +76,21 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
 }
 
 fn compare(
-    (title, size_bytes, arguments): &(&str, u64, &str),
+    case: &Case,
     program: &Path,
-    folder: &Path,
+    folder: &Folder,
     options: &Options,
 ) -> Result<ComparisonReport> {
+    let Case {
+        title,
+        size_bytes,
+        arguments,
+    } = *case;
     let image = folder.join("image");
     let sparse = |len_bytes| {
         let image = image.clone();
         move || {
-            // Not there before the first round.
+            // There is no image before the first round.
             let _ = fs::remove_file(&image);
             Ok(File::create(&image)?.set_len(len_bytes)?)
         }
@@ -77,7 +98,7 @@ fn compare(
     let path = image.display();
     let theirs = format!("mke2fs -q -F {arguments} {path}");
     let ours = format!("{} mkfs -q -F {arguments} {path}", program.display());
-    File::create(&image)?.set_len(*size_bytes)?;
+    File::create(&image)?.set_len(size_bytes)?;
     run_command(Command::new("sh").args(["-c", &ours]))?;
     let written_mib = (fs::metadata(&image)?.blocks() * 512).div_ceil(1 << 20);
     let floor = format!("dd if=/dev/zero of={path} bs=1M count={written_mib} status=none");
@@ -87,29 +108,10 @@ fn compare(
     let report = Comparison::new(format!("{title} ({arguments}; {written_mib} MiB written)"))
         .rounds(Rounds(options.rounds))
         .threads(&[ThreadCount::new(2)])
-        .side(side("mke2fs", &theirs, *size_bytes))
-        .side(side("fourscore mkfs", &ours, *size_bytes))
+        .side(side("mke2fs", &theirs, size_bytes))
+        .side(side("fourscore mkfs", &ours, size_bytes))
         .side(side("dd of as many bytes", &floor, 0))
         .run(&MonotonicClock::default())?;
     fs::remove_file(&image)?;
     Ok(report)
-}
-
-/// A folder on tmpfs that disappears in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self> {
-        let folder = PathBuf::from(format!("/dev/shm/fourscore-bench-{}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("bench: {} is left behind: {error}", self.0.display());
-        }
-    }
 }

@@ -1,81 +1,93 @@
-//! **Purpose.** Measurements with other people's programs beside them. Each prints its tables and
-//! can record them in `docs/results`, from which the tables of `docs/PERFORMANCE.md` follow.
+//! **Purpose.** `cargo xtask bench`: measures fourscore, in most cases side by side with other
+//! programs that do the same. Each benchmark prints its tables and can record them in
+//! `docs/results`, from which the tables of `docs/PERFORMANCE.md` are generated.
+//!
+//! **Not here.** The runner, the workloads and the measuring programs: they are in the crate `lab`
+//! (the programs are its examples). A benchmark here builds them, runs them and lays out the
+//! tables.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`alloc`] | the bare allocator, against what was promised of it |
+//! | [`alloc`] | the block allocator alone, with its targets |
 //! | [`build`] | building images of directories |
 //! | [`check`] | checking a file system |
-//! | [`fs`] | files made, found, written and removed in process |
-//! | [`fuse`] | the mount, against what was promised of it |
-//! | [`journal`] | handles, seals and commits, against what was promised of them |
+//! | [`folder`] | the temporary folder of a benchmark |
+//! | [`fs`] | creating, looking up, writing and removing files in process |
+//! | [`fuse`] | the mount, with its targets |
+//! | [`journal`] | handles, seals and commits, with their targets |
 //! | [`mkfs`] | making empty file systems |
+//! | [`processors`] | processor time that other programs take |
 //! | [`read`] | reading images: extract, walk, info, threads |
 
 mod alloc;
 mod build;
 mod check;
+mod folder;
 mod fs;
 mod fuse;
 mod journal;
 mod mkfs;
+mod processors;
 mod read;
+
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
+use crate::run::{cargo, run as run_command};
 use crate::workspace::Workspace;
 
-/// What to measure.
+/// Options of `cargo xtask bench`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The measurement.
-    what: What,
-    /// Replaces the measurement's record in docs/results, and the tables that follow from it.
+    /// What is measured.
+    benchmark: Benchmark,
+    /// Replaces the benchmark's record in docs/results, and the tables that follow from it.
     #[arg(long)]
     record: bool,
-    /// Rounds of each side.
+    /// Number of rounds; each side runs once in a round.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// The tree of this machine that the image is made of.
+    /// The directory of this machine that images are made of (build, fuse, read).
     #[arg(long, default_value = "/usr")]
-    tree: std::path::PathBuf,
-    /// How many files the file system to be checked has.
+    tree: PathBuf,
+    /// Number of files in the file system (check).
     #[arg(long, default_value_t = 1_000_000)]
     files: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum What {
-    /// The bare allocator, each figure beside what was promised.
+enum Benchmark {
+    /// The block allocator alone, each figure with its target.
     Alloc,
     /// Building images: a real tree, one large directory, many small files.
     Build,
-    /// Checking a file system of a million files, or of as many as `--files` says.
+    /// Checking a file system of a million files, or of --files files.
     Check,
-    /// Files made, found, written and removed in process, beside the kernel's ext4.
+    /// Creating, looking up, writing and removing files in process, and with the kernel's ext4.
     Fs,
-    /// The mount, beside the kernel's ext4, fuse2fs and a FUSE file system that does nothing.
+    /// The mount, and the kernel's ext4, fuse2fs and a FUSE file system that does nothing.
     Fuse,
-    /// Handles, seals and commits of the journal.
+    /// Handles, seals and commits of the journal, each figure with its target.
     Journal,
-    /// Making empty file systems, of 1 GiB to 15 TiB.
+    /// Making empty file systems of 1 GiB to 15 TiB.
     Mkfs,
     /// Reading images: extract, walk, info, and threads on one file system.
     Read,
 }
 
-/// Measures, prints, and records if asked to.
+/// Runs the benchmark, prints its report, and records it with `--record`.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let (name, markdown) = match options.what {
-        What::Alloc => ("alloc", alloc::run(workspace, options)?),
-        What::Build => ("build", build::run(workspace, options)?.to_markdown()),
-        What::Check => ("check", check::run(workspace, options)?.to_markdown()),
-        What::Fs => ("fs", fs::run(workspace, options)?.to_markdown()),
-        What::Fuse => ("fuse", fuse::run(workspace, options)?),
-        What::Journal => ("journal", journal::run(workspace, options)?),
-        What::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),
-        What::Read => ("read", read::run(workspace, options)?.to_markdown()),
+    let (name, markdown) = match options.benchmark {
+        Benchmark::Alloc => ("alloc", alloc::run(workspace, options)?),
+        Benchmark::Build => ("build", build::run(workspace, options)?.to_markdown()),
+        Benchmark::Check => ("check", check::run(workspace, options)?.to_markdown()),
+        Benchmark::Fs => ("fs", fs::run(workspace, options)?.to_markdown()),
+        Benchmark::Fuse => ("fuse", fuse::run(workspace, options)?),
+        Benchmark::Journal => ("journal", journal::run(workspace, options)?),
+        Benchmark::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),
+        Benchmark::Read => ("read", read::run(workspace, options)?.to_markdown()),
     };
     println!("\n{markdown}");
     if options.record {
@@ -83,6 +95,20 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Builds the `fourscore` command for release and returns its path.
+fn build_command(workspace: &Workspace) -> Result<PathBuf> {
+    run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
+    Ok(workspace.target().join("release/fourscore"))
+}
+
+/// Builds a measuring program, which is an example of the crate `lab`, for release and returns its
+/// path.
+fn build_program(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    let package = ["build", "--release", "--package", "fourscore-lab"];
+    run_command(cargo(workspace).args(package).args(["--example", name]))?;
+    Ok(workspace.target().join("release/examples").join(name))
 }
 
 /// Puts the report between the marks of its record, and renews the documents.
@@ -93,13 +119,9 @@ fn record(workspace: &Workspace, name: &str, markdown: &str) -> Result<()> {
         format!("<!-- bench {name} -->\n"),
         format!("<!-- end {name} -->"),
     );
-    let start = text
-        .find(&begin)
-        .with_context(|| format!("no mark {begin:?}"))?
-        + begin.len();
-    let stop = text
-        .find(&end)
-        .with_context(|| format!("no mark {end:?}"))?;
+    let missing_mark = |mark: &str| format!("{} has no line {:?}", path.display(), mark.trim_end());
+    let start = text.find(&begin).with_context(|| missing_mark(&begin))? + begin.len();
+    let stop = text.find(&end).with_context(|| missing_mark(&end))?;
     let before = text.get(..start).unwrap_or_default();
     let after = text.get(stop..).unwrap_or_default();
     std::fs::write(&path, format!("{before}{markdown}{after}"))?;

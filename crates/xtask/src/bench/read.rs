@@ -1,9 +1,9 @@
-//! **Purpose.** How fast images are read: against tar and find over the kernel's mount of the same
-//! image, and one process with two threads against two processes.
+//! **Purpose.** Measures how fast images are read: side by side with tar and find over the kernel's
+//! mount of the same image, and one process with two threads side by side with two processes.
 //!
-//! **Model.** The kernel makes an image of a real tree on tmpfs and mounts it read-only; both
-//! sides then read the same file behind the same page cache, which a warm-up round fills. Needs
-//! root for the mount.
+//! **Model.** The kernel fills an image on tmpfs with a real tree and mounts it read-only. Both
+//! sides then read the same image through the same page cache, which a warm-up round fills. The
+//! mount needs root.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,20 +17,20 @@ use fourscore_lab::{
 };
 
 use super::Options;
-use crate::run::{cargo, run as run_command};
+use super::folder::Folder;
+use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
-/// The least that counts as a real tree.
+/// The smallest tree that counts as a real one.
 const LEAST_OBJECTS: u64 = 60_000;
 const LEAST_BYTES: u64 = 2 << 30;
 const PASSES: u64 = 20;
-/// What `walk` prints, as find can say it.
+/// What `walk` prints, as a format of find.
 const FIND_FORMAT: &str = r"%p %y %m %U %G %n %s %T@ %D %l\n";
 
-/// Makes the images, measures, and takes everything away again.
+/// Makes the images, measures, and removes them.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
-    run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
-    let fourscore = workspace.target().join("release/fourscore");
+    let fourscore = super::build_command(workspace)?;
     let bench = Bench::new(&options.tree)?;
     let machine = MachineFacts::collect()
         .with_option("tree", &options.tree.display())
@@ -104,7 +104,7 @@ fn compare(name: &str, options: &Options, sides: [(&str, String); 2]) -> Result<
     Ok(comparison.run(&MonotonicClock::default())?)
 }
 
-/// `info` of a sparse image of 15 TiB, beside `dumpe2fs -h`.
+/// Measures `info` of a sparse image of 15 TiB, side by side with `dumpe2fs -h`.
 fn info_of_a_large_image(
     fourscore: &Path,
     bench: &Bench,
@@ -145,9 +145,9 @@ fn info_of_a_large_image(
 
 /// The images and the mount.
 struct Bench {
-    folder: PathBuf,
+    folder: Folder,
     image: PathBuf,
-    /// A second file system with the same content.
+    /// A copy of the image.
     copy: PathBuf,
     mount: PathBuf,
     objects: u64,
@@ -156,7 +156,7 @@ struct Bench {
 
 impl Bench {
     fn new(tree: &Path) -> Result<Self> {
-        let folder = PathBuf::from(format!("/dev/shm/fourscore-bench-{}", std::process::id()));
+        let folder = Folder::on_tmpfs()?;
         let mut bench = Self {
             image: folder.join("image"),
             copy: folder.join("copy"),
@@ -170,7 +170,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Has the kernel copy the tree into a new file system.
+    /// Copies the tree into a new file system through the kernel's mount.
     fn fill(&mut self, tree: &Path) -> Result<()> {
         let used = Command::new("du")
             .args(["-sx", "--block-size=1M"])
@@ -206,7 +206,8 @@ impl Bench {
         }
         if self.objects < LEAST_OBJECTS || self.bytes < LEAST_BYTES {
             bail!(
-                "{} is too small: {} objects, {} bytes",
+                "{} has {} objects and {} bytes; give --tree a directory of at least {LEAST_OBJECTS} \
+                 objects and {LEAST_BYTES} bytes",
                 tree.display(),
                 self.objects,
                 self.bytes
@@ -233,10 +234,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // Not mounted if something failed earlier; what is left behind is named.
+        // It is not mounted if an earlier step failed. The folder goes after this.
         let _ = self.unmount();
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            eprintln!("bench: {} is left behind: {error}", self.folder.display());
-        }
     }
 }

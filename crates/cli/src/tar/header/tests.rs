@@ -1,4 +1,4 @@
-//! Headers read back by the `tar` crate.
+//! Reads headers back with the `tar` crate.
 
 use super::*;
 
@@ -128,7 +128,7 @@ fn links_and_devices() {
 
 #[test]
 fn records_count_their_own_digits() {
-    // 9 + 1 digits, 98 + 2 and 997 + 3 are where the length grows by a digit because of itself.
+    // At 9 + 1, 98 + 2 and 997 + 3 the length grows by a digit because of its own digits.
     for value_len in (0..30).chain(80..110).chain(980..1010) {
         let value = vec![b'v'; value_len];
         let mut out = Vec::new();

@@ -1,19 +1,30 @@
-//! What making, finding and removing names costs, and reading and writing one block, in memory: for
-//! `perf` and callgrind, and to see whether threads meet in a directory.
+//! Measures operations on names, and reads and writes of one block, on a file system in memory: for
+//! `perf` and callgrind, and to see contention of threads in a directory.
 //!
 //! ```text
-//! names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES FIRST
+//! cargo run --release -p fourscore-lab --example names_cost \
+//!     IMAGE OPERATION COUNT THREADS DIRECTORIES FIRST
 //! ```
 //!
-//! IMAGE is left as it is. OPERATION is `create`, `open`, `unlink`, `append`, `stat`, `lookup`,
-//! `search`, `again`, `write` or `read`: `open` makes a file and has it open, as a mount does;
-//! `lookup` is the first look for a name, which is kept, `search` one that keeps nothing, `again`
-//! is for names that are known; `write` and `read` are for a block that each thread has. Each of
-//! THREADS does it COUNT times, each time in the next of DIRECTORIES directories that is its own if
-//! there are as many, each with FIRST names from the beginning: 5000 give it an index over many
-//! leaves, and 0 a leaf. What comes before the operation is done by one thread. Prints nanoseconds
-//! per operation and thread.
-#![expect(clippy::print_stdout, reason = "an example shows what it did")]
+//! IMAGE is not changed. OPERATION is one of:
+//!
+//! | operation | measures |
+//! |---|---|
+//! | `create` | creating a file |
+//! | `open` | creating a file and keeping it open, as a mount does |
+//! | `unlink` | removing a file |
+//! | `append` | looking a file up and appending 4 KiB |
+//! | `stat` | looking a file up and reading its attributes |
+//! | `lookup` | the first lookup of a name, which puts it into the name cache |
+//! | `search` | a lookup that does not put the name into the name cache |
+//! | `again` | a lookup of a name that is in the name cache |
+//! | `write`, `read` | writing or reading the one block of a file of the thread |
+//!
+//! Each of THREADS threads runs it COUNT times, in the DIRECTORIES directories in turn. With as
+//! many directories as threads each thread has its own. A directory has FIRST names before: 5000
+//! make an index with many leaves, 0 an unindexed directory. One thread does the preparation.
+//! Prints nanoseconds per operation and thread.
+#![forbid(unsafe_code)]
 
 use std::env;
 use std::path::Path;
@@ -29,7 +40,7 @@ const OWNER: NewAttributes = NewAttributes {
     uid: 0,
     gid: 0,
 };
-/// What is written and read at once.
+/// The data of one read or write.
 const BLOCK: [u8; 4096] = [1; 4096];
 
 fn name(thread: u32, number: u32) -> Vec<u8> {
@@ -37,24 +48,24 @@ fn name(thread: u32, number: u32) -> Vec<u8> {
 }
 
 fn operation(fs: &Fs, dir: InodeNr, what: &str, name: &[u8]) -> Result<()> {
-    let found = || fs.lookup(dir, name);
+    let lookup = || fs.lookup(dir, name);
     match what {
         "create" => fs.create(dir, name, &OWNER).map(|_| ()),
         "open" => OpenInode::created(fs, dir, name, &OWNER)?.close(),
-        "write" => fs.write_at(found()?, &BLOCK, 0).map(|_| ()),
-        "read" => fs.read_at(found()?, &mut { BLOCK }, 0).map(|_| ()),
+        "write" => fs.write_at(lookup()?, &BLOCK, 0).map(|_| ()),
+        "read" => fs.read_at(lookup()?, &mut { BLOCK }, 0).map(|_| ()),
         "unlink" => fs.unlink(dir, name),
-        "append" => fs.append(found()?, &BLOCK).map(|_| ()),
-        "stat" => fs.stat(found()?).map(|_| ()),
+        "append" => fs.append(lookup()?, &BLOCK).map(|_| ()),
+        "stat" => fs.stat(lookup()?).map(|_| ()),
         "search" => fs.lookup_once(dir, name).map(|_| ()),
-        _ => found().map(|_| ()),
+        _ => lookup().map(|_| ()),
     }
 }
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().collect();
     let [_, image, what, count, threads, dirs, first] = &arguments[..] else {
-        println!("names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES FIRST");
+        println!("usage: names_cost IMAGE OPERATION COUNT THREADS DIRECTORIES FIRST");
         return Ok(());
     };
     let number = |text: &String| text.parse::<u32>().unwrap_or(1);
@@ -63,24 +74,24 @@ fn main() -> Result<()> {
     let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(Arc::new(base)));
     let fs = Fs::mount(device, &MountOptions::new())?;
     let mut all = Vec::new();
-    for nth in 0..dirs.max(1) {
-        let dir = fs.mkdir(InodeNr::ROOT, format!("dir {nth}").as_bytes(), &OWNER)?;
+    for nr in 0..dirs.max(1) {
+        let dir = fs.mkdir(InodeNr::ROOT, format!("dir {nr}").as_bytes(), &OWNER)?;
         for number in 0..number(first) {
             fs.create(dir, &name(u32::MAX, number), &OWNER)?;
         }
         all.push(dir);
     }
     let dir = |thread: u32, number: u32| all[(number * threads + thread) as usize % all.len()];
-    let is_of_one = what == "write" || what == "read";
+    let uses_one_file = what == "write" || what == "read";
     if what != "create" && what != "open" {
         for thread in 0..threads {
-            for number in 0..if is_of_one { 1 } else { count } {
+            for number in 0..if uses_one_file { 1 } else { count } {
                 let (dir, name) = (dir(thread, number), name(thread, number));
                 let file = fs.create(dir, &name, &OWNER)?;
                 if what == "again" {
                     fs.lookup(dir, &name)?;
                 }
-                if is_of_one {
+                if uses_one_file {
                     fs.write_at(file, &BLOCK, 0)?;
                 }
             }
@@ -93,7 +104,7 @@ fn main() -> Result<()> {
                 let (fs, dir) = (&fs, &dir);
                 scope.spawn(move || {
                     (0..count).try_for_each(|number| {
-                        let number = if is_of_one { 0 } else { number };
+                        let number = if uses_one_file { 0 } else { number };
                         operation(fs, dir(thread, number), what, &name(thread, number))
                     })
                 })

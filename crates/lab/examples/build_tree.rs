@@ -1,7 +1,9 @@
-//! Builds an image of a directory, and prints how long each step took: for profilers, and for the
-//! measurements of `cargo xtask bench build`.
+//! Builds an image of a directory and prints the time of each step, for profilers and for
+//! `cargo xtask bench build`.
 //!
-//! `build_tree DIRECTORY IMAGE [THREADS]`
+//! ```text
+//! build_tree DIRECTORY IMAGE [THREADS]
+//! ```
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -11,7 +13,7 @@ use fourscore_build::{Flow, Options, Overwrite, Target, Tree, build, host};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args_os().skip(1);
     let (Some(source), Some(target)) = (arguments.next(), arguments.next()) else {
-        return Err("build_tree DIRECTORY IMAGE [THREADS]".into());
+        return Err("usage: build_tree DIRECTORY IMAGE [THREADS]".into());
     };
     let threads = arguments.next().map(|text| text.to_string_lossy().parse());
     let options = Options {

@@ -1,7 +1,11 @@
-//! Prints the cost of a hit, and of its parts, on one thread:
-//! `cargo run --release -p fourscore-cache --example hit_cost`.
+//! Measures a hit of the cache and the parts of it, on one thread.
 //!
-//! Each figure is the best of many short runs, so that other load on the machine has little effect.
+//! ```text
+//! cargo run --release -p fourscore-lab --example cache_hit_cost
+//! ```
+//!
+//! Each figure is the best of many short runs, so that other work on the machine has little effect.
+#![forbid(unsafe_code)]
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,8 +17,8 @@ use fourscore_sync::{Arc, CoreNr};
 const ENTRIES: u64 = 4096;
 const RUNS: usize = 300;
 
-/// Prints the nanoseconds of one call of `act`, which gets numbers below [`ENTRIES`] in a scattered
-/// order.
+/// Prints the nanoseconds of one call of `act`, which gets the numbers below [`ENTRIES`] in a
+/// scattered order.
 fn measure(what: &str, mut act: impl FnMut(u64)) {
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
@@ -55,7 +59,7 @@ fn main() {
         assert!(plain.get(&key, &epoch::pin()).is_some());
     });
     let guard = epoch::pin();
-    measure("hit under a guard held already", |key| {
+    measure("hit under an existing guard", |key| {
         assert!(plain.get(&key, &guard).is_some());
     });
     measure("absent key under a guard", |key| {

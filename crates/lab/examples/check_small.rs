@@ -1,5 +1,10 @@
-//! **Purpose.** Measures a check of a small image in memory; the crash harness runs hundreds of
-//! them a second: `cargo run --release -p fourscore-check --example small -- IMAGE`.
+//! Measures the check of a small image in memory, of which the crash harness runs hundreds per
+//! second.
+//!
+//! ```text
+//! cargo run --release -p fourscore-lab --example check_small IMAGE [ROUNDS]
+//! ```
+#![forbid(unsafe_code)]
 
 use std::time::Instant;
 
@@ -8,15 +13,16 @@ use fourscore_block::RamDevice;
 use fourscore_check::{CheckOptions, check};
 use fourscore_sync::Arc;
 
-/// The default of the second argument: the number of checks.
-const ROUNDS: u32 = 2000;
+const DEFAULT_ROUNDS: u32 = 2000;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let image = arguments
         .next()
-        .context("the path of an image is missing")?;
-    let rounds = arguments.next().map_or(Ok(ROUNDS), |text| text.parse())?;
+        .context("usage: check_small IMAGE [ROUNDS]")?;
+    let rounds = arguments
+        .next()
+        .map_or(Ok(DEFAULT_ROUNDS), |text| text.parse())?;
     let device = Arc::new(RamDevice::from_bytes(&std::fs::read(&image)?));
     let options = CheckOptions::default();
     let mut fastest = f64::INFINITY;
@@ -25,7 +31,7 @@ fn main() -> Result<()> {
         let one = Instant::now();
         let report = check(Arc::clone(&device) as _, &options)?;
         fastest = fastest.min(one.elapsed().as_secs_f64());
-        ensure!(report.is_clean(), "{image} is not sound");
+        ensure!(report.is_clean(), "{image} is not clean");
     }
     let mean = begin.elapsed().as_secs_f64() / f64::from(rounds);
     println!(

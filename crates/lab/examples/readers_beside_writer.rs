@@ -1,17 +1,17 @@
-//! What reads of a file cost while another thread changes the same file, beside reads of a file
-//! that nobody changes. Both run in memory, in turns.
+//! Measures reads of a file while another thread changes the same file, and while it changes
+//! another file. Both run in memory, in turns.
 //!
 //! ```console
 //! $ fourscore mkfs disk.ext4 512M
-//! $ cargo run --release -p fourscore --example readers_beside_writer disk.ext4 5
+//! $ cargo run --release -p fourscore-lab --example readers_beside_writer disk.ext4 5
 //! ```
 //!
-//! The image is left as it is. One thread reads blocks of 4 KiB at drawn offsets of a file of
-//! 16 MiB for half a second. Beside it, one thread overwrites blocks of the file, appends to it and
-//! cuts it off again, or punches holes and fills them, and in the row it is compared with the same
-//! thread does that to another file: so what the two cores have to share anyway is on both sides.
-//! Prints reads per second as the median of the rounds (here 5), and the ratio of the two.
-#![expect(clippy::print_stdout, reason = "an example shows what it did")]
+//! The image is not changed. One thread reads blocks of 4 KiB at random offsets of a file of 16 MiB
+//! for half a second. Meanwhile another thread overwrites blocks, appends and truncates, or punches
+//! holes and fills them: in that file on one side, in another file on the other side. So what the
+//! two cores have to share in any case affects both sides. Prints reads per second as the median of
+//! the rounds (here 5), and the ratio of the two sides.
+#![forbid(unsafe_code)]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 
-/// As in the command: the C library's allocator serialises threads that free each other's memory.
+/// The allocator of the `fourscore` command: that of the C library serialises threads that free
+/// each other's memory.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -33,10 +34,12 @@ const OWNER: NewAttributes = NewAttributes {
 };
 const BLOCK: u64 = 4096;
 const BLOCK_BYTES: usize = 4096;
+/// Size of the files in blocks.
 const BLOCKS: u64 = 4096;
-const SPAN: Duration = Duration::from_millis(500);
+/// Length of a run.
+const RUN: Duration = Duration::from_millis(500);
 
-/// What the other thread does to its file, again and again; `nth` counts.
+/// A change of the other thread to its file; `nth` counts the changes.
 type Change = fn(&Fs, InodeNr, nth: u64) -> Result<()>;
 
 fn nothing(_: &Fs, _: InodeNr, _: u64) -> Result<()> {
@@ -45,7 +48,7 @@ fn nothing(_: &Fs, _: InodeNr, _: u64) -> Result<()> {
 }
 
 fn overwrite(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
-    let offset = drawn(nth) * BLOCK;
+    let offset = random_block(nth) * BLOCK;
     fs.write_at(file, &[4; BLOCK_BYTES], offset).map(drop)
 }
 
@@ -59,7 +62,7 @@ fn append(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
 }
 
 fn punch(fs: &Fs, file: InodeNr, nth: u64) -> Result<()> {
-    let offset = drawn(nth / 2) * BLOCK;
+    let offset = random_block(nth / 2) * BLOCK;
     match nth.is_multiple_of(2) {
         true => fs.fallocate(file, Fallocate::PunchHole, offset, BLOCK),
         false => fs.write_at(file, &[2; BLOCK_BYTES], offset).map(drop),
@@ -73,8 +76,8 @@ const CHANGES: [(&str, Change); 4] = [
     ("punches holes and fills them", punch),
 ];
 
-/// The block of the file that is meant the `nth` time: a sequence that looks like chance.
-fn drawn(nth: u64) -> u64 {
+/// The `nth` of a pseudorandom sequence of blocks of the file.
+fn random_block(nth: u64) -> u64 {
     (nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % BLOCKS
 }
 
@@ -87,7 +90,7 @@ fn main() -> anyhow::Result<()> {
     let base = open_path(Path::new(image), DeviceOptions::default())?;
     let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(Arc::new(base)));
     let fs = Fs::mount(device, &MountOptions::new())?;
-    let [read, other] = ["read", "other"].map(|name| make(&fs, name.as_bytes()));
+    let [read, other] = ["read", "other"].map(|name| create_file(&fs, name.as_bytes()));
     let (read, other) = (read?, other?);
     println!("| the other thread | on another file, reads/s | on the same file, reads/s | ratio |");
     println!("|---|---:|---:|---:|");
@@ -106,7 +109,7 @@ fn main() -> anyhow::Result<()> {
     Ok(fs.unmount()?)
 }
 
-fn make(fs: &Fs, name: &[u8]) -> Result<InodeNr> {
+fn create_file(fs: &Fs, name: &[u8]) -> Result<InodeNr> {
     let file = fs.create(InodeNr::ROOT, name, &OWNER)?;
     for block in 0..BLOCKS {
         fs.write_at(file, &[3; BLOCK_BYTES], block * BLOCK)?;
@@ -128,11 +131,11 @@ fn reads_beside(fs: &Fs, read: InodeNr, changed: InodeNr, change: Change) -> Res
         });
         let (began, mut reads, mut block) = (Instant::now(), 0, [0; BLOCK_BYTES]);
         let read = loop {
-            if let Err(error) = fs.read_at(read, &mut block, drawn(reads) * BLOCK) {
+            if let Err(error) = fs.read_at(read, &mut block, random_block(reads) * BLOCK) {
                 break Err(error);
             }
             reads += 1;
-            if reads % 64 == 0 && began.elapsed() >= SPAN {
+            if reads % 64 == 0 && began.elapsed() >= RUN {
                 break Ok(reads as f64 / began.elapsed().as_secs_f64());
             }
         };
