@@ -347,7 +347,10 @@ fn a_layer_that_does_not_match_its_descriptor_is_refused() {
     );
     layout.index(&[r#"{"digest": "sha256:../../etc/passwd", "size": 1}"#.to_owned()]);
     let found = layout.error_of(None);
-    assert!(found.contains("is not a sha256 or sha512 digest"), "{found}");
+    assert!(
+        found.contains("is not a sha256 or sha512 digest"),
+        "{found}"
+    );
 }
 
 #[test]

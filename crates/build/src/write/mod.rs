@@ -83,7 +83,7 @@ pub(crate) fn write(
     })
 }
 
-/// The part of [`write`] that changes the target, if it is written in place.
+/// The part of `write` that changes the target, if it is written in place.
 fn fill(
     layout: &ImageLayout,
     options: &Options,
