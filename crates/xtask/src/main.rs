@@ -53,7 +53,7 @@ enum Verb {
     /// Formatting, clippy, documentation and the tidy rules; changes nothing.
     Check,
     /// Only the tidy rules (part of check).
-    Tidy,
+    Tidy(tidy::Options),
     /// Set-up, check and every test suite, with a summary at the end.
     Test,
     /// The tour: an image of a real tree of this machine is made, read back and compared.
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     let outcome = Workspace::locate().and_then(|workspace| match &arguments.verb {
         Verb::Setup => setup::run(&workspace),
         Verb::Check => check::run(&workspace),
-        Verb::Tidy => tidy::run(&workspace),
+        Verb::Tidy(options) => tidy::run(&workspace, options),
         Verb::Test => suites::test(&workspace),
         Verb::Demo(options) => demo::run(&workspace, options),
         Verb::Model => suites::model(&workspace),

@@ -9,12 +9,18 @@
 //! | [`words`] | `module-purpose`, `no-todo`, `todo-docs`, `no-phase-names`, `machine-paths` |
 //! | [`api`] | `test-has-assert`, `bare-bool` |
 //! | [`manifests`] | `downward-deps`, `licence-fields` |
+//! | [`tokens`] | none: splits code into tokens, without what only tests compile |
+//! | [`modules`] | none: the modules of a crate, and what paths refer to |
+//! | [`circles`] | `file-circles` |
 
 mod api;
+mod circles;
 mod doors;
 mod manifests;
+mod modules;
 mod size;
 mod source;
+mod tokens;
 mod words;
 
 use std::fmt;
@@ -22,6 +28,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 
 use crate::workspace::Workspace;
 use source::Source;
@@ -62,22 +69,60 @@ const SOURCE_RULES: &[fn(&Source, &mut Vec<Finding>)] = &[
 /// Folders with Rust sources and documents, below the root.
 const SOURCE_FOLDERS: &[&str] = &["crates", "fuzz"];
 
+/// The command line of `tidy`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Prints which files of a crate (a folder below crates/) depend on each other in circles,
+    /// instead of checking the rules.
+    #[arg(long, value_name = "CRATE")]
+    circles: Option<String>,
+}
+
+/// Checks the whole tree, or prints what the options ask for.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    match &options.circles {
+        Some(crate_folder) => print_circles(workspace, crate_folder),
+        None => check(workspace),
+    }
+}
+
+fn print_circles(workspace: &Workspace, crate_folder: &str) -> Result<()> {
+    let folder = format!("crates/{crate_folder}");
+    let sources = sources_below(workspace, &folder)?;
+    if sources.is_empty() {
+        bail!("{folder} has no Rust files (name a folder below crates/)");
+    }
+    println!("{}", circles::Report::new(&sources, crate_folder));
+    Ok(())
+}
+
+/// The Rust files below a folder of the tree.
+fn sources_below(workspace: &Workspace, folder: &str) -> Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    for path in files_below(&workspace.path(folder), "rs")? {
+        let name = below_root(workspace, &path);
+        let text = fs::read_to_string(&path).with_context(|| name.clone())?;
+        sources.push(Source::new(&name, &text));
+    }
+    Ok(sources)
+}
+
 /// Checks the whole tree; an error if anything was found.
-pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let mut findings = Vec::new();
     let mut files = 0;
     for folder in SOURCE_FOLDERS {
-        for path in files_below(&workspace.path(folder), "rs")? {
-            let name = below_root(workspace, &path);
-            let text = fs::read_to_string(&path).with_context(|| name.clone())?;
-            let source = Source::new(&name, &text);
-            files += 1;
+        let sources = sources_below(workspace, folder)?;
+        files += sources.len();
+        for source in &sources {
             for rule in SOURCE_RULES {
                 let mut found = Vec::new();
-                rule(&source, &mut found);
-                findings.extend(found.into_iter().map(|finding| (name.clone(), finding)));
+                rule(source, &mut found);
+                let with_name = |finding| (source.path.clone(), finding);
+                findings.extend(found.into_iter().map(with_name));
             }
         }
+        circles::file_circles(&sources, &mut findings);
     }
     for path in documents(workspace)? {
         let name = below_root(workspace, &path);
