@@ -1,4 +1,4 @@
-//! **Purpose.** Rules about functions: tests that can fail, and parameters that say what they mean.
+//! **Purpose.** Rules about functions: tests that can fail, and parameters that show their meaning.
 
 use super::Finding;
 use super::source::{Function, Source, has_word};
@@ -70,7 +70,7 @@ fn calls(source: &Source, function: &Function, callee: &Function) -> bool {
         })
 }
 
-/// `bare-bool`: no public function takes a bare `bool`: at the call, `true` says nothing.
+/// `bare-bool`: no public function takes a bare `bool`: at a call, `true` has no name.
 pub(super) fn bare_bool(source: &Source, found: &mut Vec<Finding>) {
     if !source.in_src() {
         return;

@@ -1,5 +1,5 @@
 //! **Purpose.** The rules of style that a program can check. Each has a name, and each finding is
-//! one line `file:line: name: what (what to do)`.
+//! one line `file:line: name: what was found (what to do)`.
 //!
 //! | module | rules |
 //! |---|---|
@@ -8,6 +8,8 @@
 //! | [`size`] | `file-length`, `function-length`, `line-width` |
 //! | [`words`] | `module-purpose`, `no-todo`, `todo-docs`, `no-phase-names`, `machine-paths` |
 //! | [`api`] | `test-has-assert`, `bare-bool` |
+//! | [`params`] | `tuple-parameter` |
+//! | [`dialect`] | `words` |
 //! | [`manifests`] | `downward-deps`, `licence-fields` |
 //! | [`tokens`] | none: splits code into tokens, without what only tests compile |
 //! | [`modules`] | none: the modules of a crate, and what paths refer to |
@@ -15,9 +17,11 @@
 
 mod api;
 mod circles;
+mod dialect;
 mod doors;
 mod manifests;
 mod modules;
+mod params;
 mod size;
 mod source;
 mod tokens;
@@ -33,7 +37,7 @@ use clap::Args;
 use crate::workspace::Workspace;
 use source::Source;
 
-/// Something that breaks a rule.
+/// A place that violates a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     rule: &'static str,
@@ -64,6 +68,8 @@ const SOURCE_RULES: &[fn(&Source, &mut Vec<Finding>)] = &[
     words::machine_paths,
     api::test_has_assert,
     api::bare_bool,
+    params::tuple_parameter,
+    dialect::words,
 ];
 
 /// Folders with Rust sources and documents, below the root.
@@ -130,6 +136,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         files += 1;
         let mut found = Vec::new();
         words::document(&name, &text, &mut found);
+        dialect::document(&name, &text, &mut found);
         findings.extend(found.into_iter().map(|finding| (name.clone(), finding)));
     }
     for manifest in workspace.manifests()? {
@@ -152,7 +159,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     if findings.is_empty() {
         Ok(())
     } else {
-        bail!("tidy found {} faults", findings.len())
+        bail!("tidy found {} violations of its rules", findings.len())
     }
 }
 
