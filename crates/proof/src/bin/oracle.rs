@@ -8,7 +8,7 @@ use anyhow::Result;
 #[cfg(feature = "sabotage")]
 use anyhow::bail;
 use clap::Parser;
-use fourscore_proof::concurrent::{Breaking, Campaign, Theme, Through};
+use fourscore_proof::concurrent::{Campaign, InjectedFault, Theme, Through};
 use fourscore_testkit::programs;
 
 /// Judges what threads see of a file system that others change.
@@ -52,7 +52,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             true => Through::Mount,
             false => Through::Library,
         },
-        breaking: Breaking::default(),
+        injected: InjectedFault::default(),
         findings: arguments.findings.clone(),
     };
     #[cfg(feature = "sabotage")]
@@ -71,9 +71,9 @@ fn run(arguments: &Arguments) -> Result<()> {
 /// Expects the oracle to go red with what is named, or with each.
 #[cfg(feature = "sabotage")]
 fn broken(campaign: &Campaign, name: &str) -> Result<()> {
-    for (name, breaking) in programs::chosen(&Breaking::ALL, name)? {
+    for (name, injected) in programs::chosen(&InjectedFault::ALL, name)? {
         let campaign = Campaign {
-            breaking,
+            injected,
             ..campaign.clone()
         };
         let began = Instant::now();

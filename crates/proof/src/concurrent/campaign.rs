@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use fourscore::Arc;
 use fourscore_sync::{Mutex, thread};
 
-use super::breaking::Breaking;
+use super::injected::InjectedFault;
 use super::round::{self, Through};
 use super::shape::{Shape, Theme};
 
@@ -27,7 +27,7 @@ pub struct Campaign {
     /// How the threads reach the file system.
     pub through: Through,
     /// What is done wrong on purpose.
-    pub breaking: Breaking,
+    pub injected: InjectedFault,
     /// Where images are kept with which something is wrong.
     pub findings: PathBuf,
 }
@@ -58,13 +58,13 @@ impl Campaign {
         let watch = Watch::start();
         while tally.rounds < self.rounds && began.elapsed() < self.span {
             let seed = self.seed + tally.rounds;
-            let shape = Shape::draw(seed, self.theme.or(self.breaking.theme()));
+            let shape = Shape::draw(seed, self.theme.or(self.injected.theme()));
             let shape = match self.through {
                 Through::Library => shape,
                 Through::Mount => shape.for_mount(),
             };
             watch.begins(format!("seed {seed}, {shape:?}"));
-            let calls = round::run(seed, &shape, (self.through, self.breaking), &self.findings);
+            let calls = round::run(seed, &shape, (self.through, self.injected), &self.findings);
             tally.calls += calls.with_context(|| format!("seed {seed}, {shape:?}"))?;
             tally.rounds += 1;
         }

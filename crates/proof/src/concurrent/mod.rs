@@ -33,16 +33,16 @@
 //! | `tree` | whether the tree is a tree at the end |
 //! | `round` | one round |
 //! | [`campaign`] | rounds one after the other |
-//! | `breaking` | faults that are put back on purpose |
+//! | `injected` | faults that are put back on purpose |
 //!
 //! **Not here.** Crashes ([`crash`](crate::crash)), one thread's results held against a model
 //! (`model`), the interleavings of a protocol one by one (the shuttle models of crate `fourscore`).
 
-mod breaking;
 mod call;
 pub mod campaign;
 mod device;
 mod in_process;
+mod injected;
 mod judge;
 mod mounted;
 mod round;
@@ -53,7 +53,7 @@ mod target;
 mod tree;
 mod worker;
 
-pub use breaking::Breaking;
 pub use campaign::{Campaign, Tally};
+pub use injected::InjectedFault;
 pub use round::Through;
 pub use shape::Theme;

@@ -16,9 +16,9 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::{oracle, scratch, tools};
 use tempfile::TempDir;
 
-use super::breaking::Breaking;
 use super::call::{Call, Event, Kind, Outcome, Place};
 use super::in_process::InProcess;
+use super::injected::InjectedFault;
 use super::judge::{Context, judge};
 use super::mounted::{Mounted, Tree};
 use super::shape::{Format, Shape};
@@ -52,11 +52,11 @@ pub enum Through {
 pub(super) fn run(
     seed: u64,
     shape: &Shape,
-    (through, breaking): (Through, Breaking),
+    (through, injected): (Through, InjectedFault),
     findings: &Path,
 ) -> Result<usize> {
     let ram = shape.make().context("making the file system")?;
-    let outcome = on_device((seed, shape), (through, breaking), &ram);
+    let outcome = on_device((seed, shape), (through, injected), &ram);
     outcome.map_err(|error| match keep(&ram, seed, findings) {
         Ok(image) => error.context(format!("the image is {image}")),
         Err(why) => error.context(format!("the image was not kept: {why:#}")),
@@ -65,11 +65,11 @@ pub(super) fn run(
 
 fn on_device(
     (seed, shape): (u64, &Shape),
-    (through, breaking): (Through, Breaking),
+    (through, injected): (Through, InjectedFault),
     ram: &Arc<RamDevice>,
 ) -> Result<usize> {
     let slow = shape.device(Arc::clone(ram));
-    let mounted = shape.mount(Arc::clone(&slow), breaking);
+    let mounted = shape.mount(Arc::clone(&slow), injected);
     let fs = mounted.context("mounting")?;
     let is_over = || slow.hurry();
     let (calls, tree) = match through {

@@ -16,8 +16,8 @@ use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 
-use super::breaking::Breaking;
 use super::device::{SlowDevice, poisoned};
+use super::injected::InjectedFault;
 
 /// What the file system has of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +242,11 @@ impl Shape {
     }
 
     /// Mounts it.
-    pub(super) fn mount(&self, device: Arc<SlowDevice>, breaking: Breaking) -> Result<Arc<Fs>> {
+    pub(super) fn mount(
+        &self,
+        device: Arc<SlowDevice>,
+        injected: InjectedFault,
+    ) -> Result<Arc<Fs>> {
         let interval = Duration::from_millis(self.commit_millis);
         let journal = JournalOptions {
             background: Background::Threads { interval },
@@ -250,7 +254,7 @@ impl Shape {
         };
         let open = OpenOptions::new().cache_bytes(self.cache_bytes);
         let options = MountOptions::new().open(open).journal(journal);
-        let options = breaking.of_mount(options.data(self.data));
+        let options = injected.of_mount(options.data(self.data));
         Ok(Fs::mount(device, &options)?)
     }
 }

@@ -8,21 +8,21 @@ use super::shape::Theme;
 
 /// What is done wrong on purpose; nothing by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Breaking {
+pub struct InjectedFault {
     #[cfg(feature = "sabotage")]
     fs: Option<fourscore::Sabotage>,
     /// What the threads mostly do to find it soon.
     theme: Option<Theme>,
 }
 
-impl Breaking {
+impl InjectedFault {
     pub(super) fn theme(self) -> Option<Theme> {
         self.theme
     }
 }
 
 #[cfg(feature = "sabotage")]
-impl Breaking {
+impl InjectedFault {
     /// All that there are, by name.
     pub const ALL: [(&str, Self); 9] = {
         use Theme::{Content, Eviction, Listings, Names, Reuse, Tree};
@@ -64,7 +64,7 @@ impl Breaking {
 
 #[cfg(not(feature = "sabotage"))]
 #[expect(clippy::unused_self, reason = "the other build asks it")]
-impl Breaking {
+impl InjectedFault {
     pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {
         options
     }
