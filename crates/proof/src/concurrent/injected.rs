@@ -25,7 +25,7 @@ impl InjectedFault {
 impl InjectedFault {
     /// All that there are, by name.
     pub const ALL: [(&str, Self); 9] = {
-        use Theme::{Content, Eviction, Listings, Names, Reuse, Tree};
+        use Theme::{Content, Eviction, Listings, Names, NewNames, Reuse, Tree};
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
             PathWithoutRevalidation, QuietKeyChange, RenameByNumber, StampBeforePublish,
@@ -40,7 +40,7 @@ impl InjectedFault {
                 Self::fs(ForgetBeforePublish, Content),
             ),
             ("stamp-before-publish", Self::fs(StampBeforePublish, Reuse)),
-            ("name-before-inode", Self::fs(NameBeforeInode, Names)),
+            ("name-before-inode", Self::fs(NameBeforeInode, NewNames)),
             ("listing-to-old-end", Self::fs(ListingToOldEnd, Listings)),
             (
                 "path-without-revalidation",

@@ -36,6 +36,8 @@ pub enum Theme {
     Tree,
     /// Names that come, go and are replaced.
     Names,
+    /// A name that comes and goes, for which others look.
+    NewNames,
     /// Directories that grow, and are listed.
     Listings,
     /// Files that are read while they are changed.
@@ -83,12 +85,12 @@ const TINY_CACHE_BYTES: usize = 64 << 10;
 
 impl Shape {
     pub(super) fn draw(seed: u64, wanted: Option<Theme>) -> Self {
-        use Theme::{Content, Everything, Eviction, Listings, Names, Reuse, Tree};
+        use Theme::{Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree};
         let random = &mut Rng::new(mix(seed));
         let themes = [
-            Tree, Content, Names, Reuse, Listings, Content, Eviction, Everything,
+            Tree, Content, Names, Reuse, Listings, Content, NewNames, Eviction, Everything,
         ];
-        let theme = wanted.unwrap_or(themes[usize::try_from(seed % 8).unwrap_or(0)]);
+        let theme = wanted.unwrap_or(themes[usize::try_from(seed % 9).unwrap_or(0)]);
         let formats = [
             Format::Usual,
             Format::Usual,
@@ -122,6 +124,14 @@ impl Shape {
             // Numbers are used again the faster the less anybody waits.
             Tree => Self {
                 threads: 4 + random.below(3),
+                read_micros: 0,
+                write_micros: 0,
+                ..drawn
+            },
+            // More threads than cores, so that whoever makes the name is interrupted anywhere.
+            NewNames => Self {
+                threads: 8,
+                cache_bytes: LARGE_CACHE_BYTES,
                 read_micros: 0,
                 write_micros: 0,
                 ..drawn

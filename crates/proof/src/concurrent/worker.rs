@@ -165,6 +165,8 @@ impl Theme {
             Self::Reuse if thread > 6 => &[(Step::Resolve, 1)],
             Self::Reuse if thread > 2 => &[(Step::Write, 1), (Step::Punch, 1)],
             Self::Reuse => &[(Step::Read, 1)],
+            Self::NewNames if thread <= 3 => &[(Step::Flicker, 1)],
+            Self::NewNames => &[(Step::Hunt, 1)],
             // Who changes an inode keeps it in memory, so that is done seldom.
             Self::Eviction if thread == 1 => &[(Step::Grow, 1), (Step::Bystander, 2)],
             Self::Eviction if thread == 2 => &[(Step::Bystander, 1)],
