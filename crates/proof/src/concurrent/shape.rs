@@ -1,5 +1,5 @@
-//! **Purpose.** What a round is, drawn from its seed: the file system, how it is mounted, who works
-//! on it, and what the threads mostly do.
+//! **Purpose.** The shape of a round, drawn from its seed: the file system, its mount, the threads,
+//! and what they mostly do.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use fourscore_testkit::explore::rng::mix;
 use super::device::{SlowDevice, poisoned};
 use super::injected::InjectedFault;
 
-/// What the file system has of the format.
+/// The format of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Usual,
-    /// Files mapped by pointers.
+    /// Files mapped by indirect blocks.
     Pointers,
     Clusters,
     Inline,
@@ -32,19 +32,19 @@ pub(super) enum Format {
 /// What the threads mostly do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Theme {
-    /// Directories that are moved into each other, and numbers that are used again.
+    /// Directories are moved into each other, and inode numbers are reused.
     Tree,
-    /// Names that come, go and are replaced.
+    /// Names are created, removed and replaced.
     Names,
-    /// A name that comes and goes, for which others look.
+    /// One name is created and removed, while others look it up.
     NewNames,
-    /// Directories that grow, and are listed.
+    /// Directories grow and are listed.
     Listings,
-    /// Files that are read while they are changed.
+    /// Files are read while they are changed.
     Content,
-    /// Directories that grow and are listed, while their inodes leave memory and come back.
+    /// Directories grow and are listed while their inodes are evicted and read again.
     Eviction,
-    /// Blocks that are freed and used again while slow reads are under way.
+    /// Blocks are freed and reused while slow reads are in progress.
     Reuse,
     /// All of it.
     Everything,
@@ -65,22 +65,22 @@ pub(super) struct Shape {
     read_micros: u64,
     write_micros: u64,
     commit_millis: u64,
-    /// Files are not longer, in bytes.
+    /// The largest size of a file in bytes.
     pub(super) file_bytes: u64,
-    /// So many files are open for everybody.
+    /// The number of files that all threads use.
     pub(super) files: usize,
-    /// Whether inodes get second names.
+    /// Whether inodes get several names.
     pub(super) has_links: bool,
-    /// Files that are there only to be looked at, so that other inodes leave memory.
+    /// The number of files that are only read, so that other inodes are evicted.
     pub(super) bystanders: usize,
-    /// So much is left free beside what the files may take, in bytes; the rest is taken first.
+    /// Free bytes besides those that the files may need; the rest is allocated first. `None`: all.
     pub(super) spare_bytes: Option<u64>,
 }
 
 const FEW_INODES: u64 = 64;
-/// More than that.
+/// The size of a cache that is large enough.
 const LARGE_CACHE_BYTES: usize = 8 << 20;
-/// Less than what all threads together need at once.
+/// Less than all threads together need at once.
 const TINY_CACHE_BYTES: usize = 64 << 10;
 
 impl Shape {
@@ -121,14 +121,15 @@ impl Shape {
             spare_bytes: None,
         };
         match theme {
-            // Numbers are used again the faster the less anybody waits.
+            // Without latency, numbers are reused faster.
             Tree => Self {
                 threads: 4 + random.below(3),
                 read_micros: 0,
                 write_micros: 0,
                 ..drawn
             },
-            // More threads than cores, so that whoever makes the name is interrupted anywhere.
+            // More threads than cores, so that the thread that creates the name is preempted
+            // anywhere.
             NewNames => Self {
                 threads: 8,
                 cache_bytes: LARGE_CACHE_BYTES,
@@ -136,9 +137,9 @@ impl Shape {
                 write_micros: 0,
                 ..drawn
             },
-            // Freed blocks can be had again after a commit, while reads of them are under way.
+            // Freed blocks are reused after a commit, while reads of them are in progress.
             Reuse => Self {
-                // Where a change of the map raises no sequence count.
+                // Formats in which a change of the mapping does not change the sequence count.
                 format: *random.pick(&[Format::Usual, Format::Pointers]),
                 data: *random.pick(&[DataMode::Ordered, DataMode::Writeback]),
                 threads: 9,
@@ -151,7 +152,7 @@ impl Shape {
                 spare_bytes: Some(128 << 10),
                 ..drawn
             },
-            // A listing takes long, and the inodes that are in use do not fit into memory.
+            // A listing takes long, and the inodes in use do not fit into the cache.
             Eviction => Self {
                 threads: 6,
                 format: *random.pick(&[Format::Usual, Format::Pointers]),
@@ -171,8 +172,8 @@ impl Shape {
         self.inodes == FEW_INODES
     }
 
-    /// The same for a round through a mount: where a small cache refuses content that goes through
-    /// the journal, the kernel says `EIO` of what it has kept, so there the cache is large.
+    /// The shape for a round through a mount. With `data=journal` a small cache makes writes fail,
+    /// which the kernel reports as `EIO` for dirty pages; the cache is large then.
     pub(super) fn for_mount(self) -> Self {
         match self.data {
             DataMode::Journal => Self {
@@ -183,7 +184,7 @@ impl Shape {
         }
     }
 
-    /// What the kernel does with what is written through a mount: follows from what was drawn.
+    /// The cache mode of the mount.
     pub(super) fn cache(&self) -> Cache {
         match self.threads.is_multiple_of(2) {
             true => Cache::Writeback,
@@ -191,20 +192,20 @@ impl Shape {
         }
     }
 
-    /// So many inodes there are for certain beside those that are made before the threads begin.
+    /// The number of inodes that are certainly free when the threads begin.
     pub(super) fn free_inodes(&self) -> usize {
         const MADE_BEFORE: u64 = 40;
         let made = MADE_BEFORE + self.bystanders as u64;
         usize::try_from(self.inodes - made).unwrap_or(0)
     }
 
-    /// Whether what all threads do at once may need more than there is, such as the content of
-    /// files that goes through the journal.
+    /// Whether all threads at once may need more cache than there is, for example for file data
+    /// that goes through the journal.
     pub(super) fn has_tiny_caches(&self) -> bool {
         self.cache_bytes < LARGE_CACHE_BYTES
     }
 
-    /// The unit in which content is moved, in bytes.
+    /// The unit in which ranges of a file can be moved, in bytes.
     pub(super) fn unit_bytes(&self) -> u64 {
         match self.format {
             Format::Clusters => u64::from(self.block_bytes) * 4,
@@ -212,7 +213,7 @@ impl Shape {
         }
     }
 
-    /// Makes the file system, in memory full of poison.
+    /// Makes the file system, on a memory device full of poison.
     pub(super) fn make(&self) -> Result<Arc<RamDevice>> {
         let ram = poisoned(self.device_mib << 20)?;
         let features = match self.format {
@@ -244,7 +245,7 @@ impl Shape {
         Ok(ram)
     }
 
-    /// The device that it is mounted from.
+    /// The device to mount it from.
     pub(super) fn device(&self, ram: Arc<RamDevice>) -> Arc<SlowDevice> {
         let read = Duration::from_micros(self.read_micros);
         let write = Duration::from_micros(self.write_micros);

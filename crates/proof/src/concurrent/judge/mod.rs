@@ -1,11 +1,11 @@
-//! **Purpose.** Judging a round: whether what all calls were answered can have been.
+//! **Purpose.** Judges a round: decides whether the results of all calls together are possible.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `errors` | which errors a call may be answered with on a healthy file system |
-//! | `linear` | whether calls about one object can have happened one after the other |
-//! | `names` | names of directories: made, gone, found, listed |
-//! | `content` | what was read of a file |
+//! | `errors` | the errors that a call may return on a healthy file system |
+//! | `linear` | whether calls on one object are linearizable |
+//! | `names` | names of directories: created, removed, found, listed |
+//! | `content` | data that was read from files |
 //! | `registers` | sizes and attributes of files |
 
 mod content;
@@ -17,9 +17,9 @@ mod registers;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::call::{Event, Time};
+use super::call::Event;
 
-/// Linux's numbers of the errors that mean something here.
+/// Linux's numbers of the errors that the rules name.
 pub(super) mod errno {
     pub(crate) const NOENT: i32 = 2;
     pub(crate) const NOMEM: i32 = 12;
@@ -33,55 +33,55 @@ pub(super) mod errno {
     pub(crate) const OPNOTSUPP: i32 = 95;
 }
 
-/// What the judge knows of a round beside its calls.
+/// Facts about a round other than its calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Context {
-    /// Directories that nobody removes or moves.
-    pub(super) lasting: BTreeSet<u64>,
-    /// Whether inodes get second names.
+    /// Directories that are never removed or moved.
+    pub(super) permanent: BTreeSet<u64>,
+    /// Whether inodes get several names.
     pub(super) has_links: bool,
-    /// So many inodes can be made before there may be none left.
+    /// The number of inodes that are certainly free at the begin.
     pub(super) free_inodes: usize,
-    /// Whether the caches may be too small for what all threads do at once.
+    /// Whether the caches may be too small for all threads at once.
     pub(super) tiny_caches: bool,
-    /// Whether sizes that are seen while a call changes them mean nothing.
+    /// Whether a size that is read while a call changes it proves nothing.
     pub(super) kernel_keeps_sizes: bool,
-    /// Whether files are mapped by pointers: ranges are then not preallocated or moved.
+    /// Whether files have indirect blocks: ranges are then not preallocated or moved.
     pub(super) pointers: bool,
 }
 
 impl Context {
-    /// Whether a directory is there all the time.
-    pub(super) fn lasts(&self, dir: u64) -> bool {
-        self.lasting.contains(&dir)
+    /// Whether a directory exists during the whole round.
+    pub(super) fn is_permanent(&self, dir: u64) -> bool {
+        self.permanent.contains(&dir)
     }
 }
 
-/// A call that was answered what it cannot have been answered.
+/// A call with an impossible result.
 #[derive(Clone, Debug)]
-pub(super) struct Wrong {
+pub(super) struct Violation {
     what: String,
     call: Option<Event>,
-    /// Calls about the same object that ran at the same time.
-    beside: Vec<Event>,
-    /// The last calls about the same object that ended before it began.
+    /// Calls on the same object that overlap it.
+    overlapping: Vec<Event>,
+    /// The last calls on the same object that ended before it began.
     before: Vec<Event>,
 }
 
-/// So many calls are shown that ended before.
+/// The number of earlier calls that are shown.
 const SHOWN: usize = 8;
 
-impl Wrong {
+impl Violation {
     fn new(events: &[Event], index: usize, what: String) -> Box<Self> {
         Self::among(events, index, what, &BTreeSet::new())
     }
 
-    /// Of the calls `about` the same object those are shown that tell how it came.
+    /// A violation with the calls `about` the same object that overlap it or came shortly before.
     fn among(events: &[Event], index: usize, what: String, about: &BTreeSet<usize>) -> Box<Self> {
         let call = &events[index];
         let others = about.iter().filter(|&&other| other != index);
         let others: Vec<_> = others.map(|&other| &events[other]).collect();
-        let beside = others.iter().filter(|other| other.overlaps(call));
+        let overlapping = others.iter().filter(|other| other.overlaps(call));
         let before = others.iter().filter(|other| other.end < call.begin);
         let mut before: Vec<_> = before.collect();
         before.sort_unstable_by_key(|other| other.end);
@@ -89,20 +89,20 @@ impl Wrong {
         Box::new(Self {
             what,
             call: Some(call.clone()),
-            beside: beside.map(|&event| event.clone()).collect(),
+            overlapping: overlapping.map(|&event| event.clone()).collect(),
             before: before[from..].iter().map(|&&event| event.clone()).collect(),
         })
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
         if let Some(call) = &self.call {
             write!(f, "\n  call    {call}")?;
         }
-        for event in &self.beside {
-            write!(f, "\n  beside  {event}")?;
+        for event in &self.overlapping {
+            write!(f, "\n  during  {event}")?;
         }
         for event in &self.before {
             write!(f, "\n  before  {event}")?;
@@ -114,16 +114,13 @@ impl fmt::Display for Wrong {
 /// Judges the calls of a round, in the order of their begins.
 ///
 /// # Errors
-/// One that was answered what it cannot have been answered.
-pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong>> {
+/// The first call with an impossible result.
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Violation>> {
     errors::judge(context, events)?;
     content::judge(events)?;
     names::judge(context, events)?;
     registers::judge(context, events)
 }
-
-/// Before everything and behind everything.
-const ALWAYS: (Time, Time) = (0, Time::MAX);
 
 #[cfg(test)]
 mod tests;
