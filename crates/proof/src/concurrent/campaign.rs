@@ -11,7 +11,8 @@ use fourscore_sync::{Mutex, thread};
 
 use super::injected::InjectedFault;
 use super::round::{self, Through};
-use super::shape::{Shape, Theme};
+use super::shape::Shape;
+use super::theme::Theme;
 
 /// A campaign.
 #[derive(Clone, Debug)]

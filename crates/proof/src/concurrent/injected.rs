@@ -4,7 +4,7 @@
 
 use fourscore::MountOptions;
 
-use super::shape::Theme;
+use super::theme::Theme;
 
 /// A fault to inject; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,6 +22,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `shape` | what a round is: the file system, the mount, the threads |
+//! | `theme` | what the threads of a round mostly do |
 //! | `device` | the device: with latency, and full of poison |
 //! | `stamp` | data that names the write it comes from |
 //! | `call` | calls and their results |
@@ -51,10 +52,11 @@ mod shape;
 mod shared;
 mod stamp;
 mod target;
+mod theme;
 mod tree;
 mod worker;
 
 pub use campaign::{Campaign, Tally};
 pub use injected::InjectedFault;
 pub use round::Through;
-pub use shape::Theme;
+pub use theme::Theme;

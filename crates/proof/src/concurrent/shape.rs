@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use clap::ValueEnum;
 use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::format::{
     BlockSizeWish, Choice, JournalOptions as JournalWish, Options, Plan, Profile,
@@ -18,6 +17,7 @@ use fourscore_testkit::explore::rng::mix;
 
 use super::device::{SlowDevice, poisoned};
 use super::injected::InjectedFault;
+use super::theme::Theme;
 
 /// The format of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,27 +27,6 @@ pub(super) enum Format {
     Pointers,
     Clusters,
     Inline,
-}
-
-/// What the threads mostly do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Theme {
-    /// Directories are moved into each other, and inode numbers are reused.
-    Tree,
-    /// Names are created, removed and replaced.
-    Names,
-    /// One name is created and removed, while others look it up.
-    NewNames,
-    /// Directories grow and are listed.
-    Listings,
-    /// Files are read while they are changed.
-    Content,
-    /// Directories grow and are listed while their inodes are evicted and read again.
-    Eviction,
-    /// Blocks are freed and reused while slow reads are in progress.
-    Reuse,
-    /// All of it.
-    Everything,
 }
 
 /// A round.

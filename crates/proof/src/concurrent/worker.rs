@@ -13,10 +13,11 @@ use std::time::Instant;
 use fourscore_testkit::explore::Rng;
 
 use super::call::{Call, Event, Outcome};
-use super::shape::{Format, Theme};
+use super::shape::Format;
 use super::shared::Shared;
 use super::stamp::Version;
 use super::target::{Answer, Target};
+use super::theme::Theme;
 
 /// The most events that a thread records in a round.
 const MOST_EVENTS: usize = 40_000;

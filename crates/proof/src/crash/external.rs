@@ -15,8 +15,19 @@ use fourscore_testkit::{scratch, tools};
 
 use super::known_bugs::{self, KnownBug};
 
-/// By path: mode, links, user, group, and data or target.
-type Listing = BTreeMap<Vec<u8>, (u32, u64, u32, u32, Vec<u8>)>;
+/// Inodes by path.
+type Listing = BTreeMap<Vec<u8>, Listed>;
+
+/// The attributes of an inode that the listings have.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    mode: u32,
+    links: u64,
+    uid: u32,
+    gid: u32,
+    /// The data of a file, or the target of a symbolic link.
+    content: Vec<u8>,
+}
 
 /// Whether e2fsck is installed, and this user may mount.
 pub(super) fn is_possible() -> bool {
@@ -48,9 +59,14 @@ pub(super) fn ours(fs: &Fs) -> Result<Listing> {
                 }
                 _ => Vec::new(),
             };
-            let links = stat.links.into();
-            let mode = stat.mode.0.into();
-            listing.insert(path, (mode, links, stat.uid, stat.gid, content));
+            let listed = Listed {
+                mode: stat.mode.0.into(),
+                links: stat.links.into(),
+                uid: stat.uid,
+                gid: stat.gid,
+                content,
+            };
+            listing.insert(path, listed);
         }
     }
     Ok(listing)
@@ -78,16 +94,22 @@ fn theirs(root: &Path) -> Result<Listing> {
                 }
                 Vec::new()
             };
-            let facts = (meta.mode(), meta.nlink(), meta.uid(), meta.gid(), content);
-            listing.insert(path, facts);
+            let listed = Listed {
+                mode: meta.mode(),
+                links: meta.nlink(),
+                uid: meta.uid(),
+                gid: meta.gid(),
+                content,
+            };
+            listing.insert(path, listed);
         }
     }
     Ok(listing)
 }
 
 fn compare(ours: &Listing, theirs: &Listing) -> Result<()> {
-    for (path, facts) in ours {
-        if theirs.get(path) != Some(facts) {
+    for (path, listed) in ours {
+        if theirs.get(path) != Some(listed) {
             bail!(
                 "{} is different after recovery by the kernel",
                 path.escape_ascii()

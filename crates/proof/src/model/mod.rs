@@ -8,6 +8,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `call` | the operations, and how a random one is chosen |
+//! | `apply` | derives and does a call |
 //! | `content` | data of files |
 //! | `acl` | access control lists |
 //! | `names` | operations on names |
@@ -18,6 +19,7 @@
 //! | `syscalls` | does the same calls on the model and, by system calls, on a mount of the kernel |
 
 mod acl;
+mod apply;
 mod call;
 mod compare;
 mod content;
@@ -319,33 +321,6 @@ impl Model {
             model.drop_if_unused(id);
         }
         model
-    }
-
-    /// Derives a call from a number.
-    pub(crate) fn draw(&self, number: u64) -> Call {
-        call::draw(self, number)
-    }
-
-    /// Does a call. If it is refused, nothing has changed.
-    pub(crate) fn apply(&mut self, call: &Call) -> Expected {
-        let mut why = Refusals::default();
-        let made = match call {
-            Call::Make(place, kind, owner) => self.make(place, kind, owner, &mut why),
-            Call::MakeUnnamed(dir, owner) => self.make_unnamed(*dir, owner, &mut why),
-            Call::Link(node, place) => self.link(*node, place, &mut why),
-            Call::Unlink(place) => self.unlink(place, &mut why),
-            Call::Rmdir(place) => self.rmdir(place, &mut why),
-            Call::Rename(from, to, how) => self.rename(from, to, *how, &mut why),
-            other => {
-                self.change(other, &mut why);
-                None
-            }
-        };
-        if why.is_empty() {
-            Expected::Done(made)
-        } else {
-            Expected::Refused(why)
-        }
     }
 
     /// Removes an inode that has no name and is not open.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use super::Finding;
+use super::finding::Finding;
 use super::modules::{Import, ModuleId, Modules, Target};
 use super::source::Source;
 

@@ -1,7 +1,7 @@
 //! **Purpose.** Rules about what only some crates may do: share memory between threads, and use
 //! `unsafe`.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, has_word};
 
 /// The crates that may contain `unsafe`, each block with a SAFETY comment (clippy sees to that).
@@ -144,7 +144,7 @@ pub(super) fn forbid_unsafe(source: &Source, found: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings_of;
+    use super::super::finding::findings_of;
     use super::*;
 
     #[test]

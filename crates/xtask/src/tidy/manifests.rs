@@ -1,6 +1,6 @@
 //! **Purpose.** Rules about manifests: which crate may depend on which, and the licence.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::Manifest;
 
 /// The layers: a crate may depend on crates of smaller numbers only. `mballoc` and `journal` have

@@ -3,6 +3,7 @@
 //!
 //! | module | rules |
 //! |---|---|
+//! | [`finding`] | none: what rules report |
 //! | [`source`] | none: splits Rust text into code, comments and functions |
 //! | [`doors`] | `sync-door`, `forbid-unsafe` |
 //! | [`size`] | `file-length`, `function-length`, `line-width` |
@@ -19,6 +20,7 @@ mod api;
 mod circles;
 mod dialect;
 mod doors;
+mod finding;
 mod manifests;
 mod modules;
 mod params;
@@ -27,7 +29,6 @@ mod source;
 mod tokens;
 mod words;
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -35,25 +36,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::workspace::Workspace;
+use finding::Finding;
 use source::Source;
-
-/// A place that violates a rule.
-#[derive(Debug, PartialEq, Eq)]
-struct Finding {
-    rule: &'static str,
-    line: usize,
-    what: String,
-}
-
-impl Finding {
-    fn new(rule: &'static str, line: usize, what: impl fmt::Display) -> Self {
-        Self {
-            rule,
-            line,
-            what: what.to_string(),
-        }
-    }
-}
 
 /// Rules that look at one Rust file.
 const SOURCE_RULES: &[fn(&Source, &mut Vec<Finding>)] = &[
@@ -203,14 +187,6 @@ fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
-}
-
-/// Runs one rule on a snippet that stands at `path`; for the tests of the rules.
-#[cfg(test)]
-fn findings_of(rule: fn(&Source, &mut Vec<Finding>), path: &str, text: &str) -> Vec<usize> {
-    let mut found = Vec::new();
-    rule(&Source::new(path, text), &mut found);
-    found.into_iter().map(|finding| finding.line).collect()
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! **Purpose.** A rule about parameters: each has a name.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::Source;
 use super::tokens::{Token, after_group, tokens};
 
 /// The crates that the rule holds for.
-const CRATES_WITHOUT_TUPLES: &[&str] = &["block", "cache", "fuzz", "sync"];
+const CRATES_WITHOUT_TUPLES: &[&str] = &["block", "cache", "fuzz", "proof", "sync"];
 
 /// `tuple-parameter`: no function takes a tuple apart in its list of parameters, as in `(block,
 /// offset): (PhysBlock, usize)`. Parameters of closures may.
@@ -71,7 +71,7 @@ fn is_tuple(parameter: &[Token<'_>]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings_of;
+    use super::super::finding::findings_of;
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! **Purpose.** Rules about how large things may be.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::Source;
 
 /// The limit for files: a longer one has more than one responsibility.
@@ -62,7 +62,7 @@ pub(super) fn line_width(source: &Source, found: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings_of;
+    use super::super::finding::findings_of;
     use super::*;
 
     const PATH: &str = "crates/fs/src/a.rs";

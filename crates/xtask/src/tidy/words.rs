@@ -1,6 +1,6 @@
 //! **Purpose.** Rules about the text of comments and documents.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, has_word};
 
 /// Words that mark unfinished work.
@@ -173,7 +173,7 @@ pub(super) fn document(path: &str, text: &str, found: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings_of;
+    use super::super::finding::findings_of;
     use super::*;
 
     const PATH: &str = "crates/fs/src/a.rs";

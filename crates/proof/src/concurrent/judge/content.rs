@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::call::{Call, Event, Outcome, Range, Time};
 use super::super::stamp::{CELL_BYTES, FileId, Run, Value, Version};
-use super::Violation;
+use super::violation::Violation;
 
 /// One cell in this many bytes of a run is checked, and the last one.
 const STEP_BYTES: u64 = 512;

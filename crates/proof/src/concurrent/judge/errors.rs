@@ -5,7 +5,8 @@
 //! device failed, or that the file system is read-only.
 
 use super::super::call::{Call, Event, Outcome};
-use super::{Context, Violation, errno};
+use super::context::{Context, errno};
+use super::violation::Violation;
 
 /// Judges the errors of a round.
 ///

@@ -12,8 +12,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::call::{Call, Event, Listed, Name, Outcome, Place, Time};
+use super::context::{Context, errno};
 use super::linear::{Effect, Timed, explain};
-use super::{Context, Violation, errno};
+use super::violation::Violation;
 
 /// The state of a name. `There(None)` is an inode whose number is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

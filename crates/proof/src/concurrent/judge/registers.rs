@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use super::super::call::{Call, Event, Outcome, Range};
 use super::super::stamp::FileId;
+use super::context::Context;
 use super::linear::{Effect, Timed, explain};
-use super::{Context, Violation};
+use super::violation::Violation;
 
 /// The effect of a call on a size, or its result, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

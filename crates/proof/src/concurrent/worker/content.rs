@@ -11,7 +11,8 @@ use super::super::stamp::{CELL_BYTES, FileId, fill, runs};
 use super::super::target::{IoMode, Target};
 use super::{Worker, done, number};
 use crate::concurrent::call::{Event, Kind};
-use crate::concurrent::shape::{Format, Theme};
+use crate::concurrent::shape::Format;
+use crate::concurrent::theme::Theme;
 
 /// The longest read and write, in bytes.
 const MOST_BYTES: u64 = 64 << 10;

@@ -4,9 +4,9 @@ use fourscore::Arc;
 use fourscore_sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::call::{Call, Event, Kind, Name, Outcome, Place};
-use super::super::shape::Theme;
 use super::super::shared::{GROWS_IN, Growing, STEADY};
 use super::super::target::Target;
+use super::super::theme::Theme;
 use super::{Worker, done, number};
 
 /// Names in a directory.
