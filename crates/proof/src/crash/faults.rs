@@ -304,7 +304,7 @@ const MOST_FREE_BLOCKS: u32 = 6;
 enum Struck {
     /// It made a call fail other than mount and unmount.
     InCall,
-    /// It struck mount, unmount or the work in the background.
+    /// It struck, but no call between mount and unmount failed.
     Elsewhere,
     /// It did not strike.
     TooLate,
