@@ -99,13 +99,19 @@ impl Shape {
             bystanders: 0,
             spare_bytes: None,
         };
-        match theme {
+        drawn.for_theme(random)
+    }
+
+    /// The shape with the settings that its theme needs.
+    fn for_theme(self, random: &mut Rng) -> Self {
+        use Theme::{Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree};
+        match self.theme {
             // Without latency, numbers are reused faster.
             Tree => Self {
                 threads: 4 + random.below(3),
                 read_micros: 0,
                 write_micros: 0,
-                ..drawn
+                ..self
             },
             // More threads than cores, so that the thread that creates the name is preempted
             // anywhere.
@@ -114,7 +120,7 @@ impl Shape {
                 cache_bytes: LARGE_CACHE_BYTES,
                 read_micros: 0,
                 write_micros: 0,
-                ..drawn
+                ..self
             },
             // Freed blocks are reused after a commit, while reads of them are in progress.
             Reuse => Self {
@@ -126,10 +132,10 @@ impl Shape {
                 write_micros: 0,
                 commit_millis: 2,
                 cache_bytes: LARGE_CACHE_BYTES,
-                file_bytes: 4 * u64::from(drawn.block_bytes),
+                file_bytes: 4 * u64::from(self.block_bytes),
                 files: 4,
                 spare_bytes: Some(128 << 10),
-                ..drawn
+                ..self
             },
             // A listing takes long, and the inodes in use do not fit into the cache.
             Eviction => Self {
@@ -141,9 +147,9 @@ impl Shape {
                 read_micros: *random.pick(&[20, 100, 300]),
                 write_micros: 0,
                 bystanders: 500,
-                ..drawn
+                ..self
             },
-            Names | Listings | Content | Everything => drawn,
+            Names | Listings | Content | Everything => self,
         }
     }
 

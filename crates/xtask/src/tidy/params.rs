@@ -2,7 +2,7 @@
 
 use super::finding::Finding;
 use super::source::Source;
-use super::tokens::{Token, after_group, tokens};
+use super::tokens::{Token, after_group, starts_with, tokens};
 
 /// The crates that the rule holds for.
 const CRATES_WITHOUT_TUPLES: &[&str] = &["block", "cache", "fuzz", "proof", "sync"];
@@ -63,8 +63,11 @@ fn parameters<'a, 'b>(tokens: &'b [Token<'a>]) -> Vec<&'b [Token<'a>]> {
 
 /// Whether both the pattern and the type of a parameter are tuples.
 fn is_tuple(parameter: &[Token<'_>]) -> bool {
-    let is_open = |token: &Token<'_>| token.text == "(";
-    let begins = |tokens: &[Token<'_>]| tokens.iter().find(|t| t.text != "&").is_some_and(is_open);
+    let begins = |tokens: &[Token<'_>]| {
+        let at = tokens.iter().position(|token| token.text != "&");
+        let tokens = at.and_then(|at| tokens.get(at..)).unwrap_or(&[]);
+        starts_with(tokens, &["("]) && !starts_with(tokens, &["(", ")"])
+    };
     let colon = parameter.iter().position(|token| token.text == ":");
     colon.is_some_and(|colon| begins(parameter) && begins(&parameter[colon + 1..]))
 }
@@ -84,6 +87,7 @@ mod tests {
         );
         assert!(lines("fn a(b: B, c: [C; 2]) { d.map(|(e, f): (E, F)| e); }\n").is_empty());
         assert!(lines("fn a(f: impl Fn((B, C)) -> D, Point(x, y): Point) {}\n").is_empty());
+        assert!(lines("fn a((): (), b: B) {}\n").is_empty());
         assert!(
             findings_of(
                 tuple_parameter,
