@@ -1,15 +1,15 @@
-//! **Purpose.** The file system held against a model of one, and every state in which a crash may
-//! leave it.
+//! **Purpose.** Proof of the whole file system: comparison with a model, in single calls, in every
+//! crash state, among concurrent threads, and under a process that is killed.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `model` | a file system in memory, and the same calls done to both |
-//! | `sound` | what the checker says |
-//! | [`crash`] | the whole file system under the crash harness |
-//! | [`concurrent`] | what calls see while other threads change the same |
-//! | [`torture`] | everything at once, by a process that is killed |
+//! | `model` | a file system in memory, and the same calls done on both |
+//! | `sound` | runs the checker |
+//! | [`crash`] | the crash harness of the whole file system |
+//! | [`concurrent`] | the concurrent oracle: results of calls while other threads change the same |
+//! | [`torture`] | the torture test: every kind of operation, in a process that is killed |
 //!
-//! **Not here.** The crash states themselves, images and other people's programs (`testkit`).
+//! **Not here.** How crash states are generated, images, and other programs (`testkit`).
 #![forbid(unsafe_code)]
 
 pub mod concurrent;
@@ -22,7 +22,7 @@ use fourscore::NewAttributes;
 
 pub use model::{Id, Model, Numbers, Pair, Rules};
 
-/// What the super-user makes.
+/// Attributes of inodes that root creates.
 const BY_ROOT: NewAttributes = NewAttributes {
     permissions: 0o755,
     umask: 0,

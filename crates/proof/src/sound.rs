@@ -1,4 +1,4 @@
-//! **Purpose.** Whether the checker finds anything wrong with a file system.
+//! **Purpose.** Runs the checker on a file system, and reports its errors.
 
 use std::num::NonZeroUsize;
 
@@ -7,10 +7,10 @@ use fourscore::Arc;
 use fourscore::block::BlockDevice;
 use fourscore_check::{CheckOptions, Report, Severity, check};
 
-/// What the checker has to say beside errors.
+/// Checks a file system, and returns the report, which has no errors.
 ///
 /// # Errors
-/// The first of the errors that it finds.
+/// The first errors that the checker finds.
 pub(crate) fn check_clean(device: Arc<dyn BlockDevice>) -> Result<Report> {
     let options = CheckOptions {
         threads: NonZeroUsize::MIN,

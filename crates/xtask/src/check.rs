@@ -15,7 +15,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
 /// Adds the four steps to a longer list.
 pub(crate) fn add_to(steps: &mut Steps, workspace: &Workspace) {
-    steps.step("tidy", || tidy::run(workspace));
+    steps.step("tidy", || tidy::check(workspace));
     steps.step("rustfmt", || {
         run_command(cargo(workspace).args(["fmt", "--all", "--check"]))
     });

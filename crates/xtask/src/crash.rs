@@ -1,9 +1,9 @@
 //! **Purpose.** The crash harness: builds its program, for the journal alone, for the whole file
-//! system or for the kernel's ext4, and hands over to it, as often as it takes.
+//! system or for the kernel's ext4, and runs it until enough crash states are checked.
 //!
-//! **Model.** A campaign is told by the first seed that is not done and the states that were
-//! checked before it; both are kept in a small file, so that a long run may be interrupted and
-//! goes on where it was. The programs are built as tests are, with their checks.
+//! **Model.** The progress of a campaign is the first seed that is not done and the number of
+//! states that were checked before it. Both are kept in a small file, so that a long run may be
+//! interrupted and resumed. The programs are built like tests, with debug assertions.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use clap::Args;
 use crate::run::{cargo, run as run_command};
 use crate::workspace::Workspace;
 
-/// What all programs of the harness are built with: together, so that they share what they use.
+/// Arguments of the build of all programs of the harness: one build, so that they share libraries.
 const BUILD: [&str; 5] = [
     "--package",
     "fourscore-testkit",
@@ -25,12 +25,12 @@ const BUILD: [&str; 5] = [
     "--features=fourscore-testkit/sabotage,fourscore-proof/sabotage",
 ];
 
-/// The formats of file systems beside the usual one, as the program calls them.
+/// The formats of file systems other than the default, as the program names them.
 const FORMATS: [&str; 5] = ["inline", "clusters", "pointers", "orphan-file", "no-sums"];
 /// States of each of them in the run that is part of `test`.
 const FORMAT_STATES: u64 = 4_000;
 
-/// What is under the harness.
+/// What the harness tests.
 #[derive(Clone, Copy)]
 enum Client {
     /// The journal alone.
@@ -50,7 +50,7 @@ impl Client {
         }
     }
 
-    /// The file that tells how far a campaign is.
+    /// The name of the file with the progress of a campaign.
     fn progress(self) -> &'static str {
         match self {
             Self::Journal => "crash-progress",
@@ -68,7 +68,7 @@ impl Client {
         }
     }
 
-    /// States between two updates of that file: some minutes' worth.
+    /// States between two updates of that file: some minutes of work.
     fn chunk_states(self) -> u64 {
         match self {
             Self::Journal => 500_000,
@@ -78,39 +78,40 @@ impl Client {
     }
 }
 
-/// What to look at, and how much of it.
+/// What to test, and for how long.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The whole file system instead of the journal alone.
     #[arg(long)]
     fs: bool,
-    /// What the kernel's own ext4 writes, recovered by us, by it and by e2fsck (as root).
+    /// The kernel's own ext4: what it writes is recovered by us, by the kernel and by e2fsck
+    /// (root).
     #[arg(long, conflicts_with_all = ["fs", "broken"])]
     kernel: bool,
-    /// What the file systems have of the format, with `--fs`: as mke2fs makes them, or another.
+    /// The format of the file systems, with `--fs`, if not the default of mke2fs.
     #[arg(long, requires = "fs", value_parser = FORMATS)]
     #[arg(conflicts_with_all = ["smoke", "replay", "broken", "faults"])]
     format: Option<String>,
-    /// Goes on until the crash states, over all calls, reach this number.
+    /// Runs until this number of crash states is checked, summed over all runs.
     #[arg(long, default_value_t = 2_000_000)]
     states: u64,
-    /// Looks at one seed only.
+    /// Checks one seed only.
     #[arg(long, conflicts_with_all = ["states", "smoke"])]
     seed: Option<u64>,
-    /// Looks again at a history that showed a fault.
+    /// Checks again a history that was saved because it showed a fault.
     #[arg(long, conflicts_with_all = ["states", "seed", "smoke"])]
     replay: Option<PathBuf>,
-    /// ... and at one of its states only.
+    /// ... and only one of its states.
     #[arg(long, requires = "replay")]
     state: Option<u64>,
-    /// Breaks it in a named way, or in `each` way, and expects that this is noticed.
+    /// Injects the fault of this name, or `each` in turn, and expects that it is found.
     #[arg(long, conflicts_with_all = ["states", "seed", "replay", "smoke"])]
     broken: Option<String>,
-    /// Has the device of the file system fail at every moment of every operation.
+    /// Makes the device fail at every moment of every operation.
     #[arg(long, requires = "fs")]
     #[arg(conflicts_with_all = ["states", "seed", "replay", "broken", "smoke"])]
     faults: bool,
-    /// What `test` does: a number of states, and what is broken on purpose.
+    /// Runs what is part of `test`: a number of states, and each injected fault.
     #[arg(long, conflicts_with = "states")]
     smoke: bool,
 }
@@ -148,13 +149,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     run_command(&mut command)
 }
 
-/// What is part of `test` for the journal alone.
+/// Runs the part of `test` for the journal alone.
 pub(crate) fn smoke_journal(workspace: &Workspace) -> Result<()> {
     smoke(&build(workspace, Client::Journal)?, Client::Journal)
 }
 
-/// What is part of `test` for the whole file system: devices that fail as well, other formats, and
-/// that what is bad is made shorter.
+/// Runs the part of `test` for the whole file system: crash states, failing devices, other formats,
+/// and the shortening of histories that show a fault.
 pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
     let program = build(workspace, Client::Fs)?;
     smoke(&program, Client::Fs)?;
@@ -170,7 +171,8 @@ pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
     )
 }
 
-/// What is part of `test` for the kernel's ext4. Where it cannot be done, the file gets a line.
+/// Runs the part of `test` for the kernel's ext4. Where that is not possible, a line is appended to
+/// the file that `skip_log` names, with the environment variable for it.
 pub(crate) fn smoke_kernel(workspace: &Workspace, skip_log: Option<(&str, &Path)>) -> Result<()> {
     let client = Client::Kernel;
     let mut command = build(workspace, client)?.command();
@@ -181,13 +183,13 @@ pub(crate) fn smoke_kernel(workspace: &Workspace, skip_log: Option<(&str, &Path)
     run_command(&mut command)
 }
 
-/// Many states of what is sound, and everything found that is broken on purpose.
+/// Checks many states of the sound code, then expects that every injected fault is found.
 fn smoke(program: &Program, client: Client) -> Result<()> {
     program.explore(0, client.smoke_states())?;
     run_command(program.command().arg("--broken=each"))
 }
 
-/// Goes on until `states` were checked over all calls.
+/// Runs until `states` were checked, summed over all runs.
 fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()> {
     let file = workspace.target().join(&program.progress);
     let mut progress = Progress::load(&file)?;
@@ -207,9 +209,9 @@ fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()>
 struct Program {
     path: PathBuf,
     findings: PathBuf,
-    /// What it is told beside.
+    /// The format of its file systems, if not the default.
     format: Option<String>,
-    /// The name of the file that tells how far a campaign is.
+    /// The name of the file with the progress of a campaign.
     progress: String,
     chunk_states: u64,
 }
@@ -224,7 +226,7 @@ fn build(workspace: &Workspace, client: Client) -> Result<Program> {
     })
 }
 
-/// Builds a program of the harness, and says where it is.
+/// Builds a program of the harness, and returns its path.
 pub(crate) fn built(workspace: &Workspace, program: &str) -> Result<PathBuf> {
     run_command(
         cargo(workspace)
@@ -255,7 +257,7 @@ impl Program {
         command
     }
 
-    /// Checks `states` states from a seed on; tells how far it came.
+    /// Checks `states` states from a seed on, and returns the progress.
     fn explore(&self, seed: u64, states: u64) -> Result<Progress> {
         let mut command = self.command();
         command
@@ -275,13 +277,13 @@ impl Program {
         }
         let status = child.wait()?;
         if !status.success() {
-            bail!("a crash state is not good ({status})");
+            bail!("a crash state was recovered wrongly, see above ({status})");
         }
-        Progress::parse(&text).context("the program did not say how far it came")
+        Progress::parse(&text).context("the program printed no progress")
     }
 }
 
-/// How far a campaign is.
+/// The progress of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct Progress {
     states: u64,
@@ -324,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_survives_and_garbage_is_told() {
+    fn progress_is_stored_and_garbage_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("crash-progress");
         assert_eq!(Progress::load(&file).unwrap(), Progress::default());
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn how_far_it_came_is_read_from_among_other_lines() {
+    fn progress_is_read_from_among_other_lines() {
         let text = "15 histories, 3 s\nstates: 30594\nnext seed: 5\n";
         let expected = Progress {
             states: 30594,

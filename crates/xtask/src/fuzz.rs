@@ -5,12 +5,11 @@
 //! link), hence the explicit `--target`. The targets are the files in `fuzz/fuzz_targets`; their
 //! first inputs are written by the program `fuzz-seeds`, which is built without the flags.
 //!
-//! The target `mount` is another kind: a test of the command, which damages images at random and
-//! has the kernel use their mounts (as root). It goes on for a time.
+//! The target `mount` is of another kind: a test of the command, which damages images at random and
+//! mounts them for the kernel to use (as root). It runs for a given time.
 //!
-//! A target's executions are summed up over all calls in a small file, and work goes in chunks, so
-//! a long campaign may be interrupted and goes on where it was: the corpus is libFuzzer's own
-//! memory of what it found.
+//! A small file keeps the sum of a target's executions over all runs, and work is done in chunks,
+//! so that a long campaign may be interrupted and resumed: libFuzzer's corpus keeps what was found.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -47,7 +46,7 @@ const SANCOV_FLAGS: &str = "-Cpasses=sancov-module \
 /// The package with the targets.
 const PACKAGE: &str = "fourscore-fuzz";
 
-/// The target that is a test.
+/// The name of the target that is a test of the command.
 const MOUNT: &str = "mount";
 
 /// What to fuzz, and how long.
@@ -58,10 +57,10 @@ pub(crate) struct Options {
     /// Runs every target.
     #[arg(long, conflicts_with = "target")]
     all: bool,
-    /// Goes on until the executions of the target, over all calls, reach this number.
+    /// Runs until the executions of the target, summed over all runs, reach this number.
     #[arg(long, default_value_t = 1_000_000)]
     runs: u64,
-    /// How long the target `mount` goes on.
+    /// How long the target `mount` runs.
     #[arg(long, default_value_t = 3600)]
     seconds: u64,
     /// The first seed of the target `mount`.
@@ -82,7 +81,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Some(name) if name == MOUNT => return mount(workspace, options),
         Some(name) if targets.contains(name) => vec![name.clone()],
         Some(name) => bail!(
-            "no fuzz target '{name}'; there are: {} {MOUNT}",
+            "no fuzz target '{name}' (targets: {} {MOUNT})",
             targets.join(" ")
         ),
         None if options.all => targets,
@@ -93,7 +92,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
                     Counts::of(workspace, target).load()?
                 );
             }
-            println!("{MOUNT}: damaged images on a mount, for a time");
+            println!("{MOUNT}: mounts damaged images, for a given time");
             return Ok(());
         }
     };
@@ -107,7 +106,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     steps.finish()
 }
 
-/// Fuzzes through mounts.
+/// Fuzzes mounts of damaged images.
 fn mount(workspace: &Workspace, options: &Options) -> Result<()> {
     run_command(
         cargo(workspace)
@@ -118,7 +117,7 @@ fn mount(workspace: &Workspace, options: &Options) -> Result<()> {
     )
 }
 
-/// Goes on with a target until it was executed `runs` times over all calls.
+/// Runs a target until it was executed `runs` times, summed over all runs.
 fn campaign(workspace: &Workspace, target: &str, runs: u64) -> Result<()> {
     let counts = Counts::of(workspace, target);
     let mut total = counts.load()?;
@@ -210,7 +209,7 @@ fn host_triple() -> Result<String> {
         .to_owned())
 }
 
-/// Runs a target for a number of executions and returns how many libFuzzer says it did.
+/// Runs a target for a number of executions and returns the number that libFuzzer reports.
 fn execute(workspace: &Workspace, target: &str, runs: u64, seconds: Option<u64>) -> Result<u64> {
     let corpus = workspace.path("fuzz/corpus").join(target);
     let artifacts = workspace.path("fuzz/artifacts").join(target);
@@ -267,7 +266,7 @@ fn executed_units(line: &str) -> Option<u64> {
         .ok()
 }
 
-/// The file that remembers how often a target was executed.
+/// The file with the number of executions of a target.
 struct Counts(PathBuf);
 
 impl Counts {
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_survive_and_garbage_is_told() {
+    fn counts_are_stored_and_garbage_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let counts = Counts(folder.path().join("counts").join("superblock"));
         assert_eq!(counts.load().unwrap(), 0);

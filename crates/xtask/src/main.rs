@@ -1,17 +1,17 @@
 //! **Purpose.** Everything a developer or the CI does, as verbs of one program: `cargo xtask VERB`,
-//! or `./x VERB` where it is not sure that Rust is installed.
+//! or `./x VERB`, which first checks that Rust and a C compiler are installed.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | [`workspace`] | where the sources are and which crates and features they have |
 //! | [`run`] | child processes, and the summary of a list of steps |
-//! | [`setup`] | the system packages, and what this machine allows |
+//! | [`setup`] | the system packages, and what this machine supports |
 //! | [`check`] | formatting, lints, documentation, tidy |
 //! | [`tidy`] | the rules of style that a program can check |
 //! | [`suites`] | the test suites, alone and all in a row |
 //! | [`crash`] | crash states of the journal and of the file system, resumable |
-//! | [`oracle`] | what threads see of a file system that others change |
-//! | [`torture`] | everything at once, by a process that is killed |
+//! | [`oracle`] | the concurrent oracle: results of calls while other threads change the same |
+//! | [`torture`] | the torture test: a process under load that is killed again and again |
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
 //! | [`mod@bench`] | measurements with other people's programs beside them |
 //! | [`demo`] | the tour |
@@ -50,12 +50,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Installs the system packages that tests and demo use, and says what is possible here.
+    /// Installs the system packages that tests and demo use, and reports what this machine
+    /// supports.
     Setup,
     /// Formatting, clippy, documentation and the tidy rules; changes nothing.
     Check,
     /// Only the tidy rules (part of check).
-    Tidy,
+    Tidy(tidy::Options),
     /// Set-up, check and every test suite, with a summary at the end.
     Test,
     /// The tour: an image of a real tree of this machine is made, read back and compared.
@@ -68,10 +69,10 @@ enum Verb {
     Count,
     /// Checks crash states of the journal, or of the file system, until their number is reached.
     Crash(crash::Options),
-    /// Judges what threads are answered while others change the same files and directories.
+    /// Checks the results of calls while other threads change the same files and directories.
     Oracle(oracle::Options),
-    /// Everything at once on one image, by a process that is killed at some moment, again and
-    /// again.
+    /// Runs every kind of operation on one image, in a process that is killed at random moments,
+    /// again and again.
     Torture(torture::Options),
     /// Fuzzes one target until its executions, over all calls, reach a number.
     Fuzz(fuzz::Options),
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
     let outcome = Workspace::locate().and_then(|workspace| match &arguments.verb {
         Verb::Setup => setup::run(&workspace),
         Verb::Check => check::run(&workspace),
-        Verb::Tidy => tidy::run(&workspace),
+        Verb::Tidy(options) => tidy::run(&workspace, options),
         Verb::Test => suites::test(&workspace),
         Verb::Demo(options) => demo::run(&workspace, options),
         Verb::Model => suites::model(&workspace),

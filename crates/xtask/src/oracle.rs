@@ -1,6 +1,6 @@
-//! **Purpose.** The concurrent oracle: builds the program and hands over to it.
+//! **Purpose.** The concurrent oracle: builds its program and runs it.
 //!
-//! **Model.** It is built as the crash harness is, so that known faults can be put back.
+//! **Model.** The build is that of the crash harness, so that known faults can be injected.
 
 use std::process::Command;
 
@@ -11,36 +11,36 @@ use crate::crash::built;
 use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
-/// How long the run is that is part of `test`, in seconds.
+/// The length of the run that is part of `test`, in seconds.
 const SMOKE_SECONDS: u64 = 60;
-/// How long the run through a mount is that is part of `test`, in seconds.
+/// The length of the run through a mount that is part of `test`, in seconds.
 const MOUNTED_SECONDS: u64 = 60;
-/// How long a fault that was put back may take to be found, in seconds: usually some ten, and longer
-/// on a busy machine.
+/// The longest that finding an injected fault may take, in seconds. It usually takes some ten, and
+/// longer on a busy machine.
 const BROKEN_SECONDS: u64 = 300;
 
 /// How long, and what the threads do.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How long it goes on; with `--broken`, how long each fault may take to be found.
+    /// How long it runs; with `--broken`, the longest that finding each fault may take.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// The seed of the first round; the next round has the next.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// What the threads mostly do: tree, names, new-names, listings, eviction, content, reuse or
-    /// everything; drawn for each round unless said.
+    /// everything; without it, each round draws its own.
     #[arg(long)]
     theme: Option<String>,
     /// The threads use a mount instead of the library; needs root.
     #[arg(long)]
     mount: bool,
-    /// Puts this fault back, or `each` in turn, and expects it to be found.
+    /// Injects this fault, or `each` in turn, and expects it to be found.
     #[arg(long)]
     broken: Option<String>,
 }
 
-/// Judges what threads see of a file system that others change.
+/// Checks the results of calls while other threads change the same files and directories.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let program = built(workspace, "fourscore-oracle")?;
     let findings = workspace.target().join("oracle-findings");
@@ -62,7 +62,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     run_command(&mut command)
 }
 
-/// What is part of `test`: rounds of a sound library, and each known fault put back.
+/// Runs the part of `test`: rounds of the sound library, and each known fault injected.
 pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
     let sound = Options {
         seconds: SMOKE_SECONDS,

@@ -64,8 +64,8 @@ fn quoted(word: &OsStr) -> String {
     }
 }
 
-/// Looks for a program in `PATH` and in the folders of system administration, which are not in the
-/// `PATH` of everybody.
+/// Looks for a program in `PATH` and in the folders of system administration, which the `PATH` of
+/// an ordinary user often leaves out.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -74,21 +74,28 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// What became of a step.
+/// The result of a step.
 enum Outcome {
     Passed,
     Failed(String),
 }
 
-/// Steps that are all run, whatever happens to the others, and then summed up.
+/// A step that was run.
+struct Step {
+    name: String,
+    outcome: Outcome,
+    took: Duration,
+}
+
+/// A list of steps. All are run, even after one has failed, and a summary lists their results.
 #[derive(Default)]
 pub(crate) struct Steps {
-    done: Vec<(String, Outcome, Duration)>,
+    done: Vec<Step>,
     notes: Vec<String>,
 }
 
 impl Steps {
-    /// Runs a step and keeps what became of it.
+    /// Runs a step, and records its result and its time.
     pub(crate) fn step(&mut self, name: impl Into<String>, work: impl FnOnce() -> Result<()>) {
         let name = name.into();
         println!("\n\x1b[1m== {name}\x1b[0m");
@@ -101,7 +108,11 @@ impl Steps {
                 Outcome::Failed(why)
             }
         };
-        self.done.push((name, outcome, begin.elapsed()));
+        self.done.push(Step {
+            name,
+            outcome,
+            took: begin.elapsed(),
+        });
     }
 
     /// Adds a line to the summary.
@@ -112,24 +123,35 @@ impl Steps {
     /// Prints the summary; an error if a step failed.
     pub(crate) fn finish(self) -> Result<()> {
         println!("\n\x1b[1m== summary\x1b[0m");
-        let mut failed = 0;
-        for (name, outcome, took) in &self.done {
-            let seconds = took.as_secs_f64();
-            match outcome {
-                Outcome::Passed => println!("passed  {seconds:7.1} s  {name}"),
-                Outcome::Failed(why) => {
-                    failed += 1;
-                    println!("FAILED  {seconds:7.1} s  {name}: {why}");
-                }
-            }
+        for line in self.summary() {
+            println!("{line}");
         }
-        for note in &self.notes {
-            println!("{note}");
-        }
+        let has_failed = |step: &&Step| matches!(step.outcome, Outcome::Failed(_));
+        let failed = self.done.iter().filter(has_failed).count();
         if failed > 0 {
             bail!("{failed} of {} steps failed", self.done.len());
         }
         Ok(())
+    }
+
+    /// One line for each step in the order in which they ran, the total time, and the notes.
+    fn summary(&self) -> Vec<String> {
+        let of_step = |step: &Step| {
+            let (name, seconds) = (&step.name, step.took.as_secs_f64());
+            match &step.outcome {
+                Outcome::Passed => format!("passed  {seconds:7.1} s  {name}"),
+                Outcome::Failed(why) => format!("FAILED  {seconds:7.1} s  {name}: {why}"),
+            }
+        };
+        let total: Duration = self.done.iter().map(|step| step.took).sum();
+        let seconds = total.as_secs_f64();
+        let mut lines: Vec<String> = self.done.iter().map(of_step).collect();
+        lines.push(format!(
+            "total   {seconds:7.1} s  {} steps",
+            self.done.len()
+        ));
+        lines.extend(self.notes.iter().cloned());
+        lines
     }
 }
 
@@ -158,6 +180,29 @@ mod tests {
         });
         assert!(steps.finish().is_err());
         assert_eq!(ran, 1);
+    }
+
+    #[test]
+    fn the_summary_lists_steps_as_run_with_their_times_and_the_total() {
+        let step = |name: &str, outcome, seconds| Step {
+            name: name.to_owned(),
+            outcome,
+            took: Duration::from_secs(seconds),
+        };
+        let steps = Steps {
+            done: vec![
+                step("slow", Outcome::Passed, 90),
+                step("quick", Outcome::Failed("broken".to_owned()), 2),
+            ],
+            notes: vec!["skipped: nothing".to_owned()],
+        };
+        let expected = [
+            "passed     90.0 s  slow",
+            "FAILED      2.0 s  quick: broken",
+            "total      92.0 s  2 steps",
+            "skipped: nothing",
+        ];
+        assert_eq!(steps.summary(), expected);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! **Purpose.** The programs that tests and demo use, and what this machine allows.
+//! **Purpose.** Installs the programs that tests and demo use, and reports what this machine
+//! supports.
 //!
-//! Packages of the system are installed only where that needs no question: as root, or through a
-//! `sudo` that asks for no password. Everywhere else the exact command is printed. Programs that no
-//! distribution has are built by `cargo install`, each in one version, so that every machine runs
-//! the same tests.
+//! Packages of the system are installed only where that needs no password: as root, or through
+//! `sudo` without one. Everywhere else the exact command is printed. Programs that no distribution
+//! packages are built by `cargo install`, each in one version, so that every machine runs the same
+//! tests.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -56,7 +57,7 @@ const PACKAGES: &[Package] = &[
     program(
         "fakeroot",
         "fakeroot",
-        "what image builders run under where they are not root",
+        "image builders that do not run as root",
     ),
     program(
         "libarchive-tools",
@@ -65,7 +66,11 @@ const PACKAGES: &[Package] = &[
     ),
     program("sqlite3", "sqlite3", "a database on a mount"),
     program("git", "git", "a repository on a mount"),
-    program("stress-ng", "stress-ng", "every call at once on a mount"),
+    program(
+        "stress-ng",
+        "stress-ng",
+        "all system calls at once on a mount",
+    ),
     program("dbench", "dbench", "the load of a file server on a mount"),
     Package {
         name: "postgresql",
@@ -93,12 +98,12 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "pjdfstest",
         version: "0.2.2",
-        used_for: "what POSIX says of calls, on a mount",
+        used_for: "conformance with POSIX, on a mount",
     },
     Tool {
         name: "fsx",
         version: "0.3.2",
-        used_for: "contents held against a model, on a mount",
+        used_for: "file data compared with a model, on a mount",
     },
 ];
 
@@ -123,27 +128,27 @@ impl Package {
 }
 
 impl Tool {
-    /// How cargo is asked for it.
+    /// The package and version for `cargo install`.
     fn pinned(&self) -> String {
         format!("{}@{}", self.name, self.version)
     }
 
-    /// Whether it is among what cargo says that it has installed.
+    /// Whether the output of `cargo install --list` has it.
     fn is_listed(&self, listed: &str) -> bool {
         let line = format!("{} v{}:", self.name, self.version);
         listed.lines().any(|listed| listed == line)
     }
 }
 
-/// Installs what is missing if it may, reports what the machine allows. On CI anything that is
-/// still missing afterwards is an error; elsewhere the tests that need it will say that they were
-/// skipped.
+/// Installs what is missing where that is possible, and reports what the machine supports. On CI
+/// anything that is still missing afterwards is an error; elsewhere the tests that need it report
+/// that they were skipped.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     packages()?;
     tools(workspace)
 }
 
-/// As [`run`], but for what cargo builds: enough to use the command.
+/// As [`run`], without the programs that cargo builds: enough to use the command.
 pub(crate) fn packages() -> Result<()> {
     let missing = missing();
     if missing.is_empty() {
@@ -201,7 +206,7 @@ fn install(packages: &[&Package]) -> Result<()> {
         return require_on_ci(&names);
     }
     // The package lists of a fresh container are empty and those of an old machine are stale; both
-    // show as a failed install, so that is when they are fetched.
+    // make an install fail, so they are fetched after a failure.
     if apt_get(&become_root, &install_arguments(&names)).is_err() {
         let fetched = apt_get(&become_root, &["update"]);
         if let Err(error) = fetched.and_then(|()| apt_get(&become_root, &install_arguments(&names)))
@@ -228,7 +233,7 @@ fn require_on_ci(names: &[&str]) -> Result<()> {
         bail!("missing on CI: {}", names.join(" "));
     }
     println!(
-        "setup: tests that need these will say that they were skipped: {}",
+        "setup: tests that need these are skipped: {}",
         names.join(" ")
     );
     Ok(())
@@ -267,7 +272,7 @@ fn is_root() -> bool {
         .is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// One line for each thing a machine may or may not allow.
+/// One line for each thing that a machine may or may not support.
 fn abilities() -> Vec<String> {
     let root = is_root();
     let say = |able: bool, what: &str, otherwise: &str| {
@@ -308,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn presence_is_told_apart() {
+    fn present_and_missing_programs_are_distinguished() {
         let here = program("coreutils", "ls", "");
         let not_here = program("nothing", "no-such-program-anywhere", "");
         assert!(here.is_present());

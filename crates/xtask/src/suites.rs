@@ -1,4 +1,4 @@
-//! **Purpose.** The test suites: each alone, and `test`, which runs all of them and sums up.
+//! **Purpose.** The test suites: each alone, and `test`, which runs all and prints a summary.
 //!
 //! Builds with other features share the target folder: cargo keeps them apart by hash, and their
 //! common dependencies are compiled once. Only builds with other compiler flags (fuzzing) have a
@@ -13,13 +13,13 @@ use crate::run::{Steps, cargo, on_ci, run as run_command};
 use crate::workspace::Workspace;
 use crate::{check, crash, fuzz, oracle, setup, torture};
 
-/// The variable through which the test kit learns where to note what it skipped.
+/// The environment variable that names the file to which the test kit appends skipped tests.
 const SKIP_LOG: &str = "FOURSCORE_SKIP_LOG";
 
-/// A build of the crates whose shared memory is something else than the machine's.
+/// A build of the crates in which a model replaces locks and atomics.
 #[derive(Clone, Copy)]
 pub(crate) enum Feature {
-    /// Every interleaving that the scheduler of shuttle thinks of.
+    /// Shuttle's scheduler decides which thread runs next.
     Shuttle,
     /// Transfers of cache lines between virtual cores are counted.
     Count,
@@ -50,7 +50,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
                 .env(SKIP_LOG, &skip_log),
         )
     });
-    steps.step("tests with faults put back", || put_back(workspace));
+    steps.step("tests with injected faults", || injected_faults(workspace));
     for feature in [Feature::Shuttle, Feature::Count] {
         steps.step(format!("{} suites", feature.name()), || {
             self::feature(workspace, feature)
@@ -77,7 +77,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     steps.finish()
 }
 
-/// Lists every skip once in the summary, and says how many different ones there were.
+/// Lists every skipped test once in the summary, and returns their number.
 fn summarise_skips(steps: &mut Steps, skip_log: &Path) -> Result<usize> {
     let text = fs::read_to_string(skip_log)?;
     let mut lines: Vec<&str> = text.lines().collect();
@@ -94,8 +94,9 @@ fn summarise_skips(steps: &mut Steps, skip_log: &Path) -> Result<usize> {
     Ok(lines.len())
 }
 
-/// The library's tests that put a fault back and expect that it is seen, in a build that can.
-fn put_back(workspace: &Workspace) -> Result<()> {
+/// The library's tests that inject a known fault and expect to find it, in a build with the feature
+/// `sabotage`.
+fn injected_faults(workspace: &Workspace) -> Result<()> {
     let mut command = cargo(workspace);
     command.args(["test", "--no-fail-fast", "--package", "fourscore"]);
     command.args(["--features", "sabotage", "--lib"]);
@@ -109,9 +110,9 @@ pub(crate) fn model(workspace: &Workspace) -> Result<()> {
 
 /// The library's tests of every crate that has the feature, built with it, and the integration
 /// tests named after the feature (`count`, `count_*`). Other integration tests are left to the
-/// ordinary build: they drive whole images, where nothing is counted and shuttle's scheduler is
-/// not at home. One call of cargo for all: for each crate by itself it would compile the crates
-/// below anew.
+/// ordinary build: they use whole images, where nothing is counted and shuttle's scheduler does not
+/// run. One call of cargo builds all: calls for single crates would compile the crates below them
+/// again.
 pub(crate) fn feature(workspace: &Workspace, feature: Feature) -> Result<()> {
     let name = feature.name();
     let mut command = cargo(workspace);

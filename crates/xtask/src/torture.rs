@@ -1,6 +1,4 @@
-//! **Purpose.** Torture: builds the program and hands over to it.
-//!
-//! **Model.** It is built as the crash harness is.
+//! **Purpose.** The torture test: builds its program, as the crash harness does, and runs it.
 
 use std::process::Command;
 
@@ -11,21 +9,21 @@ use crate::crash::built;
 use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
-/// How long the run is that is part of `test`, in seconds.
+/// The length of the run that is part of `test`, in seconds.
 const SMOKE_SECONDS: u64 = 60;
 
 /// How long, and which images.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How long it goes on.
+    /// How long it runs.
     #[arg(long, default_value_t = 3600)]
     seconds: u64,
-    /// The first image, and what is done to it.
+    /// The seed of the first image and of its operations.
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
-/// Tortures the file system.
+/// Runs the torture test.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let program = built(workspace, "fourscore-torture")?;
     let findings = workspace.target().join("torture-findings");
@@ -38,7 +36,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     )
 }
 
-/// What is part of `test`.
+/// Runs the part of `test`.
 pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
     let options = Options {
         seconds: SMOKE_SECONDS,

@@ -1,4 +1,4 @@
-//! **Purpose.** Where the sources are, and what their manifests say.
+//! **Purpose.** Locates the sources, and reads their manifests.
 //!
 //! Manifests are read line by line instead of through a TOML parser: xtask is the first thing a
 //! newcomer compiles and should be there in seconds. What is understood is what this workspace

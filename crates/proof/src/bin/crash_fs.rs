@@ -1,5 +1,5 @@
-//! **Purpose.** The crash harness of the whole file system as a program: what
-//! `cargo xtask crash --fs` runs.
+//! **Purpose.** The crash harness of the whole file system as a program, which `cargo xtask crash
+//! --fs` runs.
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use anyhow::Result;
 #[cfg(feature = "sabotage")]
 use anyhow::{bail, ensure};
 use clap::Parser;
-use fourscore_proof::crash::{Breaking, Campaign, Format, Session, Tally, faults};
+use fourscore_proof::crash::{Campaign, Format, InjectedFault, Session, Tally, faults};
 use fourscore_sync::thread;
 use fourscore_testkit::programs;
 
-/// How long a seed may take: much more than on the busiest of machines.
+/// The longest time for one seed: much longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Checks crash states of the file system.
@@ -23,35 +23,35 @@ struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Crash states to be checked, at least.
+    /// The least number of crash states to check.
     #[arg(long, default_value_t = 50_000)]
     states: u64,
-    /// Random survivals for each cut, beside the exhaustive ones.
+    /// Random selections of surviving writes for each cut, besides the exhaustive ones.
     #[arg(long, default_value_t = 12)]
     samples: usize,
-    /// Looks at one state only: with --replay.
+    /// Checks only this state, with --replay.
     #[arg(long, requires = "replay")]
     state: Option<u64>,
-    /// Explores a history that was kept.
+    /// Explores a saved history.
     #[arg(long)]
     replay: Option<PathBuf>,
-    /// Has the device fail at every moment of every operation, and room and memory be short.
+    /// Makes the device fail at every moment of every operation, and space and memory short.
     #[arg(long)]
     faults: bool,
-    /// ... or only at one in so many of these moments.
+    /// ... or only at one of this many moments.
     #[arg(long, requires = "faults", default_value_t = NonZeroU64::MIN)]
     one_in: NonZeroU64,
-    /// What the file systems have of the format.
+    /// The format of the file systems.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
-    /// How many threads work; as many as there are cores unless said.
+    /// The number of threads; by default the number of cores.
     #[arg(long)]
     threads: Option<usize>,
-    /// Breaks it in this way, or in `each` way, and expects to find it.
+    /// Injects the fault of this name, or `each` in turn, and expects to find it.
     #[cfg(feature = "sabotage")]
     #[arg(long)]
     broken: Option<String>,
-    /// Where histories with a bad state are kept.
+    /// The folder for histories that show a failure.
     #[arg(long, default_value = "target/crash-findings")]
     findings: PathBuf,
 }
@@ -96,7 +96,7 @@ fn campaign(arguments: &Arguments) -> Campaign {
         threads: threads(arguments),
         patience: PATIENCE,
         format: arguments.format,
-        breaking: Breaking::default(),
+        injected: InjectedFault::default(),
         findings: arguments.findings.clone(),
     }
 }
@@ -110,34 +110,31 @@ fn sound(campaign: &Campaign) -> Result<()> {
     Ok(())
 }
 
-/// Expects the harness to go red with what is named, or with each.
+/// Injects the named fault, or each in turn, and expects the harness to find it.
 #[cfg(feature = "sabotage")]
 fn broken(campaign: &Campaign, name: &str) -> Result<()> {
-    for (name, breaking) in programs::chosen(&Breaking::ALL, name)? {
+    for (name, injected) in programs::chosen(&InjectedFault::ALL, name)? {
         let campaign = Campaign {
-            breaking,
+            injected,
             ..campaign.clone()
         };
         let began = Instant::now();
         let Err(finding) = campaign.run() else {
-            bail!("{name}: nothing was found");
+            bail!("{name}: the injected fault was not found");
         };
-        // What was kept shows the same again.
+        // The saved history fails as well.
         if let Some(file) = &finding.file {
             let again = Session::load(file)?.explore(campaign.samples, None);
             ensure!(
                 again.is_err(),
-                "{name}: nothing is wrong in {}",
+                "{name}: the saved history does not fail: {}",
                 file.display()
             );
         }
         let text = finding.to_string();
         let seconds = began.elapsed().as_secs_f64();
         let lines: Vec<_> = text.lines().take(4).map(str::trim).collect();
-        println!(
-            "{name}: red after {seconds:.1} s, as it should be: {}",
-            lines.join(" ")
-        );
+        println!("{name}: found after {seconds:.1} s: {}", lines.join(" "));
     }
     Ok(())
 }

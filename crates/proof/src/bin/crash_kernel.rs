@@ -1,5 +1,5 @@
-//! **Purpose.** The crash harness on the kernel's own ext4 as a program: what
-//! `cargo xtask crash --kernel` runs.
+//! **Purpose.** The crash harness for the kernel's own ext4 as a program, which `cargo xtask crash
+//! --kernel` runs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use clap::Parser;
 use fourscore_proof::crash::kernel::{KernelCampaign, KernelSession, KernelTally, NEEDS};
 use fourscore_testkit::{programs, tools};
 
-/// How long a seed may take: much more than on the busiest of machines.
+/// The longest time for one seed: much longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Checks crash states of what the kernel's ext4 writes.
@@ -19,25 +19,25 @@ struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Crash states to be checked, at least.
+    /// The least number of crash states to check.
     #[arg(long, default_value_t = 20_000)]
     states: u64,
-    /// Random survivals for each cut, beside the exhaustive ones.
+    /// Random selections of surviving writes for each cut, besides the exhaustive ones.
     #[arg(long, default_value_t = 12)]
     samples: usize,
-    /// Looks at one state only: with --replay.
+    /// Checks only this state, with --replay.
     #[arg(long, requires = "replay")]
     state: Option<u64>,
-    /// Explores a history that was kept.
+    /// Explores a saved history.
     #[arg(long)]
     replay: Option<PathBuf>,
-    /// How many threads work, each on a file system of its own.
+    /// The number of threads, each with a file system of its own.
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Where the machine cannot do it, says so and succeeds.
+    /// Where the machine does not support it, reports that and succeeds.
     #[arg(long)]
     skip: bool,
-    /// Where histories with a bad state are kept.
+    /// The folder for histories that show a failure.
     #[arg(long, default_value = "target/crash-findings")]
     findings: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** The concurrent oracle as a program: what `cargo xtask oracle` runs.
+//! **Purpose.** The concurrent oracle as a program, which `cargo xtask oracle` runs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,32 +8,32 @@ use anyhow::Result;
 #[cfg(feature = "sabotage")]
 use anyhow::bail;
 use clap::Parser;
-use fourscore_proof::concurrent::{Breaking, Campaign, Theme, Through};
+use fourscore_proof::concurrent::{Campaign, InjectedFault, Theme, Through};
 use fourscore_testkit::programs;
 
-/// Judges what threads see of a file system that others change.
+/// Checks the results of calls while other threads change the same files and directories.
 #[derive(Parser)]
 struct Arguments {
     /// The seed of the first round.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How long it goes on.
+    /// How long it runs.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// No more rounds than this.
+    /// The largest number of rounds.
     #[arg(long, default_value_t = u64::MAX)]
     rounds: u64,
-    /// What the threads mostly do; drawn for each round unless said.
+    /// What the threads mostly do; without it, each round draws its own.
     #[arg(long, value_enum)]
     theme: Option<Theme>,
     /// The threads use a mount instead of the library; needs root.
     #[arg(long)]
     mount: bool,
-    /// Puts this fault back, or `each` fault, and expects to find it in that time.
+    /// Injects this fault, or `each` in turn, and expects to find it in that time.
     #[cfg(feature = "sabotage")]
     #[arg(long)]
     broken: Option<String>,
-    /// Where images are kept with which something is wrong.
+    /// The folder for images that show a failure.
     #[arg(long, default_value = "target/oracle-findings")]
     findings: PathBuf,
 }
@@ -52,7 +52,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             true => Through::Mount,
             false => Through::Library,
         },
-        breaking: Breaking::default(),
+        injected: InjectedFault::default(),
         findings: arguments.findings.clone(),
     };
     #[cfg(feature = "sabotage")]
@@ -62,28 +62,28 @@ fn run(arguments: &Arguments) -> Result<()> {
     let began = Instant::now();
     let tally = campaign.run()?;
     println!(
-        "nothing wrong: {tally}, {:.1} s",
+        "no failure: {tally}, {:.1} s",
         began.elapsed().as_secs_f64()
     );
     Ok(())
 }
 
-/// Expects the oracle to go red with what is named, or with each.
+/// Injects the named fault, or each in turn, and expects the oracle to find it.
 #[cfg(feature = "sabotage")]
 fn broken(campaign: &Campaign, name: &str) -> Result<()> {
-    for (name, breaking) in programs::chosen(&Breaking::ALL, name)? {
+    for (name, injected) in programs::chosen(&InjectedFault::ALL, name)? {
         let campaign = Campaign {
-            breaking,
+            injected,
             ..campaign.clone()
         };
         let began = Instant::now();
         let Err(finding) = campaign.run() else {
-            bail!("{name}: nothing was found");
+            bail!("{name}: the injected fault was not found");
         };
         let seconds = began.elapsed().as_secs_f64();
         let text = format!("{finding:#}");
         let line = text.lines().next().unwrap_or_default();
-        println!("{name}: red after {seconds:.1} s, as it should be: {line}");
+        println!("{name}: found after {seconds:.1} s: {line}");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! **Purpose.** Torture as a program: what `cargo xtask torture` runs. It is both the supervisor
-//! and, when it calls itself with `live`, the life that is killed.
+//! **Purpose.** The torture test as a program, which `cargo xtask torture` runs. It is the
+//! supervisor and, when it runs itself with `live`, the process that is killed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,34 +10,34 @@ use clap::{Parser, Subcommand};
 use fourscore_proof::torture::{Life, Torture};
 use fourscore_testkit::programs;
 
-/// How often a life mounts the image that ends by itself.
+/// The number of mounts in a life that ends by itself.
 const ROUNDS: u64 = 2;
 
-/// Tortures the file system.
+/// Runs the torture test.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
     role: Option<Role>,
-    /// What decides everything but when things happen.
+    /// The seed of everything except timing.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How long it goes on.
+    /// How long it runs.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Where images are kept with which something is wrong.
+    /// The folder for images that show a failure.
     #[arg(long, default_value = "target/torture-findings")]
     findings: PathBuf,
 }
 
 #[derive(Subcommand)]
 enum Role {
-    /// Lives on an image, and dies.
+    /// Works on an image until the process kills itself.
     Live {
         image: PathBuf,
         notes: PathBuf,
         seed: u64,
         number: u64,
-        /// When it dies; without it, it ends by itself.
+        /// The time until it kills itself; without it, it ends by itself.
         millis: Option<u64>,
     },
 }
@@ -72,6 +72,6 @@ fn run(arguments: Arguments) -> Result<()> {
         program: std::env::current_exe()?,
     };
     let tally = torture.run()?;
-    println!("nothing wrong: {tally:?}");
+    println!("no failure: {tally:?}");
     Ok(())
 }

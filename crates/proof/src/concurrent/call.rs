@@ -1,27 +1,27 @@
-//! **Purpose.** What a thread calls and what it is answered, as it is noted for the judge.
+//! **Purpose.** The calls of threads and their results, as they are recorded for the judge.
 //!
-//! **Model.** A directory is known by its inode number, which may be that of one directory now and
-//! of another one later; a file whose content is judged is held open and known by a [`FileId`],
-//! which no other file has. Times are counted by one counter that all threads share: what ended
-//! before something else began has the smaller number.
+//! **Model.** A directory is identified by its inode number, which may be reused for another one
+//! later. A file whose data is judged is held open and identified by a [`FileId`], which is never
+//! reused. Times come from one counter that all threads share: if a call ended before another one
+//! began, its end is the smaller number.
 
 use std::fmt;
 
 use super::stamp::{FileId, Run, Version};
 
-/// A moment, counted from the begin of a round.
+/// A point in time, counted from the begin of a round.
 pub(super) type Time = u64;
 
-/// A name, by number: what a call is about is drawn from few.
+/// A name, as a number; calls use few different names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Name(pub(super) u32);
 
 impl Name {
-    /// The entry of a directory that leads to itself.
+    /// The entry `.`.
     pub(super) const DOT: Self = Self(u32::MAX);
-    /// The entry of a directory that leads to its parent.
+    /// The entry `..`.
     pub(super) const DOT_DOT: Self = Self(u32::MAX - 1);
-    /// What was not made by the threads, such as `lost+found`.
+    /// A name that the threads did not create, such as `lost+found`.
     const OTHER: Self = Self(u32::MAX - 2);
 
     const STEADY: u32 = 100;
@@ -30,27 +30,27 @@ impl Name {
     const BYSTANDER: u32 = 400;
     const LONG: u32 = 1000;
 
-    /// One of the names that anything is done to.
+    /// A name that any call may change.
     pub(super) fn any(number: usize) -> Self {
         Self::numbered(0, number)
     }
 
-    /// A name that is only ever replaced: it is there from the begin of a round to its end.
+    /// A name that is only replaced: it exists during the whole round.
     pub(super) fn steady(number: usize) -> Self {
         Self::numbered(Self::STEADY, number)
     }
 
-    /// The name under which a thread makes what then replaces something else.
+    /// The name under which a thread creates a file that replaces another one then.
     pub(super) fn temporary(thread: usize) -> Self {
         Self::numbered(Self::TEMPORARY, thread)
     }
 
-    /// A name that nothing is done to.
+    /// A name that no call changes.
     pub(super) fn fixed(number: usize) -> Self {
         Self::numbered(Self::FIXED, number)
     }
 
-    /// The name of a file that is only looked at; there are 600 such names.
+    /// The name of a file that is only read; there are 600 such names.
     pub(super) fn bystander(number: usize) -> Self {
         Self::numbered(Self::BYSTANDER, number)
     }
@@ -101,7 +101,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// What is made under a name.
+/// The type of a new inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
@@ -122,7 +122,7 @@ pub(super) enum Range {
 }
 
 impl Range {
-    /// Whether content behind the range moves.
+    /// Whether it moves data behind the range.
     pub(super) fn moves(self) -> bool {
         matches!(self, Self::Collapse | Self::Insert)
     }
@@ -132,7 +132,7 @@ impl Range {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Make(Kind, Place),
-    /// Gives the inode with this number another name.
+    /// Links the inode with this number to another name.
     Link(u64, Place),
     Unlink(Place),
     Rmdir(Place),
@@ -143,10 +143,10 @@ pub(super) enum Call {
     },
     Exchange(Place, Place),
     Lookup(Place),
-    /// Goes along a path through directories that nobody moves, to a name in the last one.
+    /// Resolves a path through directories that are never moved, to a name in the last one.
     Resolve(Place),
     List(u64),
-    /// What the inode with this number is, whatever it is by now.
+    /// Gets the attributes of the inode with this number, which may have been reused.
     StatNumber(u64),
     Read {
         file: FileId,
@@ -190,41 +190,42 @@ pub(super) enum Call {
     Fsync(FileId),
     Sync,
     StatFs,
-    /// Makes a file without a name, or gives it up.
+    /// Creates a file without a name.
     Open(FileId),
+    /// Closes a file, which frees it if it has no name.
     Close(FileId),
 }
 
-/// An error, as its number and in words.
+/// An error, as its number and as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) errno: i32,
     pub(super) text: String,
 }
 
-/// What a call was answered.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
     /// An inode number, a size, an offset, a count, the number of an attribute's value.
     Number(u64),
-    /// A place that is not there: no more data, no such hole.
+    /// No result: no more data, or no hole.
     Nothing,
-    /// How many bytes were read, and what they were.
+    /// The number of bytes that were read, and their values.
     Bytes(u64, Vec<Run>),
-    /// What was listed, in order, and whether that was everything.
+    /// The entries that were listed, in order, and whether they are all.
     Entries(Vec<(Name, u64)>, Listed),
     Failed(Failure),
 }
 
-/// How much of a directory was listed.
+/// Whether a directory was listed completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listed {
     Whole,
     Part,
 }
 
-/// A call with its answer.
+/// A call with its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) begin: Time,

@@ -1,4 +1,4 @@
-//! **Purpose.** Rounds one after the other, until the time is over or something is found.
+//! **Purpose.** Runs rounds until the time is over or a fault is found.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,35 +9,36 @@ use anyhow::{Context as _, Result};
 use fourscore::Arc;
 use fourscore_sync::{Mutex, thread};
 
-use super::breaking::Breaking;
+use super::injected::InjectedFault;
 use super::round::{self, Through};
-use super::shape::{Shape, Theme};
+use super::shape::Shape;
+use super::theme::Theme;
 
-/// What to do.
+/// A campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// The seed of the first round; the next has the next.
+    /// The seed of the first round; it grows by one each round.
     pub seed: u64,
-    /// How long it goes on.
+    /// How long it runs.
     pub span: Duration,
-    /// No more rounds than this.
+    /// The largest number of rounds.
     pub rounds: u64,
-    /// What the threads mostly do; drawn for each round unless said.
+    /// What the threads mostly do; if not given, each round draws its own.
     pub theme: Option<Theme>,
     /// How the threads reach the file system.
     pub through: Through,
-    /// What is done wrong on purpose.
-    pub breaking: Breaking,
-    /// Where images are kept with which something is wrong.
+    /// The fault to inject.
+    pub injected: InjectedFault,
+    /// The folder for images that show a failure.
     pub findings: PathBuf,
 }
 
-/// What was done.
+/// The results of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Rounds.
+    /// Rounds that were run.
     pub rounds: u64,
-    /// Calls whose answers were judged.
+    /// Calls whose results were judged.
     pub calls: usize,
 }
 
@@ -48,23 +49,31 @@ impl fmt::Display for Tally {
 }
 
 impl Campaign {
-    /// Goes on until the time is over.
+    /// Runs until the time is over.
     ///
     /// # Errors
-    /// The first thing that is wrong, with the seed and the shape of its round.
+    /// The first failure, with the seed and the shape of its round.
     pub fn run(&self) -> Result<Tally> {
         let began = Instant::now();
         let mut tally = Tally::default();
         let watch = Watch::start();
         while tally.rounds < self.rounds && began.elapsed() < self.span {
             let seed = self.seed + tally.rounds;
-            let shape = Shape::draw(seed, self.theme.or(self.breaking.theme()));
+            let shape = Shape::draw(seed, self.theme.or(self.injected.theme()));
             let shape = match self.through {
                 Through::Library => shape,
                 Through::Mount => shape.for_mount(),
             };
             watch.begins(format!("seed {seed}, {shape:?}"));
-            let calls = round::run(seed, &shape, (self.through, self.breaking), &self.findings);
+            let calls = {
+                let setup = round::Setup {
+                    seed,
+                    shape: &shape,
+                    through: self.through,
+                    injected: self.injected,
+                };
+                round::run(&setup, &self.findings)
+            };
             tally.calls += calls.with_context(|| format!("seed {seed}, {shape:?}"))?;
             tally.rounds += 1;
         }
@@ -72,11 +81,11 @@ impl Campaign {
     }
 }
 
-/// How long a round may take: much more than on the busiest of machines.
+/// The longest time for one round: much longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(240);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ends the program when a round does not: its threads wait for each other, and cannot be stopped.
+/// Ends the process if a round does not end: its threads are deadlocked, and cannot be stopped.
 struct Watch(Arc<Mutex<(Instant, String)>>);
 
 impl Watch {
@@ -88,7 +97,7 @@ impl Watch {
                 let (since, what) = now.lock().clone();
                 drop(now);
                 if since.elapsed() > PATIENCE {
-                    eprintln!("{what}: no end after {PATIENCE:?}: somebody waits for ever");
+                    eprintln!("{what}: no end after {PATIENCE:?}: threads are deadlocked");
                     exit(1);
                 }
                 thread::sleep(LOOK_INTERVAL);

@@ -1,5 +1,4 @@
-//! **Purpose.** A device in memory that takes its time, and holds poison before anything is
-//! written.
+//! **Purpose.** A memory device with latency, filled with poison before anything is written.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -11,13 +10,13 @@ use fourscore_sync::atomic::{AtomicBool, Ordering};
 
 use super::stamp::POISON;
 
-/// A device in memory with a latency.
+/// A memory device with latency.
 #[derive(Debug)]
 pub(super) struct SlowDevice {
     ram: Arc<RamDevice>,
     read: Duration,
     write: Duration,
-    hurries: AtomicBool,
+    is_fast: AtomicBool,
 }
 
 impl SlowDevice {
@@ -26,23 +25,23 @@ impl SlowDevice {
             ram,
             read,
             write,
-            hurries: AtomicBool::new(false),
+            is_fast: AtomicBool::new(false),
         }
     }
 
-    /// Takes no time any more: nobody is there to see it.
+    /// Turns the latency off, when the threads have ended.
     pub(super) fn hurry(&self) {
-        self.hurries.store(true, Ordering::Relaxed);
+        self.is_fast.store(true, Ordering::Relaxed);
     }
 
     fn pause(&self, latency: Duration) {
-        if !latency.is_zero() && !self.hurries.load(Ordering::Relaxed) {
+        if !latency.is_zero() && !self.is_fast.load(Ordering::Relaxed) {
             std::thread::sleep(latency);
         }
     }
 }
 
-/// A device full of poison.
+/// A device filled with poison.
 pub(super) fn poisoned(len_bytes: u64) -> io::Result<Arc<RamDevice>> {
     const PIECE: usize = 1 << 20;
     let ram = RamDevice::new(len_bytes);
@@ -65,7 +64,7 @@ impl BlockDevice for SlowDevice {
         self.ram.hints()
     }
 
-    /// The time passes before the bytes are taken: what is asked for may change meanwhile.
+    /// Waits before it reads, so that a write may come in between.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
         self.pause(self.read);
         self.ram.read_vectored_at(bufs, offset)

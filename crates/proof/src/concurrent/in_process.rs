@@ -1,4 +1,4 @@
-//! **Purpose.** The library as a target, called in this process.
+//! **Purpose.** The library as the file system under test.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,7 @@ use fourscore::{
 
 use super::call::{Failure, Kind, Listed, Name, Range};
 use super::shared::linked;
-use super::target::{Answer, Reach, Target};
+use super::target::{Answer, IoMode, Target};
 use crate::BY_ROOT;
 
 /// A file system opened in this process.
@@ -17,14 +17,14 @@ pub(super) struct InProcess {
     pub(super) fs: Arc<Fs>,
 }
 
-fn told<T>(result: fourscore::Result<T>) -> Answer<T> {
+fn answer<T>(result: fourscore::Result<T>) -> Answer<T> {
     result.map_err(|error| Failure {
         errno: error.errno(),
         text: format!("{error}"),
     })
 }
 
-/// An inode as the threads know it.
+/// The inode with a number.
 fn nr(number: u64) -> InodeNr {
     InodeNr(u32::try_from(number).unwrap_or(0))
 }
@@ -45,7 +45,7 @@ impl Target for InProcess {
     }
 
     fn open_dir(&self, dir: &InodeNr, name: Name) -> Answer<InodeNr> {
-        told(self.fs.lookup(*dir, name.text().as_bytes()))
+        answer(self.fs.lookup(*dir, name.text().as_bytes()))
     }
 
     fn make(&self, dir: &InodeNr, name: Name, kind: Kind) -> Answer<Option<u64>> {
@@ -59,12 +59,12 @@ impl Target for InProcess {
                 self.fs.symlink(*dir, name, &target, &BY_ROOT)
             }
         };
-        told(made.map(|nr| Some(nr.0.into())))
+        answer(made.map(|nr| Some(nr.0.into())))
     }
 
     fn create(&self, dir: &InodeNr, name: Name) -> Answer<(OpenInode, u64)> {
         let fs = Arc::clone(&self.fs);
-        let file = told(OpenInode::created(
+        let file = answer(OpenInode::created(
             fs,
             *dir,
             name.text().as_bytes(),
@@ -75,11 +75,11 @@ impl Target for InProcess {
     }
 
     fn unnamed(&self, dir: &InodeNr) -> Answer<OpenInode> {
-        told(OpenInode::unnamed(Arc::clone(&self.fs), *dir, &BY_ROOT))
+        answer(OpenInode::unnamed(Arc::clone(&self.fs), *dir, &BY_ROOT))
     }
 
     fn link(&self, file: &OpenInode, dir: &InodeNr, name: Name) -> Answer<u64> {
-        told(self.fs.link(file.inode(), *dir, name.text().as_bytes()))?;
+        answer(self.fs.link(file.inode(), *dir, name.text().as_bytes()))?;
         Ok(file.inode().0.into())
     }
 
@@ -88,30 +88,30 @@ impl Target for InProcess {
     }
 
     fn unlink(&self, dir: &InodeNr, name: Name) -> Answer<()> {
-        told(self.fs.unlink(*dir, name.text().as_bytes()))
+        answer(self.fs.unlink(*dir, name.text().as_bytes()))
     }
 
     fn rmdir(&self, dir: &InodeNr, name: Name) -> Answer<()> {
-        told(self.fs.rmdir(*dir, name.text().as_bytes()))
+        answer(self.fs.rmdir(*dir, name.text().as_bytes()))
     }
 
     fn rename(&self, from: (&InodeNr, Name), to: (&InodeNr, Name), replaces: bool) -> Answer<()> {
         let replace = if replaces { Replace::Yes } else { Replace::No };
         let (old, new) = (from.1.text(), to.1.text());
         let (from, to) = ((*from.0, old.as_bytes()), (*to.0, new.as_bytes()));
-        told(self.fs.rename(from, to, replace))
+        answer(self.fs.rename(from, to, replace))
     }
 
     fn exchange(&self, one: (&InodeNr, Name), other: (&InodeNr, Name)) -> Answer<()> {
         let (old, new) = (one.1.text(), other.1.text());
-        told(
+        answer(
             self.fs
                 .exchange((*one.0, old.as_bytes()), (*other.0, new.as_bytes())),
         )
     }
 
     fn lookup(&self, dir: &InodeNr, name: Name) -> Answer<u64> {
-        told(
+        answer(
             self.fs
                 .lookup(*dir, name.text().as_bytes())
                 .map(|nr| nr.0.into()),
@@ -121,7 +121,7 @@ impl Target for InProcess {
     fn resolve(&self, path: &[Name]) -> Answer<u64> {
         let path: Vec<_> = path.iter().map(|name| name.text()).collect();
         let path = path.join("/");
-        told(
+        answer(
             self.fs
                 .resolve(path.as_bytes(), Follow::Yes)
                 .map(|nr| nr.0.into()),
@@ -131,7 +131,7 @@ impl Target for InProcess {
     fn list(&self, dir: &InodeNr, most: Option<usize>) -> Answer<(Vec<(Name, u64)>, Listed)> {
         let mut entries = Vec::new();
         let mut listed = Listed::Whole;
-        told(self.fs.for_each_entry(*dir, |entry| {
+        answer(self.fs.for_each_entry(*dir, |entry| {
             if most == Some(entries.len()) {
                 listed = Listed::Part;
                 return ControlFlow::Break(());
@@ -143,18 +143,18 @@ impl Target for InProcess {
     }
 
     fn stat_number(&self, number: u64) -> Answer<()> {
-        told(self.fs.stat(nr(number)).map(drop))
+        answer(self.fs.stat(nr(number)).map(drop))
     }
 
-    fn read(&self, file: &OpenInode, bytes: &mut [u8], offset: u64, _: Reach) -> Answer<usize> {
-        told(self.fs.read_at(file.inode(), bytes, offset))
+    fn read(&self, file: &OpenInode, bytes: &mut [u8], offset: u64, _: IoMode) -> Answer<usize> {
+        answer(self.fs.read_at(file.inode(), bytes, offset))
     }
 
-    fn write(&self, file: &OpenInode, bytes: &[u8], offset: u64, how: Reach) -> Answer<()> {
+    fn write(&self, file: &OpenInode, bytes: &[u8], offset: u64, how: IoMode) -> Answer<()> {
         use fourscore::WrittenAt::Now;
-        told(match how {
-            Reach::Usual => self.fs.write_at(file.inode(), bytes, offset).map(drop),
-            Reach::Direct => self
+        answer(match how {
+            IoMode::Buffered => self.fs.write_at(file.inode(), bytes, offset).map(drop),
+            IoMode::Direct => self
                 .fs
                 .write_back_at(file.inode(), bytes, offset, Now)
                 .map(drop),
@@ -162,11 +162,11 @@ impl Target for InProcess {
     }
 
     fn append(&self, file: &OpenInode, bytes: &[u8]) -> Answer<u64> {
-        told(self.fs.append(file.inode(), bytes))
+        answer(self.fs.append(file.inode(), bytes))
     }
 
     fn truncate(&self, file: &OpenInode, size: u64) -> Answer<()> {
-        told(self.fs.truncate(file.inode(), size))
+        answer(self.fs.truncate(file.inode(), size))
     }
 
     fn change(&self, file: &OpenInode, what: Range, offset: u64, len: u64) -> Answer<()> {
@@ -179,20 +179,23 @@ impl Target for InProcess {
             Range::Collapse => Fallocate::CollapseRange,
             Range::Insert => Fallocate::InsertRange,
         };
-        told(self.fs.fallocate(file.inode(), what, offset, len))
+        answer(self.fs.fallocate(file.inode(), what, offset, len))
     }
 
     fn copy(&self, from: (&OpenInode, u64), to: (&OpenInode, u64), len: u64) -> Answer<u64> {
         let (from, to) = ((from.0.inode(), from.1), (to.0.inode(), to.1));
-        told(self.fs.copy_file_range(from, to, len))
+        answer(self.fs.copy_file_range(from, to, len))
     }
 
     fn extents(&self, file: &OpenInode) -> Answer<u64> {
-        let extents = told(self.fs.extents(file.inode()))?;
+        let extents = answer(self.fs.extents(file.inode()))?;
         let mut behind = LogicalBlock(0);
         for extent in &extents {
             if extent.logical < behind {
-                let text = format!("an extent begins at {} behind {behind:?}", extent.logical.0);
+                let text = format!(
+                    "an extent begins at block {} before the end {behind:?} of the previous one",
+                    extent.logical.0
+                );
                 return Err(Failure { errno: 0, text });
             }
             behind = LogicalBlock(extent.logical.0 + extent.blocks);
@@ -202,54 +205,55 @@ impl Target for InProcess {
 
     fn seek(&self, file: &OpenInode, offset: u64, data: bool) -> Answer<Option<u64>> {
         let what = if data { Seek::Data } else { Seek::Hole };
-        told(self.fs.seek(file.inode(), offset, what))
+        answer(self.fs.seek(file.inode(), offset, what))
     }
 
     fn size(&self, file: &OpenInode) -> Answer<u64> {
-        told(self.fs.stat(file.inode()).map(|stat| stat.size_bytes))
+        answer(self.fs.stat(file.inode()).map(|stat| stat.size_bytes))
     }
 
     fn set_xattr(&self, file: &OpenInode, name: &str, value: &[u8]) -> Answer<()> {
-        told(
+        answer(
             self.fs
                 .set_xattr(file.inode(), name.as_bytes(), value, SetXattr::Any),
         )
     }
 
     fn remove_xattr(&self, file: &OpenInode, name: &str) -> Answer<()> {
-        told(self.fs.remove_xattr(file.inode(), name.as_bytes()))
+        answer(self.fs.remove_xattr(file.inode(), name.as_bytes()))
     }
 
     fn xattr(&self, file: &OpenInode, name: &str) -> Answer<Vec<u8>> {
-        told(self.fs.xattr(file.inode(), name.as_bytes()))
+        answer(self.fs.xattr(file.inode(), name.as_bytes()))
     }
 
     fn fsync(&self, file: &OpenInode) -> Answer<()> {
-        told(self.fs.fsync(file.inode()))
+        answer(self.fs.fsync(file.inode()))
     }
 
     fn sync(&self) -> Answer<()> {
-        told(self.fs.sync())
+        answer(self.fs.sync())
     }
 
     fn stat_fs(&self) -> Answer<u64> {
-        let stat = told(self.fs.statfs())?;
+        let stat = answer(self.fs.statfs())?;
         if stat.free_blocks > stat.blocks || u64::from(stat.free_inodes) > u64::from(stat.inodes) {
-            let text = format!("more is free than there is: {stat:?}");
+            let text = format!("more blocks or inodes are free than exist: {stat:?}");
             return Err(Failure { errno: 0, text });
         }
         Ok(stat.free_blocks * stat.block_bytes as u64)
     }
 }
 
-/// All links lead to the same name, which is always there; some need a block of their own for that.
+/// The target of a symbolic link: the same name in all links, which always exists. Some targets are
+/// so long that they need a block.
 pub(super) fn link_target(name: &[u8]) -> Vec<u8> {
     let slashes = if name.ends_with(b"4") { 100 } else { 1 };
     let path = linked().map(Name::text);
     path.join(&"/".repeat(slashes)).into_bytes()
 }
 
-/// Whether a number is that of an inode in use, and of what: for the walk of the whole tree.
+/// The attributes of an inode, or `None` if it is free; for the walk of the whole tree.
 pub(super) fn in_use(fs: &Fs, inode: InodeNr) -> fourscore::Result<Option<fourscore::Stat>> {
     match fs.stat(inode) {
         Ok(stat) => Ok(Some(stat)),

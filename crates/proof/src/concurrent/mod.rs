@@ -1,48 +1,50 @@
-//! **Purpose.** What calls see of a file system that other threads change at the same time.
+//! **Purpose.** The concurrent oracle: checks the results of calls while other threads change the
+//! same files and directories.
 //!
-//! **Model.** A round makes a small file system of a drawn shape on a device full of poison. Some
-//! threads do drawn calls on files and directories that they share, and note of each call when it
-//! began, when it ended, and what it was answered. Then it is judged whether all answers together
-//! can have been. What is drawn follows from a seed; how the threads meet does not.
+//! **Model.** A round makes a small file system of a random shape on a device full of poison. Some
+//! threads run random calls on shared files and directories, and record the begin, the end and the
+//! result of each call. The judge then decides whether all results together are possible. The calls
+//! follow from a seed; the timing of the threads does not.
 //!
-//! Each rule of the judge refuses only what is wrong whatever the order of the calls was: where it
-//! cannot know it says nothing. What it holds on to:
+//! Each rule of the judge rejects only results that are wrong in every order of the calls. The
+//! rules:
 //!
-//! - an error that speaks of a broken file system or device never comes, nor is it noted;
-//! - a name is a register, whose calls some order must explain; a listing sees each name that was
-//!   there all the time, once, and none that never was;
-//! - a cell of a file that is read holds what the last change before the read left, or what a
-//!   change made that ran beside the read; never what was on the device before, nor what another
-//!   file holds;
-//! - sizes and attributes are registers as well;
-//! - at the end the tree is a tree, the checker is content, and reading all again gives what some
-//!   order of the calls leaves.
+//! - no call fails with an error of a corrupted file system or a failed device, and the superblock
+//!   counts no error;
+//! - a name is a register, whose calls must be linearizable; a listing has each name that existed
+//!   all the time exactly once, and none that never existed;
+//! - a cell of a file that is read holds the data of the last change before the read, or of a
+//!   change that overlaps the read, but neither stale data of the device nor data of another file;
+//! - sizes and extended attributes are registers as well;
+//! - at the end the directories form a tree, the checker finds nothing, and reading everything
+//!   again gives a state that some order of the calls leaves.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `shape` | what a round is: the file system, the mount, the threads |
-//! | `device` | the device: slow, and full of poison |
-//! | `stamp` | content that tells where it comes from |
-//! | `call` | calls and their answers |
-//! | `target` | what a file system under test has to do |
+//! | `theme` | what the threads of a round mostly do |
+//! | `device` | the device: with latency, and full of poison |
+//! | `stamp` | data that names the write it comes from |
+//! | `call` | calls and their results |
+//! | `target` | the interface of a file system under test |
 //! | `in_process` | the library as a target |
-//! | `mounted` | a mount as a target, and the kernel's ext4 as its mirror |
-//! | `shared` | what the threads of a round share |
+//! | `mounted` | a mount as a target, compared with the kernel's ext4 at the end |
+//! | `shared` | state that the threads of a round share |
 //! | `worker` | a thread of a round |
-//! | `judge` | whether all answers together can have been |
-//! | `tree` | whether the tree is a tree at the end |
-//! | `round` | one round |
-//! | [`campaign`] | rounds one after the other |
-//! | `breaking` | faults that are put back on purpose |
+//! | `judge` | decides whether all results together are possible |
+//! | `tree` | checks that the directories form a tree at the end |
+//! | `round` | runs one round |
+//! | [`campaign`] | runs rounds one after the other |
+//! | `injected` | known faults that are injected to test the oracle |
 //!
-//! **Not here.** Crashes ([`crash`](crate::crash)), one thread's results held against a model
-//! (`model`), the interleavings of a protocol one by one (the shuttle models of crate `fourscore`).
+//! **Not here.** Crashes ([`crash`](crate::crash)), single-threaded comparison with a model
+//! (`model`), the interleavings of single protocols (the shuttle models of crate `fourscore`).
 
-mod breaking;
 mod call;
 pub mod campaign;
 mod device;
 mod in_process;
+mod injected;
 mod judge;
 mod mounted;
 mod round;
@@ -50,10 +52,11 @@ mod shape;
 mod shared;
 mod stamp;
 mod target;
+mod theme;
 mod tree;
 mod worker;
 
-pub use breaking::Breaking;
 pub use campaign::{Campaign, Tally};
+pub use injected::InjectedFault;
 pub use round::Through;
-pub use shape::Theme;
+pub use theme::Theme;

@@ -1,18 +1,17 @@
-//! **Purpose.** A mount as a target: the threads use system calls, which the kernel turns into
-//! requests to a server in this process.
+//! **Purpose.** A mount as the file system under test: threads use system calls, which the kernel
+//! turns into requests to a server in this process.
 //!
-//! **Model.** What the library has to do, the mount has to do as well: the kernel's caches of
-//! names, attributes and pages are part of what is judged. A directory is an open descriptor, so
-//! its number is not given to others as long as a thread knows it. Each file has three
-//! descriptors: for reads and writes through the page cache, for direct ones (`O_DIRECT`) and for
-//! appending. FUSE has no calls to ask for extents, to look at an inode by its number, or to move
-//! ranges; those calls are not made.
+//! **Model.** A mount must satisfy all rules for the library; the kernel's caches of names,
+//! attributes and pages are part of what is judged. A directory is an open descriptor, so its
+//! number is not reused as long as a thread knows it. Each file has three descriptors: for I/O
+//! through the page cache, for direct I/O (`O_DIRECT`) and for appending. FUSE has no calls to get
+//! extents, to access an inode by its number, or to move ranges; those calls are not made.
 //!
 //! The **mirror** is the kernel's own ext4: when all threads have ended, the tree is read through
 //! the mount, then the server ends, and Linux has to find the same tree in the image (names, inode
-//! numbers, types, sizes, links, targets, contents and attributes).
+//! numbers, types, sizes, links, targets, data and attributes).
 //!
-//! **Crash safety.** The mount is undone on drop, also when a round fails or panics.
+//! **Crash safety.** Dropping it unmounts, also when a round fails or panics.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -38,12 +37,11 @@ use tempfile::TempDir;
 
 use super::call::{Failure, Kind, Listed, Name, Range};
 use super::in_process::link_target;
-use super::target::{Answer, Reach, Target};
+use super::target::{Answer, IoMode, Target};
 
-/// The type of this mount in `/proc/mounts`, for who finds one that was left behind.
+/// The source of this mount in `/proc/mounts`, which identifies one that was left behind.
 const SOURCE: &str = "fourscore-oracle";
-/// How much of a directory is asked for at once, in bytes: little, so that listings take several
-/// calls.
+/// The size of the buffer for a listing in bytes: small, so that listings take several calls.
 const LISTED_BYTES: usize = 2048;
 
 /// A mount with its server.
@@ -54,7 +52,7 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Serves `fs` in a folder of its own.
+    /// Mounts `fs` in a new folder, and serves it.
     pub(super) fn new(fs: &Arc<Fs>, cache: Cache) -> Result<Self> {
         let folder = scratch::folder()?;
         let options = SessionOptions {
@@ -66,7 +64,8 @@ impl Mounted {
         let unmounter = session.unmounter();
         let fs = Arc::clone(fs);
         let server = thread::spawn(move || {
-            // Nobody but this process uses the device, so it may go on when the mount has ended.
+            // Only this process uses the device, so the file system may be used after the mount
+            // ends.
             let thaw = |_| drop(fs.thaw());
             session.serve(&fs, || Ok(()), thaw)
         });
@@ -77,7 +76,7 @@ impl Mounted {
         })
     }
 
-    /// What the threads use.
+    /// The target for the threads.
     pub(super) fn target(&self) -> Result<Mount> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let root = rustix::fs::open(self.folder.path(), flags, Mode::empty())?;
@@ -86,7 +85,7 @@ impl Mounted {
         })
     }
 
-    /// All that is in it.
+    /// The tree as seen through the mount.
     pub(super) fn tree(&self) -> Result<Tree> {
         Tree::read(self.folder.path())
     }
@@ -124,7 +123,7 @@ pub(super) struct Mount {
     root: Dir,
 }
 
-/// Something that is held open by a path, mostly a directory.
+/// An `O_PATH` descriptor, mostly of a directory.
 #[derive(Clone)]
 pub(super) struct Dir {
     fd: Arc<OwnedFd>,
@@ -133,7 +132,7 @@ pub(super) struct Dir {
 
 impl Dir {
     fn new(fd: OwnedFd) -> Answer<Self> {
-        let number = told(rustix::fs::fstat(&fd))?.st_ino;
+        let number = answer(rustix::fs::fstat(&fd))?.st_ino;
         Ok(Self {
             fd: Arc::new(fd),
             number,
@@ -141,7 +140,7 @@ impl Dir {
     }
 }
 
-/// A file that is open three times.
+/// A file with three descriptors.
 pub(super) struct OpenFile {
     cached: OwnedFd,
     direct: OwnedFd,
@@ -151,11 +150,11 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     fn new(cached: OwnedFd) -> Answer<Self> {
-        let number = told(rustix::fs::fstat(&cached))?.st_ino;
+        let number = answer(rustix::fs::fstat(&cached))?.st_ino;
         let path = format!("/proc/self/fd/{}", cached.as_raw_fd());
         let again = |more: OFlags| {
             let flags = OFlags::RDWR | OFlags::CLOEXEC | more;
-            told(rustix::fs::open(&path, flags, Mode::empty()))
+            answer(rustix::fs::open(&path, flags, Mode::empty()))
         };
         Ok(Self {
             direct: again(OFlags::DIRECT)?,
@@ -165,22 +164,22 @@ impl OpenFile {
         })
     }
 
-    fn by(&self, how: Reach) -> &OwnedFd {
+    fn by(&self, how: IoMode) -> &OwnedFd {
         match how {
-            Reach::Usual => &self.cached,
-            Reach::Direct => &self.direct,
+            IoMode::Buffered => &self.cached,
+            IoMode::Direct => &self.direct,
         }
     }
 }
 
-fn told<T>(result: Result<T, Errno>) -> Answer<T> {
+fn answer<T>(result: Result<T, Errno>) -> Answer<T> {
     result.map_err(|errno| Failure {
         errno: errno.raw_os_error(),
         text: format!("{errno}"),
     })
 }
 
-/// Says that a call did less than it was asked to, which files on disk never do.
+/// Reports a short write as a failure: writes to regular files are never short.
 fn check_whole(done: usize, wanted: usize) -> Answer<()> {
     if done == wanted {
         return Ok(());
@@ -204,10 +203,10 @@ impl Target for Mount {
         dir.number
     }
 
-    /// Opens whatever lies there; what is no directory refuses what is asked of it later.
+    /// Opens an inode of any type; later calls fail if it is not a directory.
     fn open_dir(&self, dir: &Dir, name: Name) -> Answer<Dir> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Dir::new(told(rustix::fs::openat(
+        Dir::new(answer(rustix::fs::openat(
             &dir.fd,
             name.text(),
             flags,
@@ -221,11 +220,11 @@ impl Target for Mount {
             Kind::File => Ok(Some(self.create(dir, name)?.1)),
             Kind::Directory => {
                 let mode = Mode::from_raw_mode(0o755);
-                told(rustix::fs::mkdirat(&dir.fd, text, mode)).map(|()| None)
+                answer(rustix::fs::mkdirat(&dir.fd, text, mode)).map(|()| None)
             }
             Kind::Symlink => {
                 let target = link_target(text.as_bytes());
-                told(rustix::fs::symlinkat(target, &dir.fd, text)).map(|()| None)
+                answer(rustix::fs::symlinkat(target, &dir.fd, text)).map(|()| None)
             }
         }
     }
@@ -233,7 +232,7 @@ impl Target for Mount {
     fn create(&self, dir: &Dir, name: Name) -> Answer<(OpenFile, u64)> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
-        let file = told(rustix::fs::openat(&dir.fd, name.text(), flags, mode))?;
+        let file = answer(rustix::fs::openat(&dir.fd, name.text(), flags, mode))?;
         let file = OpenFile::new(file)?;
         let number = file.number;
         Ok((file, number))
@@ -242,12 +241,12 @@ impl Target for Mount {
     fn unnamed(&self, dir: &Dir) -> Answer<OpenFile> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
-        OpenFile::new(told(rustix::fs::openat(&dir.fd, ".", flags, mode))?)
+        OpenFile::new(answer(rustix::fs::openat(&dir.fd, ".", flags, mode))?)
     }
 
     fn link(&self, file: &OpenFile, dir: &Dir, name: Name) -> Answer<u64> {
         let flags = AtFlags::EMPTY_PATH;
-        told(rustix::fs::linkat(
+        answer(rustix::fs::linkat(
             &file.cached,
             "",
             &dir.fd,
@@ -262,11 +261,11 @@ impl Target for Mount {
     }
 
     fn unlink(&self, dir: &Dir, name: Name) -> Answer<()> {
-        told(rustix::fs::unlinkat(&dir.fd, name.text(), AtFlags::empty()))
+        answer(rustix::fs::unlinkat(&dir.fd, name.text(), AtFlags::empty()))
     }
 
     fn rmdir(&self, dir: &Dir, name: Name) -> Answer<()> {
-        told(rustix::fs::unlinkat(
+        answer(rustix::fs::unlinkat(
             &dir.fd,
             name.text(),
             AtFlags::REMOVEDIR,
@@ -287,23 +286,23 @@ impl Target for Mount {
 
     fn lookup(&self, dir: &Dir, name: Name) -> Answer<u64> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        told(rustix::fs::statat(&dir.fd, name.text(), flags)).map(|stat| stat.st_ino)
+        answer(rustix::fs::statat(&dir.fd, name.text(), flags)).map(|stat| stat.st_ino)
     }
 
     fn resolve(&self, path: &[Name]) -> Answer<u64> {
         let path: Vec<_> = path.iter().map(|name| name.text()).collect();
         let stat = rustix::fs::statat(&self.root.fd, path.join("/"), AtFlags::empty());
-        told(stat).map(|stat| stat.st_ino)
+        answer(stat).map(|stat| stat.st_ino)
     }
 
     fn list(&self, dir: &Dir, most: Option<usize>) -> Answer<(Vec<(Name, u64)>, Listed)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = told(rustix::fs::openat(&dir.fd, ".", flags, Mode::empty()))?;
-        let mut room = [MaybeUninit::uninit(); LISTED_BYTES];
-        let mut listing = RawDir::new(opened, &mut room);
+        let opened = answer(rustix::fs::openat(&dir.fd, ".", flags, Mode::empty()))?;
+        let mut buffer = [MaybeUninit::uninit(); LISTED_BYTES];
+        let mut listing = RawDir::new(opened, &mut buffer);
         let mut entries = Vec::new();
         while let Some(entry) = listing.next() {
-            let entry = told(entry)?;
+            let entry = answer(entry)?;
             if most == Some(entries.len()) {
                 return Ok((entries, Listed::Part));
             }
@@ -316,25 +315,25 @@ impl Target for Mount {
         Ok(())
     }
 
-    fn read(&self, file: &OpenFile, bytes: &mut [u8], offset: u64, how: Reach) -> Answer<usize> {
-        told(rustix::io::pread(file.by(how), bytes, offset))
+    fn read(&self, file: &OpenFile, bytes: &mut [u8], offset: u64, how: IoMode) -> Answer<usize> {
+        answer(rustix::io::pread(file.by(how), bytes, offset))
     }
 
-    fn write(&self, file: &OpenFile, bytes: &[u8], offset: u64, how: Reach) -> Answer<()> {
-        let done = told(rustix::io::pwrite(file.by(how), bytes, offset))?;
+    fn write(&self, file: &OpenFile, bytes: &[u8], offset: u64, how: IoMode) -> Answer<()> {
+        let done = answer(rustix::io::pwrite(file.by(how), bytes, offset))?;
         check_whole(done, bytes.len())
     }
 
     fn append(&self, file: &OpenFile, bytes: &[u8]) -> Answer<u64> {
-        let done = told(rustix::io::write(&file.appending, bytes))?;
+        let done = answer(rustix::io::write(&file.appending, bytes))?;
         check_whole(done, bytes.len())?;
         // Threads append to a file one after the other.
-        let end = told(rustix::fs::seek(&file.appending, SeekFrom::Current(0)))?;
+        let end = answer(rustix::fs::seek(&file.appending, SeekFrom::Current(0)))?;
         Ok(end - bytes.len() as u64)
     }
 
     fn truncate(&self, file: &OpenFile, size: u64) -> Answer<()> {
-        told(rustix::fs::ftruncate(&file.cached, size))
+        answer(rustix::fs::ftruncate(&file.cached, size))
     }
 
     fn change(&self, file: &OpenFile, what: Range, offset: u64, len: u64) -> Answer<()> {
@@ -348,7 +347,7 @@ impl Target for Mount {
             Range::Collapse => FallocateFlags::COLLAPSE_RANGE,
             Range::Insert => FallocateFlags::INSERT_RANGE,
         };
-        told(rustix::fs::fallocate(&file.cached, flags, offset, len))
+        answer(rustix::fs::fallocate(&file.cached, flags, offset, len))
     }
 
     fn copy(&self, from: (&OpenFile, u64), to: (&OpenFile, u64), len: u64) -> Answer<u64> {
@@ -357,7 +356,7 @@ impl Target for Mount {
         let (source, target) = (&from.0.cached, &to.0.cached);
         let copied =
             rustix::fs::copy_file_range(source, Some(&mut at), target, Some(&mut into), len);
-        told(copied).map(|copied| copied as u64)
+        answer(copied).map(|copied| copied as u64)
     }
 
     fn extents(&self, _: &OpenFile) -> Answer<u64> {
@@ -371,43 +370,43 @@ impl Target for Mount {
         };
         match rustix::fs::seek(&file.cached, from) {
             Err(Errno::NXIO) => Ok(None),
-            found => told(found).map(Some),
+            found => answer(found).map(Some),
         }
     }
 
     fn size(&self, file: &OpenFile) -> Answer<u64> {
-        let stat = told(rustix::fs::fstat(&file.cached))?;
+        let stat = answer(rustix::fs::fstat(&file.cached))?;
         Ok(u64::try_from(stat.st_size).unwrap_or(u64::MAX))
     }
 
     fn set_xattr(&self, file: &OpenFile, name: &str, value: &[u8]) -> Answer<()> {
         let flags = XattrFlags::empty();
-        told(rustix::fs::fsetxattr(&file.cached, name, value, flags))
+        answer(rustix::fs::fsetxattr(&file.cached, name, value, flags))
     }
 
     fn remove_xattr(&self, file: &OpenFile, name: &str) -> Answer<()> {
-        told(rustix::fs::fremovexattr(&file.cached, name))
+        answer(rustix::fs::fremovexattr(&file.cached, name))
     }
 
     fn xattr(&self, file: &OpenFile, name: &str) -> Answer<Vec<u8>> {
-        told(value_of(file.cached.as_fd(), name))
+        answer(value_of(file.cached.as_fd(), name))
     }
 
     fn fsync(&self, file: &OpenFile) -> Answer<()> {
-        told(rustix::fs::fsync(&file.cached))
+        answer(rustix::fs::fsync(&file.cached))
     }
 
     fn sync(&self) -> Answer<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = told(rustix::fs::openat(&self.root.fd, ".", flags, Mode::empty()))?;
-        told(rustix::fs::syncfs(root))
+        let root = answer(rustix::fs::openat(&self.root.fd, ".", flags, Mode::empty()))?;
+        answer(rustix::fs::syncfs(root))
     }
 
     fn stat_fs(&self) -> Answer<u64> {
-        let stat = told(rustix::fs::fstatvfs(&self.root.fd))?;
+        let stat = answer(rustix::fs::fstatvfs(&self.root.fd))?;
         if stat.f_bfree > stat.f_blocks || stat.f_ffree > stat.f_files {
             let (blocks, inodes) = (stat.f_bfree, stat.f_ffree);
-            let text = format!("more is free than there is: {blocks} blocks, {inodes} inodes");
+            let text = format!("more blocks ({blocks}) or inodes ({inodes}) are free than exist");
             return Err(Failure { errno: 0, text });
         }
         Ok(stat.f_bfree * stat.f_frsize)
@@ -416,7 +415,7 @@ impl Target for Mount {
 
 fn renamed(from: (&Dir, Name), to: (&Dir, Name), flags: RenameFlags) -> Answer<()> {
     let (old, new) = (from.1.text(), to.1.text());
-    told(rustix::fs::renameat_with(
+    answer(rustix::fs::renameat_with(
         &from.0.fd, old, &to.0.fd, new, flags,
     ))
 }
@@ -432,7 +431,7 @@ fn value_of(file: impl AsFd, name: impl rustix::path::Arg) -> Result<Vec<u8>, Er
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tree(BTreeMap<PathBuf, Entry>);
 
-/// What is known of an inode.
+/// An inode: number, attributes and data.
 #[derive(PartialEq, Eq)]
 struct Entry {
     number: u64,
@@ -457,7 +456,7 @@ impl fmt::Debug for Entry {
 }
 
 impl Tree {
-    /// Reads all that is below `root`.
+    /// Reads the tree below `root`.
     pub(super) fn read(root: &Path) -> Result<Self> {
         let mut entries = BTreeMap::new();
         let mut pending = vec![PathBuf::new()];
@@ -474,7 +473,7 @@ impl Tree {
         Ok(Self(entries))
     }
 
-    /// Says where `other`, the same file system read in another way, differs.
+    /// Fails if `other`, the same file system read by Linux, differs.
     pub(super) fn check_is(&self, other: &Self) -> Result<()> {
         for (path, entry) in &self.0 {
             let theirs = other.0.get(path);
@@ -485,7 +484,7 @@ impl Tree {
             );
         }
         let more = other.0.keys().find(|path| !self.0.contains_key(*path));
-        ensure!(more.is_none(), "only Linux sees {more:?}");
+        ensure!(more.is_none(), "only Linux finds {more:?}");
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! **Purpose.** One round: a new file system, threads that work on it for a while, and everything
-//! that is judged then.
+//! **Purpose.** Runs one round: makes a file system, lets threads work on it for a while, and
+//! judges the results and the state that is left.
 
 use std::any::Any;
 use std::io::Write as _;
@@ -16,9 +16,9 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::{oracle, scratch, tools};
 use tempfile::TempDir;
 
-use super::breaking::Breaking;
 use super::call::{Call, Event, Kind, Outcome, Place};
 use super::in_process::InProcess;
+use super::injected::InjectedFault;
 use super::judge::{Context, judge};
 use super::mounted::{Mounted, Tree};
 use super::shape::{Format, Shape};
@@ -28,48 +28,54 @@ use super::tree;
 use super::worker::Worker;
 use crate::sound::check_clean;
 
-/// How long the threads of a round work.
+/// The time for which the threads of a round work.
 const SPAN: Duration = Duration::from_millis(1500);
-/// e2fsck looks at one image of so many.
+/// e2fsck checks one image of this many.
 const E2FSCK_ONE_IN: u64 = 8;
 
-/// The kernel's ext4 looks at one image of so many that were mounted.
+/// The kernel's ext4 reads one of this many images that were mounted.
 const MIRROR_ONE_IN: u64 = 2;
 
 /// How the threads reach the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Through {
-    /// By calls of the library.
+    /// Through calls of the library.
     Library,
-    /// By system calls, through a mount.
+    /// Through system calls on a mount.
     Mount,
 }
 
-/// A round: gives the number of calls that were judged.
+/// What a round is.
+#[derive(Clone, Copy)]
+pub(super) struct Setup<'s> {
+    pub(super) seed: u64,
+    pub(super) shape: &'s Shape,
+    pub(super) through: Through,
+    pub(super) injected: InjectedFault,
+}
+
+/// Runs a round, and returns the number of calls that were judged.
 ///
 /// # Errors
-/// What is wrong; the image is kept at `findings` then.
-pub(super) fn run(
-    seed: u64,
-    shape: &Shape,
-    (through, breaking): (Through, Breaking),
-    findings: &Path,
-) -> Result<usize> {
-    let ram = shape.make().context("making the file system")?;
-    let outcome = on_device((seed, shape), (through, breaking), &ram);
-    outcome.map_err(|error| match keep(&ram, seed, findings) {
+/// The first failure; the image is saved in `findings`.
+pub(super) fn run(setup: &Setup<'_>, findings: &Path) -> Result<usize> {
+    let ram = setup.shape.make().context("making the file system")?;
+    let outcome = on_device(setup, &ram);
+    outcome.map_err(|error| match keep(&ram, setup.seed, findings) {
         Ok(image) => error.context(format!("the image is {image}")),
         Err(why) => error.context(format!("the image was not kept: {why:#}")),
     })
 }
 
-fn on_device(
-    (seed, shape): (u64, &Shape),
-    (through, breaking): (Through, Breaking),
-    ram: &Arc<RamDevice>,
-) -> Result<usize> {
+fn on_device(setup: &Setup<'_>, ram: &Arc<RamDevice>) -> Result<usize> {
+    let Setup {
+        seed,
+        shape,
+        through,
+        injected,
+    } = *setup;
     let slow = shape.device(Arc::clone(ram));
-    let mounted = shape.mount(Arc::clone(&slow), breaking);
+    let mounted = shape.mount(Arc::clone(&slow), injected);
     let fs = mounted.context("mounting")?;
     let is_over = || slow.hurry();
     let (calls, tree) = match through {
@@ -87,13 +93,13 @@ fn on_device(
             (calls, Some(tree))
         }
     };
-    fs.sync().context("when all was done")?;
+    fs.sync().context("after all calls")?;
     tree::check(&fs).context("the tree")?;
     fs.unmount().context("unmounting")?;
     let device: Arc<dyn BlockDevice> = Arc::clone(ram) as _;
     let fs = Fs::open(Arc::clone(&device), &OpenOptions::new())?;
     let noted = fs.superblock().error_count();
-    ensure!(noted == 0, "{noted} errors were noted");
+    ensure!(noted == 0, "the superblock counts {noted} errors");
     tree::check(&fs).context("the tree, opened again")?;
     drop(fs);
     check_clean(device)?;
@@ -111,17 +117,21 @@ fn on_device(
     Ok(calls)
 }
 
-/// Has threads work on a file system, looks at what they leave when `is_over` was told that they
-/// have ended, and judges all of it.
+/// Lets threads work on a file system, calls `is_over` when they have ended, reads everything
+/// again, and judges all results.
 pub(super) fn work<T: Target>(
     target: T,
     shape: &Shape,
     seed: u64,
     is_over: impl FnOnce(),
 ) -> Result<Vec<Event>> {
-    let (shared, made) = told(Shared::new(target, *shape)).context("making what lasts")?;
+    let (shared, made) = failed_as_error(Shared::new(target, *shape))
+        .context("creating the permanent directories")?;
     let until = Instant::now() + SPAN;
-    let mut events: Vec<Event> = made.into_iter().map(made_before).collect();
+    let mut events: Vec<Event> = made
+        .into_iter()
+        .map(|(at, number)| made_before(at, number))
+        .collect();
     thread::scope(|scope| -> Result<()> {
         let shared = &shared;
         let start = |number: usize| {
@@ -132,19 +142,19 @@ pub(super) fn work<T: Target>(
         for thread in threads {
             match thread.join() {
                 Ok(noted) => events.extend(noted),
-                Err(panic) => bail!("a thread panicked: {}", said(&*panic)),
+                Err(panic) => bail!("a thread panicked: {}", panic_message(&*panic)),
             }
         }
         Ok(())
     })?;
     is_over();
-    events.extend(Worker::new(&shared, 0, Rng::new(mix(seed))).look());
+    events.extend(Worker::new(&shared, 0, Rng::new(mix(seed))).read_all());
     events.sort_unstable_by_key(|event| event.begin);
     let context = Context {
-        lasting: shared
-            .lasting
+        permanent: shared
+            .permanent
             .iter()
-            .map(|lasting| lasting.number)
+            .map(|permanent| permanent.number)
             .collect(),
         has_links: shape.has_links,
         free_inodes: shape.free_inodes(),
@@ -157,19 +167,19 @@ pub(super) fn work<T: Target>(
     Ok(events)
 }
 
-/// What a panic says.
-fn said(panic: &(dyn Any + Send)) -> &str {
+/// The message of a panic.
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or(panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without a word")
+    text.unwrap_or("no message")
 }
 
-fn told<T>(answer: Answer<T>) -> Result<T> {
+fn failed_as_error<T>(answer: Answer<T>) -> Result<T> {
     answer.map_err(|failure| anyhow!("{} ({})", failure.text, failure.errno))
 }
 
-/// A name that was there when the round began.
-fn made_before((at, number): (Place, u64)) -> Event {
+/// The creation of a name before the round began.
+fn made_before(at: Place, number: u64) -> Event {
     Event {
         begin: 0,
         end: 0,
@@ -179,7 +189,7 @@ fn made_before((at, number): (Place, u64)) -> Event {
     }
 }
 
-/// The device as a file, which goes with its folder.
+/// The device as a file, which is deleted with its folder.
 fn image_of(ram: &RamDevice) -> Result<(TempDir, PathBuf)> {
     let folder = scratch::folder()?;
     let image = folder.path().join("image");

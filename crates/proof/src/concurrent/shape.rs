@@ -1,10 +1,9 @@
-//! **Purpose.** What a round is, drawn from its seed: the file system, how it is mounted, who works
-//! on it, and what the threads mostly do.
+//! **Purpose.** The shape of a round, drawn from its seed: the file system, its mount, the threads,
+//! and what they mostly do.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use clap::ValueEnum;
 use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::ondisk::BlockSize;
 use fourscore::{Arc, DataMode, Fs, MountOptions, OpenOptions};
@@ -16,38 +15,18 @@ use fourscore_mkfs::{
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 
-use super::breaking::Breaking;
 use super::device::{SlowDevice, poisoned};
+use super::injected::InjectedFault;
+use super::theme::Theme;
 
-/// What the file system has of the format.
+/// The format of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Usual,
-    /// Files mapped by pointers.
+    /// Files mapped by indirect blocks.
     Pointers,
     Clusters,
     Inline,
-}
-
-/// What the threads mostly do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Theme {
-    /// Directories that are moved into each other, and numbers that are used again.
-    Tree,
-    /// Names that come, go and are replaced.
-    Names,
-    /// A name that comes and goes, for which others look.
-    NewNames,
-    /// Directories that grow, and are listed.
-    Listings,
-    /// Files that are read while they are changed.
-    Content,
-    /// Directories that grow and are listed, while their inodes leave memory and come back.
-    Eviction,
-    /// Blocks that are freed and used again while slow reads are under way.
-    Reuse,
-    /// All of it.
-    Everything,
 }
 
 /// A round.
@@ -65,22 +44,22 @@ pub(super) struct Shape {
     read_micros: u64,
     write_micros: u64,
     commit_millis: u64,
-    /// Files are not longer, in bytes.
+    /// The largest size of a file in bytes.
     pub(super) file_bytes: u64,
-    /// So many files are open for everybody.
+    /// The number of files that all threads use.
     pub(super) files: usize,
-    /// Whether inodes get second names.
+    /// Whether inodes get several names.
     pub(super) has_links: bool,
-    /// Files that are there only to be looked at, so that other inodes leave memory.
+    /// The number of files that are only read, so that other inodes are evicted.
     pub(super) bystanders: usize,
-    /// So much is left free beside what the files may take, in bytes; the rest is taken first.
+    /// Free bytes besides those that the files may need; the rest is allocated first. `None`: all.
     pub(super) spare_bytes: Option<u64>,
 }
 
 const FEW_INODES: u64 = 64;
-/// More than that.
+/// The size of a cache that is large enough.
 const LARGE_CACHE_BYTES: usize = 8 << 20;
-/// Less than what all threads together need at once.
+/// Less than all threads together need at once.
 const TINY_CACHE_BYTES: usize = 64 << 10;
 
 impl Shape {
@@ -120,25 +99,32 @@ impl Shape {
             bystanders: 0,
             spare_bytes: None,
         };
-        match theme {
-            // Numbers are used again the faster the less anybody waits.
+        drawn.for_theme(random)
+    }
+
+    /// The shape with the settings that its theme needs.
+    fn for_theme(self, random: &mut Rng) -> Self {
+        use Theme::{Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree};
+        match self.theme {
+            // Without latency, numbers are reused faster.
             Tree => Self {
                 threads: 4 + random.below(3),
                 read_micros: 0,
                 write_micros: 0,
-                ..drawn
+                ..self
             },
-            // More threads than cores, so that whoever makes the name is interrupted anywhere.
+            // More threads than cores, so that the thread that creates the name is preempted
+            // anywhere.
             NewNames => Self {
                 threads: 8,
                 cache_bytes: LARGE_CACHE_BYTES,
                 read_micros: 0,
                 write_micros: 0,
-                ..drawn
+                ..self
             },
-            // Freed blocks can be had again after a commit, while reads of them are under way.
+            // Freed blocks are reused after a commit, while reads of them are in progress.
             Reuse => Self {
-                // Where a change of the map raises no sequence count.
+                // Formats in which a change of the mapping does not change the sequence count.
                 format: *random.pick(&[Format::Usual, Format::Pointers]),
                 data: *random.pick(&[DataMode::Ordered, DataMode::Writeback]),
                 threads: 9,
@@ -146,12 +132,12 @@ impl Shape {
                 write_micros: 0,
                 commit_millis: 2,
                 cache_bytes: LARGE_CACHE_BYTES,
-                file_bytes: 4 * u64::from(drawn.block_bytes),
+                file_bytes: 4 * u64::from(self.block_bytes),
                 files: 4,
                 spare_bytes: Some(128 << 10),
-                ..drawn
+                ..self
             },
-            // A listing takes long, and the inodes that are in use do not fit into memory.
+            // A listing takes long, and the inodes in use do not fit into the cache.
             Eviction => Self {
                 threads: 6,
                 format: *random.pick(&[Format::Usual, Format::Pointers]),
@@ -161,9 +147,9 @@ impl Shape {
                 read_micros: *random.pick(&[20, 100, 300]),
                 write_micros: 0,
                 bystanders: 500,
-                ..drawn
+                ..self
             },
-            Names | Listings | Content | Everything => drawn,
+            Names | Listings | Content | Everything => self,
         }
     }
 
@@ -171,8 +157,8 @@ impl Shape {
         self.inodes == FEW_INODES
     }
 
-    /// The same for a round through a mount: where a small cache refuses content that goes through
-    /// the journal, the kernel says `EIO` of what it has kept, so there the cache is large.
+    /// The shape for a round through a mount. With `data=journal` a small cache makes writes fail,
+    /// which the kernel reports as `EIO` for dirty pages; the cache is large then.
     pub(super) fn for_mount(self) -> Self {
         match self.data {
             DataMode::Journal => Self {
@@ -183,7 +169,7 @@ impl Shape {
         }
     }
 
-    /// What the kernel does with what is written through a mount: follows from what was drawn.
+    /// The cache mode of the mount.
     pub(super) fn cache(&self) -> Cache {
         match self.threads.is_multiple_of(2) {
             true => Cache::Writeback,
@@ -191,20 +177,20 @@ impl Shape {
         }
     }
 
-    /// So many inodes there are for certain beside those that are made before the threads begin.
+    /// The number of inodes that are certainly free when the threads begin.
     pub(super) fn free_inodes(&self) -> usize {
         const MADE_BEFORE: u64 = 40;
         let made = MADE_BEFORE + self.bystanders as u64;
         usize::try_from(self.inodes - made).unwrap_or(0)
     }
 
-    /// Whether what all threads do at once may need more than there is, such as the content of
-    /// files that goes through the journal.
+    /// Whether all threads at once may need more cache than there is, for example for file data
+    /// that goes through the journal.
     pub(super) fn has_tiny_caches(&self) -> bool {
         self.cache_bytes < LARGE_CACHE_BYTES
     }
 
-    /// The unit in which content is moved, in bytes.
+    /// The unit in which ranges of a file can be moved, in bytes.
     pub(super) fn unit_bytes(&self) -> u64 {
         match self.format {
             Format::Clusters => u64::from(self.block_bytes) * 4,
@@ -212,7 +198,7 @@ impl Shape {
         }
     }
 
-    /// Makes the file system, in memory full of poison.
+    /// Makes the file system, on a memory device full of poison.
     pub(super) fn make(&self) -> Result<Arc<RamDevice>> {
         let ram = poisoned(self.device_mib << 20)?;
         let features = match self.format {
@@ -244,7 +230,7 @@ impl Shape {
         Ok(ram)
     }
 
-    /// The device that it is mounted from.
+    /// The device to mount it from.
     pub(super) fn device(&self, ram: Arc<RamDevice>) -> Arc<SlowDevice> {
         let read = Duration::from_micros(self.read_micros);
         let write = Duration::from_micros(self.write_micros);
@@ -252,7 +238,11 @@ impl Shape {
     }
 
     /// Mounts it.
-    pub(super) fn mount(&self, device: Arc<SlowDevice>, breaking: Breaking) -> Result<Arc<Fs>> {
+    pub(super) fn mount(
+        &self,
+        device: Arc<SlowDevice>,
+        injected: InjectedFault,
+    ) -> Result<Arc<Fs>> {
         let interval = Duration::from_millis(self.commit_millis);
         let journal = JournalOptions {
             background: Background::Threads { interval },
@@ -260,7 +250,7 @@ impl Shape {
         };
         let open = OpenOptions::new().cache_bytes(self.cache_bytes);
         let options = MountOptions::new().open(open).journal(journal);
-        let options = breaking.of_mount(options.data(self.data));
+        let options = injected.of_mount(options.data(self.data));
         Ok(Fs::mount(device, &options)?)
     }
 }

@@ -1,5 +1,5 @@
-//! **Purpose.** What the threads of a round share: the clock, the directories and files that they
-//! meet in, and how these come to be.
+//! **Purpose.** State that the threads of a round share: the clock, and the directories and files
+//! that they all use.
 
 use fourscore::Arc;
 use fourscore_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -8,66 +8,69 @@ use fourscore_sync::{Mutex, RwLock};
 use super::call::{Kind, Name, Place, Time};
 use super::shape::Shape;
 use super::stamp::FileId;
-use super::target::{Answer, Reach, Target};
+use super::target::{Answer, IoMode, Target};
 
-/// Names that are only ever replaced, in each directory that lasts.
+/// The number of names that are only replaced, in each permanent directory.
 pub(super) const STEADY: usize = 3;
-/// Directories that somebody heard of lately.
-const HEARD_OF: usize = 5;
-/// In which of the directories that last the one lies that is listed while it grows.
+/// The number of directories that are known to all threads.
+const KNOWN_DIRS: usize = 5;
+/// The index of the permanent directory that holds the growing directories.
 pub(super) const GROWS_IN: usize = 2;
 
-/// Where all symbolic links lead: from the root, into the directory in the first one that lasts.
+/// The path that all symbolic links contain: from the root, into the directory within the first
+/// permanent one.
 pub(super) fn linked() -> [Name; 3] {
     [Name::fixed(0), Name::fixed(3), Name::steady(0)]
 }
 
-/// A directory that lasts, and the path to it.
-pub(super) struct Lasting<T: Target> {
+/// A directory that exists during the whole round, and its path.
+pub(super) struct PermanentDir<T: Target> {
     pub(super) dir: T::Dir,
     pub(super) number: u64,
     pub(super) path: Vec<Name>,
 }
 
-/// A file that everybody uses.
+/// A file that all threads use.
 pub(super) struct SharedFile<T: Target> {
     pub(super) id: FileId,
     pub(super) file: T::File,
-    /// Held by who changes it: alone by who moves content, by all others together.
+    /// Held by calls that change the file: exclusive by those that move data, shared by others.
     pub(super) order: RwLock<()>,
 }
 
-/// The directory that grows.
+/// A directory in which names are created while it is listed.
 pub(super) struct Growing<T: Target> {
     pub(super) dir: T::Dir,
     pub(super) number: u64,
-    /// How many names were made in it.
+    /// The number of names that were created in it.
     pub(super) names: AtomicUsize,
 }
 
+/// State that the threads of a round share.
 pub(super) struct Shared<T: Target> {
     pub(super) target: T,
     pub(super) shape: Shape,
     clock: AtomicU64,
     next_file: AtomicU32,
-    pub(super) lasting: Vec<Lasting<T>>,
-    /// Numbers of directories that may be gone by now.
-    pub(super) heard_of: Mutex<Vec<T::Dir>>,
+    pub(super) permanent: Vec<PermanentDir<T>>,
+    /// Directories that any thread has looked up lately; they may be removed.
+    pub(super) known_dirs: Mutex<Vec<T::Dir>>,
     pub(super) files: Vec<RwLock<Arc<SharedFile<T>>>>,
     pub(super) growing: RwLock<Arc<Growing<T>>>,
+    /// The number of growing directories so far.
     pub(super) grown: AtomicUsize,
-    /// What the names in the growing directory lead to.
+    /// The file that the names in the growing directory are links to.
     pub(super) anchor: T::File,
-    /// The numbers of files that are only looked at.
+    /// The inode numbers of files that are only read.
     pub(super) bystanders: Vec<u64>,
 }
 
 impl<T: Target> Shared<T> {
-    /// Makes what lasts. Nothing of that is judged but what it leaves.
+    /// Creates the files and directories. These calls are not judged, only their results.
     pub(super) fn new(target: T, shape: Shape) -> Answer<(Self, Made)> {
         let root = target.root();
-        let (lasting, mut made) = lasting(&target)?;
-        let link = Name::fixed(lasting.len());
+        let (permanent, mut made) = permanent(&target)?;
+        let link = Name::fixed(permanent.len());
         target.make(&root, link, Kind::Symlink)?;
         let (anchor, anchor_nr) = target.create(&root, Name::steady(0))?;
         made.push((
@@ -91,7 +94,7 @@ impl<T: Target> Shared<T> {
             ))));
             next_file += 1;
         }
-        let within = &lasting[GROWS_IN];
+        let within = &permanent[GROWS_IN];
         let name = Name::fixed(10);
         target.make(&within.dir, name, Kind::Directory)?;
         let dir = target.open_dir(&within.dir, name)?;
@@ -109,8 +112,8 @@ impl<T: Target> Shared<T> {
             shape,
             clock: AtomicU64::new(1),
             next_file: AtomicU32::new(next_file),
-            lasting,
-            heard_of: Mutex::new(Vec::new()),
+            permanent,
+            known_dirs: Mutex::new(Vec::new()),
             files,
             growing: RwLock::new(Arc::new(Growing {
                 dir,
@@ -132,31 +135,31 @@ impl<T: Target> Shared<T> {
         FileId(self.next_file.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Others may come to a directory now.
-    pub(super) fn hear_of(&self, dir: T::Dir, at: usize) {
-        let mut heard_of = self.heard_of.lock();
-        if heard_of.len() < HEARD_OF {
-            heard_of.push(dir);
+    /// Makes a directory known to all threads.
+    pub(super) fn publish_dir(&self, dir: T::Dir, at: usize) {
+        let mut known_dirs = self.known_dirs.lock();
+        if known_dirs.len() < KNOWN_DIRS {
+            known_dirs.push(dir);
         } else {
-            heard_of[at % HEARD_OF] = dir;
+            known_dirs[at % KNOWN_DIRS] = dir;
         }
     }
 }
 
-/// Names that were made, with the numbers of what they lead to.
+/// Names that were created, with their inode numbers.
 type Made = Vec<(Place, u64)>;
 
-/// Makes the directories that last, the last of them inside of the first, with names that nobody
-/// changes.
-fn lasting<T: Target>(target: &T) -> Answer<(Vec<Lasting<T>>, Made)> {
+/// Creates the permanent directories, the last of them within the first, with names that are never
+/// removed.
+fn permanent<T: Target>(target: &T) -> Answer<(Vec<PermanentDir<T>>, Made)> {
     let root = target.root();
-    let mut lasting: Vec<Lasting<T>> = Vec::new();
+    let mut permanent: Vec<PermanentDir<T>> = Vec::new();
     let mut made = Vec::new();
     for (number, parent) in [None, None, None, Some(0)].into_iter().enumerate() {
         let (within, mut path) = match parent {
             None => (root.clone(), Vec::new()),
             Some(parent) => {
-                let parent: &Lasting<T> = &lasting[parent];
+                let parent: &PermanentDir<T> = &permanent[parent];
                 (parent.dir.clone(), parent.path.clone())
             }
         };
@@ -177,17 +180,16 @@ fn lasting<T: Target>(target: &T) -> Answer<(Vec<Lasting<T>>, Made)> {
             target.make(&dir, name, Kind::File)?;
             made.push((Place { dir: nr, name }, target.lookup(&dir, name)?));
         }
-        lasting.push(Lasting {
+        permanent.push(PermanentDir {
             dir,
             number: nr,
             path,
         });
     }
-    Ok((lasting, made))
+    Ok((permanent, made))
 }
 
-/// Makes so many files that are only looked at, in a directory of their own, and notes them in
-/// `made`.
+/// Creates files that are only read, in a directory of their own, and adds them to `made`.
 fn bystanders<T: Target>(target: &T, count: usize, made: &mut Made) -> Answer<Vec<u64>> {
     if count == 0 {
         return Ok(Vec::new());
@@ -209,13 +211,13 @@ fn bystanders<T: Target>(target: &T, count: usize, made: &mut Made) -> Answer<Ve
     Ok(numbers)
 }
 
-/// Has a file take all that is free but so many bytes.
+/// Writes to a file until only `spare` bytes of the file system are free.
 fn take<T: Target>(target: &T, file: &T::File, spare: u64) -> Answer<()> {
     const PIECE: usize = 64 << 10;
     let zeroes = vec![0; PIECE];
     let mut at = 0;
     while target.stat_fs()? > spare + PIECE as u64 {
-        target.write(file, &zeroes, at, Reach::Usual)?;
+        target.write(file, &zeroes, at, IoMode::Buffered)?;
         at += PIECE as u64;
     }
     Ok(())

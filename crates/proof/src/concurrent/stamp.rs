@@ -1,29 +1,29 @@
-//! **Purpose.** Content that tells where it comes from: what is written to files, and what a read
-//! is found to hold.
+//! **Purpose.** File data that names the write it comes from, and the classification of data that
+//! was read.
 //!
-//! **Model.** A file is a row of cells of [`CELL_BYTES`] bytes; every offset and length that is
-//! drawn is a multiple of that. A cell that was written names the file, the write and its own
-//! place, and has a sum over them, so that one cell is enough to tell whose it is. A cell may also
-//! be zero, or hold the [`POISON`] that filled the device before there was a file system.
+//! **Model.** A file is a sequence of cells of [`CELL_BYTES`] bytes; every offset and length is a
+//! multiple of that. A cell that was written names the file, the write and its offset, and has a
+//! checksum of them, so that one cell is enough to identify its origin. A cell may also be zero, or
+//! hold the [`POISON`] that filled the device before the file system was made.
 
 use fourscore_testkit::explore::rng::mix;
 
 /// The size of a cell.
 pub(super) const CELL_BYTES: u64 = 16;
-/// What the device holds before a file system is made on it.
+/// The byte that fills the device before a file system is made on it.
 pub(super) const POISON: u8 = 0xdb;
 
 const CELL: usize = 16;
 
-/// One write: unique in a round.
+/// A write; unique in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Version(pub(super) u32);
 
-/// A file of a round: unlike an inode number, it is never used again.
+/// A file of a round; unlike an inode number, it is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileId(pub(super) u32);
 
-/// What a cell holds.
+/// The value of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Zero,
@@ -33,16 +33,16 @@ pub(super) enum Value {
         version: Version,
         offset: u64,
     },
-    /// What lay on the device before the file system was made.
+    /// Data of the device from before the file system was made.
     Poison,
-    /// Nothing that anybody ever wrote to a file.
+    /// Data that no thread wrote to a file.
     Foreign([u8; CELL]),
 }
 
-/// Cells behind each other with values that belong together.
+/// Consecutive cells with consecutive values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Where it begins in the file that was read, in bytes.
+    /// Its offset in the file that was read, in bytes.
     pub(super) offset: u64,
     pub(super) len: u64,
     /// The value of the first cell.
@@ -73,7 +73,7 @@ impl Value {
         }
     }
 
-    /// The value of the cell `bytes` behind one with this value in the same run.
+    /// The value of the cell that follows `bytes` later in the same run.
     pub(super) fn behind(self, bytes: u64) -> Self {
         match self {
             Self::Written {
@@ -93,11 +93,11 @@ impl Value {
 fn sum(file: FileId, version: Version, place: u32) -> u32 {
     let pair = u64::from(file.0) << 32 | u64::from(version.0);
     let mixed = mix(mix(pair) ^ u64::from(place));
-    // Never zero: a cell that was written is no hole.
+    // Never zero, so that a cell that was written differs from a hole.
     u32::try_from(mixed & 0xffff_ffff).unwrap_or(0) | 1
 }
 
-/// Fills `bytes` with what `version` writes to `file` at `offset`.
+/// Fills `bytes` with the data that `version` writes to `file` at `offset`.
 pub(super) fn fill(bytes: &mut [u8], file: FileId, version: Version, offset: u64) {
     for (index, cell) in bytes.chunks_exact_mut(CELL).enumerate() {
         let place = u32::try_from(offset / CELL_BYTES + index as u64).unwrap_or(u32::MAX);
@@ -108,7 +108,7 @@ pub(super) fn fill(bytes: &mut [u8], file: FileId, version: Version, offset: u64
     }
 }
 
-/// What was read at `offset`, as runs. A piece of a cell at the end is left out.
+/// Data that was read at `offset`, as runs. An incomplete cell at the end is left out.
 pub(super) fn runs(bytes: &[u8], offset: u64) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let (cells, _) = bytes.as_chunks::<CELL>();
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_told_from_holes_poison_and_others() {
+    fn written_data_is_distinguished_from_holes_poison_and_others() {
         let mut bytes = vec![0; 96];
         fill(&mut bytes[16..48], FileId(3), Version(9), 4096);
         bytes[48..64].fill(POISON);

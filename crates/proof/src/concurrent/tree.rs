@@ -1,9 +1,9 @@
-//! **Purpose.** Whether the tree is a tree, when nobody works any more: by a walk of our own, since
-//! others that count links and look for owners of blocks do not see a cycle of directories.
+//! **Purpose.** Checks at the end of a round that the directories form a tree, by a walk of its
+//! own: checkers that count links and owners of blocks do not see a cycle of directories.
 //!
-//! **Model.** From the root each directory is reached once, `..` of each leads to where it was
-//! reached from, and its links are two and one for each directory in it. Each inode in use is
-//! reached, by as many names as it has links.
+//! **Model.** From the root each directory is reached once, its `..` refers to the directory that
+//! it was reached from, and its link count is two plus the number of directories in it. Each inode
+//! in use is reached by as many names as it has links.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use fourscore::{FileType, Fs, InodeNr};
 
 use super::in_process::in_use;
 
-/// The first inode that is not reserved for something else than the root.
+/// The first inode that is not reserved.
 const FIRST_USUAL: u32 = 11;
 
 /// Walks the tree.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The first violation.
 pub(super) fn check(fs: &Fs) -> Result<()> {
     let mut names: BTreeMap<InodeNr, u32> = BTreeMap::from([(InodeNr::ROOT, 1)]);
     let mut pending = vec![(InodeNr::ROOT, InodeNr::ROOT)];
@@ -34,7 +34,7 @@ pub(super) fn check(fs: &Fs) -> Result<()> {
                     let Some(stat) = in_use(fs, entry.inode)? else {
                         let name = String::from_utf8_lossy(name);
                         bail!(
-                            "{name} in {dir} leads to inode {}, which is free",
+                            "{name} in directory {dir} refers to inode {}, which is free",
                             entry.inode
                         );
                     };
@@ -50,7 +50,7 @@ pub(super) fn check(fs: &Fs) -> Result<()> {
         }
         ensure!(
             dots == (Some(dir), Some(parent)),
-            "'.' and '..' of {dir} lead to {dots:?}"
+            "'.' and '..' of directory {dir} refer to {dots:?}"
         );
         let links = u32::from(fs.stat(dir)?.links);
         ensure!(

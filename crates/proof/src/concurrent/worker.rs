@@ -1,9 +1,9 @@
-//! **Purpose.** A thread of a round: it draws calls, does them, and notes what it was answered.
+//! **Purpose.** A thread of a round: it draws calls, runs them, and records their results.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `names` | calls about names and directories |
-//! | `content` | calls about files |
+//! | `names` | calls on names and directories |
+//! | `content` | calls on files |
 
 mod content;
 mod names;
@@ -13,17 +13,18 @@ use std::time::Instant;
 use fourscore_testkit::explore::Rng;
 
 use super::call::{Call, Event, Outcome};
-use super::shape::{Format, Theme};
+use super::shape::Format;
 use super::shared::Shared;
 use super::stamp::Version;
 use super::target::{Answer, Target};
+use super::theme::Theme;
 
-/// A thread notes no more than this in a round.
+/// The most events that a thread records in a round.
 const MOST_EVENTS: usize = 40_000;
-/// A thread looks at the clock after so many calls.
-const CALLS_BETWEEN_LOOKS: usize = 16;
+/// The number of calls after which a thread checks the time.
+const CALLS_BETWEEN_CHECKS: usize = 16;
 
-/// What may be done next.
+/// A kind of call, or of a short sequence of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Make,
@@ -152,22 +153,22 @@ const EVERYTHING: &Weights = &[
 ];
 
 impl Theme {
-    /// What a thread does.
+    /// The steps of a thread.
     fn weights(self, thread: usize) -> &'static Weights {
         match self {
             Self::Tree => TREE,
             Self::Names => NAMES,
             Self::Listings => LISTINGS,
             Self::Content => CONTENT,
-            // One commits, one reads, some keep the cores busy, so that the others are
-            // interrupted anywhere.
+            // One thread commits, one reads, and some keep the cores busy, so that the others are
+            // preempted anywhere.
             Self::Reuse if thread == 1 => &[(Step::Sync, 1)],
             Self::Reuse if thread > 6 => &[(Step::Resolve, 1)],
             Self::Reuse if thread > 2 => &[(Step::Write, 1), (Step::Punch, 1)],
             Self::Reuse => &[(Step::Read, 1)],
             Self::NewNames if thread <= 3 => &[(Step::Flicker, 1)],
             Self::NewNames => &[(Step::Hunt, 1)],
-            // Who changes an inode keeps it in memory, so that is done seldom.
+            // A change keeps an inode in memory, so changes are rare.
             Self::Eviction if thread == 1 => &[(Step::Grow, 1), (Step::Bystander, 2)],
             Self::Eviction if thread == 2 => &[(Step::Bystander, 1)],
             Self::Eviction => &[(Step::List, 1)],
@@ -182,7 +183,7 @@ pub(super) struct Worker<'s, T: Target> {
     thread: usize,
     random: Rng,
     versions: u32,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     events: Vec<Event>,
 }
 
@@ -193,17 +194,17 @@ impl<'s, T: Target> Worker<'s, T> {
             thread,
             random,
             versions: 0,
-            room: Vec::new(),
+            buffer: Vec::new(),
             events: Vec::new(),
         }
     }
 
-    /// Works until it is time; gives what it noted.
+    /// Works until a time, and returns the recorded events.
     pub(super) fn work(mut self, until: Instant) -> Vec<Event> {
         let weights = self.shared.shape.theme.weights(self.thread);
         let total: usize = weights.iter().map(|(_, weight)| weight).sum();
         while self.events.len() < MOST_EVENTS && Instant::now() < until {
-            for _ in 0..CALLS_BETWEEN_LOOKS {
+            for _ in 0..CALLS_BETWEEN_CHECKS {
                 let mut drawn = self.random.below(total);
                 let step = weights.iter().find(|(_, weight)| {
                     let here = drawn < *weight;
@@ -218,10 +219,10 @@ impl<'s, T: Target> Worker<'s, T> {
         self.events
     }
 
-    /// Looks at everything once more, when nobody changes anything.
-    pub(super) fn look(mut self) -> Vec<Event> {
-        self.look_at_files();
-        self.look_at_names();
+    /// Reads everything once more, when no thread changes anything.
+    pub(super) fn read_all(mut self) -> Vec<Event> {
+        self.read_all_files();
+        self.read_all_names();
         self.events
     }
 
@@ -256,11 +257,11 @@ impl<'s, T: Target> Worker<'s, T> {
             Step::Sync => self.sync(),
             Step::StatFs => self.note(Call::StatFs, |shared| number(shared.target.stat_fs())),
             Step::NewFile => self.new_file(),
-            Step::Bystander => self.look_at_bystander(),
+            Step::Bystander => self.stat_bystander(),
         }
     }
 
-    /// Does a call and notes its answer.
+    /// Runs a call and records its result.
     fn note(&mut self, call: Call, act: impl FnOnce(&'s Shared<T>) -> Outcome) {
         let begin = self.shared.now();
         let outcome = act(self.shared);
@@ -274,13 +275,13 @@ impl<'s, T: Target> Worker<'s, T> {
         });
     }
 
-    /// A number for what is written next.
+    /// The number of the next write.
     fn version(&mut self) -> Version {
         self.versions += 1;
         Version(u32::try_from(self.thread).unwrap_or(0) << 24 | self.versions)
     }
 
-    fn is_mapped_by_pointers(&self) -> bool {
+    fn has_indirect_blocks(&self) -> bool {
         self.shared.shape.format == Format::Pointers
     }
 }

@@ -1,8 +1,9 @@
 //! **Purpose.** The file systems that histories begin with: small, with a tree for each thread, and
-//! with poison in all blocks that are free.
+//! with poison in all free blocks.
 //!
-//! **Model.** Made once for each shape: mke2fs formats, we populate, and the poison goes where the
-//! block bitmaps say that nothing is. All histories of a shape begin with the same bytes.
+//! **Model.** Each shape is made once: mke2fs formats it, we populate it, and poison is written to
+//! all blocks that are free in the block bitmaps. All histories of a shape begin with the same
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,67 +16,71 @@ use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::Mutex;
 use fourscore_testkit::image::{Image, MiB};
 
-use super::breaking::Breaking;
 use super::catalogue::POPULATE;
-use super::workload::{Format, LogWish, Mode, Room, Shape};
+use super::injected::InjectedFault;
+use super::workload::{Format, FreeSpace, LogKind, Mode, Shape};
 use crate::BY_ROOT;
 use crate::model::{Model, Numbers, Pair, Rules};
 
 /// Memory for the caches of a mount.
 const CACHE_BYTES: usize = 1 << 20;
-/// How many blocks a cluster has, where there are clusters.
+/// Blocks of a cluster, in the format with clusters.
 const CLUSTER_BLOCKS: u32 = 4;
-/// What free blocks hold.
+/// The byte that free blocks are filled with.
 pub(super) const POISON: u8 = 0xdb;
-/// No history writes behind it, so that files are quickly read.
+/// The offset up to which histories write, so that files are read quickly.
 const FAR_BYTES: u64 = 100_000;
-/// No call writes more, in bytes.
+/// The most that a call writes, in bytes.
 const MOST_BYTES: u64 = 12_000;
 
-/// The file in the root that takes the rest.
+/// The file in the root that occupies the blocks that must not be free.
 pub(super) const BALLAST: &[u8] = b"ballast";
-/// A name in the root that may be there, made to see whether one can be.
+/// A name in the root that tests create to see whether that is possible.
 pub(super) const PROBE: &[u8] = b"probe";
 
-/// A file system to begin with.
+/// An initial file system.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) bytes: Vec<u8>,
-    /// The same, for disks that only hold what is changed.
+    /// The same bytes, below disks that hold changed blocks only.
     below: Arc<RamDevice>,
-    /// What each thread's tree holds.
+    /// The model of each thread's tree.
     pub(super) models: Vec<Model>,
-    /// The numbers of its inodes.
+    /// The inode numbers of each tree.
     pub(super) numbers: Vec<Numbers>,
 }
 
-/// Those that were made.
+/// The base of each shape that was made.
 static MADE: Mutex<BTreeMap<Shape, Arc<Base>>> = Mutex::new(BTreeMap::new());
 
-/// Whether somebody works when nobody asks.
+/// Whether the journal commits and checkpoints in threads of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Company {
+pub(super) enum BackgroundWork {
     None,
     Threads,
 }
 
-/// How a history and its states are mounted.
-pub(super) fn mount_options(mode: Mode, company: Company, breaking: Breaking) -> MountOptions {
-    let (background, batching) = match company {
-        Company::None => (Background::None, Batching::Off),
-        Company::Threads => {
+/// The options with which a history and its states are mounted.
+pub(super) fn mount_options(
+    mode: Mode,
+    background: BackgroundWork,
+    injected: InjectedFault,
+) -> MountOptions {
+    let (background, batching) = match background {
+        BackgroundWork::None => (Background::None, Batching::Off),
+        BackgroundWork::Threads => {
             let interval = Duration::from_millis(2);
             (Background::Threads { interval }, Batching::Adaptive)
         }
     };
-    let journal = breaking.of_journal(JournalOptions {
+    let journal = injected.of_journal(JournalOptions {
         background,
         batching,
         ..JournalOptions::default()
     });
     let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
     let options = MountOptions::new().open(open).journal(journal);
-    breaking.of_mount(options.data(mode.of_mount()))
+    injected.of_mount(options.data(mode.of_mount()))
 }
 
 /// The name of a thread's tree.
@@ -84,7 +89,7 @@ pub(super) fn tree_name(thread: usize) -> Vec<u8> {
 }
 
 impl Base {
-    /// The one of a shape.
+    /// The base of a shape, made if it does not exist.
     ///
     /// # Errors
     /// If mke2fs cannot be run, or what it made cannot be mounted.
@@ -113,21 +118,25 @@ impl Base {
             _ => image,
         };
         let (image, of_log): (_, &[&str]) = match shape.log {
-            LogWish::Journal => (image.journal(journal), &[]),
-            LogWish::FastCommit => (image.journal(journal), &["fast_commit"]),
-            LogWish::None => (image, &["^has_journal"]),
+            LogKind::Journal => (image.journal(journal), &[]),
+            LogKind::FastCommit => (image.journal(journal), &["fast_commit"]),
+            LogKind::None => (image, &["^has_journal"]),
         };
         let features = [shape.format.features(), of_log].concat();
         let image = image.features(&features).make()?;
         let device = Arc::new(RamDevice::from_bytes(&std::fs::read(image.path())?));
         let fs = Fs::mount(
             device.clone(),
-            &mount_options(Mode::Ordered, Company::None, Breaking::default()),
+            &mount_options(
+                Mode::Ordered,
+                BackgroundWork::None,
+                InjectedFault::default(),
+            ),
         )?;
         let trees = (0..shape.trees).map(|thread| populate(&fs, thread));
         let trees: Vec<_> = trees.collect::<Result<_>>()?;
         let (models, numbers) = trees.into_iter().unzip();
-        if let Room::Blocks(blocks) = shape.room {
+        if let FreeSpace::Blocks(blocks) = shape.free_space {
             fill_up(&fs, blocks.into())?;
         }
         fs.unmount()?;
@@ -145,13 +154,13 @@ impl Base {
         })
     }
 
-    /// A disk of its own for who changes it.
+    /// A new disk with this file system, which may be changed.
     pub(super) fn disk(&self) -> Arc<RamDevice> {
         Arc::new(RamDevice::over(self.below.clone()))
     }
 }
 
-/// Takes all blocks but `left`.
+/// Allocates all blocks but `left`.
 fn fill_up(fs: &Fs, left: u64) -> Result<()> {
     let ballast = fs.create(InodeNr::ROOT, BALLAST, &BY_ROOT)?;
     fs.sync()?;
@@ -160,7 +169,7 @@ fn fill_up(fs: &Fs, left: u64) -> Result<()> {
     let block_size = fs.geometry().block_size();
     let bytes = blocks << block_size.bits();
     match fs.fallocate(ballast, Fallocate::Allocate, 0, bytes) {
-        // Pointers lead to written blocks only, and some to more pointers.
+        // Without extents nothing can be preallocated, and indirect blocks take space as well.
         Err(Error::Unsupported(_)) => {}
         done => return Ok(done?),
     }
@@ -171,7 +180,7 @@ fn fill_up(fs: &Fs, left: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes the tree of a thread.
+/// Creates the tree of a thread.
 fn populate(fs: &Arc<Fs>, thread: usize) -> Result<(Model, Numbers)> {
     let dir = fs.mkdir(InodeNr::ROOT, &tree_name(thread), &BY_ROOT)?;
     let rules = Rules {
@@ -188,7 +197,7 @@ fn populate(fs: &Arc<Fs>, thread: usize) -> Result<(Model, Numbers)> {
     Ok((pair.finish(), numbers))
 }
 
-/// Where nothing is, in bytes.
+/// The byte ranges of free blocks.
 fn free_ranges(device: Arc<RamDevice>) -> Result<Vec<std::ops::Range<usize>>> {
     let fs = Fs::open(device, &OpenOptions::new().cache_bytes(CACHE_BYTES))?;
     let geometry = fs.geometry();

@@ -1,7 +1,7 @@
-//! **Purpose.** Many seeds on all cores, until enough crash states were checked.
+//! **Purpose.** Runs many seeds on all cores, until enough crash states were checked.
 //!
-//! **Model.** A seed is done as a whole or not at all, so a campaign is told by the first seed that
-//! is not done, and goes on from there. One that does not end is reported by the watch of the crew.
+//! **Model.** A seed is done completely or not at all, so the progress of a campaign is the first
+//! seed that is not done. The worker pool reports a seed that takes too long.
 
 use std::any::Any;
 use std::fmt;
@@ -14,44 +14,44 @@ use anyhow::{Error, anyhow};
 use fourscore_testkit::crew::{Crew, Watch, Work};
 use fourscore_testkit::programs;
 
-use super::breaking::Breaking;
+use super::injected::InjectedFault;
 use super::session::{Seen, Session, shorten};
 use super::workload::{Format, Workload};
 
-/// What to do.
+/// A campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The first seed.
     pub first_seed: u64,
-    /// Crash states to be checked at least.
+    /// The least number of crash states to check.
     pub states: u64,
-    /// Random survivals for each cut.
+    /// Random selections of surviving writes for each cut.
     pub samples: usize,
-    /// How many threads work.
+    /// The number of threads.
     pub threads: usize,
     /// How long a seed may take.
     pub patience: Duration,
-    /// What the file systems have of the format.
+    /// The format of the file systems.
     pub format: Format,
-    /// What is done wrong on purpose.
-    pub breaking: Breaking,
-    /// Where a history with a bad state is kept.
+    /// The fault to inject.
+    pub injected: InjectedFault,
+    /// The folder for histories that show a failure.
     pub findings: PathBuf,
 }
 
-/// What was done.
+/// The results of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Histories.
+    /// Recorded histories.
     pub histories: u64,
-    /// What their states showed.
+    /// Counts of their states.
     pub seen: Seen,
 }
 
-/// A crash state that is not good, or a history that failed without a reason or never ended.
+/// A crash state that was recovered wrongly, or a history that failed or did not end.
 #[derive(Debug)]
 pub struct Finding {
-    /// What was done, as short as it could be made.
+    /// The workload, as short as it could be made.
     pub workload: Workload,
     /// The file the history is in, if there is one.
     pub file: Option<PathBuf>,
@@ -65,10 +65,7 @@ impl fmt::Display for Finding {
         writeln!(f, "{}", self.workload.describe())?;
         if let Some(file) = &self.file {
             let file = file.display();
-            write!(
-                f,
-                "look at it again: cargo xtask crash --fs --replay {file}"
-            )?;
+            write!(f, "replay it with: cargo xtask crash --fs --replay {file}")?;
         }
         Ok(())
     }
@@ -77,25 +74,24 @@ impl fmt::Display for Finding {
 impl std::error::Error for Finding {}
 
 impl Campaign {
-    /// Works until enough states were checked. Gives the first seed that was not done, and what
-    /// was done.
+    /// Runs until enough states were checked. Returns the first seed that was not done, and the
+    /// results.
     ///
     /// # Errors
-    /// The first thing that was found; what was done besides is not told then. Threads that never
-    /// end are left behind.
+    /// The first failure, without the other results. Threads that do not end are left running.
     pub fn run(&self) -> Result<(u64, Tally), Box<Finding>> {
-        let crew = Crew {
+        let pool = Crew {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,
         };
-        crew.run(self.clone())
+        pool.run(self.clone())
     }
 
     fn seed(&self, seed: u64) -> Result<Seen, Box<Finding>> {
         let workload = Workload::on(self.format, seed);
-        let (samples, breaking) = (self.samples, self.breaking);
-        let recorded = caught(|| Session::record(workload.clone(), breaking));
+        let (samples, injected) = (self.samples, self.injected);
+        let recorded = caught(|| Session::record(workload.clone(), injected));
         let session = match recorded {
             Ok(session) => session,
             Err(error) => {
@@ -113,7 +109,7 @@ impl Campaign {
             Err(panic) => return Err(self.keep(&session, panic)),
         };
         if workload.is_repeatable()
-            && let Ok((shorter, failure)) = caught(|| shorten(&workload, samples, breaking))
+            && let Ok((shorter, failure)) = caught(|| shorten(&workload, samples, injected))
         {
             return Err(self.keep(&shorter, failure.into()));
         }
@@ -166,7 +162,7 @@ impl AddAssign for Tally {
     }
 }
 
-/// A panic as an error.
+/// Runs `work`, and returns a panic as an error.
 pub(super) fn caught<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done,
@@ -177,5 +173,5 @@ pub(super) fn caught<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Res
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without words").to_owned()
+    text.unwrap_or("no message").to_owned()
 }

@@ -1,9 +1,9 @@
-//! **Purpose.** The operations by name, on a small set of files: each alone and each pair of them
-//! is a workload.
+//! **Purpose.** The named operations on a small set of files; each alone and each pair of them is a
+//! workload.
 //!
 //! **Model.** An operation is a function from the model to a call, so that it finds its files by
-//! their paths, whatever was done before. One whose files have gone is left out; one that must be
-//! refused is made, and must change nothing.
+//! their paths in any state. An operation whose files are missing is left out; one that must be
+//! refused is called, and must change nothing.
 //!
 //! **References.** Mohan et al.: "Finding Crash-Consistency Bugs with Bounded Black-Box Crash
 //! Testing" (OSDI 2018) for the idea of all short workloads on few files.
@@ -16,7 +16,7 @@ use crate::model::{Acl, Call, How, Id, Model, NewKind, Owner, Place, Which};
 /// An operation.
 pub(super) struct Op {
     pub(super) name: &'static str,
-    /// The call, if what it needs is there.
+    /// The call, if its files exist.
     pub(super) call: fn(&Model) -> Option<Call>,
 }
 
@@ -31,7 +31,7 @@ const DIR: Owner = Owner {
     ..OWNER
 };
 
-/// What a path leads to.
+/// The inode that a path refers to.
 fn id(model: &Model, path: &str) -> Option<Id> {
     let names = path.split('/').filter(|name| !name.is_empty());
     let mut names = names.map(str::as_bytes);
@@ -41,7 +41,7 @@ fn id(model: &Model, path: &str) -> Option<Id> {
     })
 }
 
-/// The name at the end of a path, whether it is there or not.
+/// The name at the end of a path, whether it exists or not.
 fn at(model: &Model, path: &str) -> Option<Place> {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     let dir = directory(model, dir)?;
@@ -49,7 +49,7 @@ fn at(model: &Model, path: &str) -> Option<Place> {
     Some(Place { dir, name })
 }
 
-/// The directory at a path: an exchange may have put something else there.
+/// The directory at a path; an exchange may have moved another inode there.
 fn directory(model: &Model, path: &str) -> Option<Id> {
     id(model, path).filter(|&id| model.node(id).is_dir())
 }
@@ -93,7 +93,7 @@ fn write(model: &Model, path: &str, offset: u64, len: u64, tag: u8) -> Option<Ca
     })
 }
 
-/// In blocks of the file system, from the third byte on where `odd`.
+/// A call of fallocate for a range in allocation units.
 fn fallocate(model: &Model, what: Fallocate, blocks: std::ops::Range<u64>) -> Option<Call> {
     let unit = model.rules.unit_bytes;
     let range = blocks.start * unit..blocks.end * unit;
@@ -116,7 +116,7 @@ macro_rules! ops {
     };
 }
 
-/// What the tree of each thread begins with.
+/// Creates the initial tree of each thread.
 pub(super) const POPULATE: &[Op] = ops! {
     "mkdir a" => |m| make(m, "a", NewKind::Directory);
     "mkdir b" => |m| make(m, "b", NewKind::Directory);
@@ -138,7 +138,7 @@ pub(super) const POPULATE: &[Op] = ops! {
     "create b/c/x" => |m| make(m, "b/c/x", NewKind::File);
 };
 
-/// What is done alone and in pairs.
+/// The operations that are run alone and in pairs.
 pub(super) const OPS: &[Op] = ops! {
     "create" => |m| make(m, "a/new", NewKind::File);
     "create-long-name" => |m| make(m, &format!("b/{:0>250}", 7), NewKind::File);
@@ -219,8 +219,8 @@ pub(super) const OPS: &[Op] = ops! {
     "close" => |m| Some(Call::Close(*m.opened().first()?));
 };
 
-/// What takes a few blocks for metadata and for data, and frees them again: on a file system that
-/// is nearly full each goes from one use to the other.
+/// Operations that take a few blocks for metadata and data, and free them again: on a file system
+/// that is nearly full, blocks change from one use to the other.
 pub(super) const CHURN: [&str; 8] = [
     "mkdir",
     "rmdir-new",
@@ -232,7 +232,7 @@ pub(super) const CHURN: [&str; 8] = [
     "unlink-new",
 ];
 
-/// The place of an operation in the catalogue.
+/// The index of an operation in the catalogue.
 pub(super) fn place_of(name: &str) -> Option<usize> {
     OPS.iter().position(|op| op.name == name)
 }
@@ -244,13 +244,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_have_names_of_their_own() {
+    fn operations_have_different_names() {
         let names: BTreeSet<_> = OPS.iter().map(|op| op.name).collect();
         assert_eq!(names.len(), OPS.len());
     }
 
     #[test]
-    fn what_churns_is_in_the_catalogue() {
+    fn operations_that_churn_are_in_the_catalogue() {
         assert!(CHURN.iter().all(|name| place_of(name).is_some()));
     }
 }

@@ -1,24 +1,25 @@
-//! **Purpose.** A device that fails at every moment of a workload, memory that is too little, and a
-//! file system that is full: what each call says then, and what is left.
+//! **Purpose.** A device that fails at every moment of a workload, too little memory, and a full
+//! file system: checks the error of each call, and the state that is left.
 //!
-//! **Model.** A *case* is an operation of the catalogue, made durable. A *trial* does a case with
-//! one fault: the n-th read, write or flush fails, from the mount to the unmounting, once or from
-//! then on. The trials of a case go on until the fault comes too late to strike; who has less time
-//! tries one n in so many, others in each case. The first call that fails ends the workload; then
-//! the device works again.
+//! **Model.** A *case* is an operation of the catalogue, made durable. A *trial* runs a case with
+//! one fault: the n-th read, write or flush between mount and unmount fails, once or from then on.
+//! The trials of a case end when the fault comes too late to strike; a shorter run tries only one
+//! of several moments, different ones in each case. The first call that fails ends the workload;
+//! then the device works again.
 //!
 //! # What is checked
 //! - The call fails with the error of the device and no other.
-//! - The mount goes on or is stopped: if another call succeeds, a sync does and vouches for all;
-//!   if it is refused as read-only, so is every later one, and no sync succeeds.
-//! - The call that failed was done or was not, as everybody sees at once; and nothing else has
-//!   changed.
-//! - What is mounted anew is a version between what was vouched for and what had begun, as after a
-//!   crash, and the checker finds nothing leaked and nothing shared.
-//! - Nobody panics, and nobody waits for ever: [`run`] is told how long a trial may take.
+//! - The mount either continues or is stopped. If it continues, another call succeeds, and a sync
+//!   succeeds and makes everything durable. If it is stopped, calls fail with `EROFS` from the
+//!   second on, and no sync succeeds.
+//! - The call that failed has either happened or not, as every reader sees at once; nothing else
+//!   has changed.
+//! - The next mount finds a version between the one that was durable and the last that had begun,
+//!   as after a crash, and the checker finds no leaked or shared blocks.
+//! - No thread panics or waits for ever: [`run`] takes the longest time of a trial.
 //!
-//! A full file system refuses with `ENOSPC`, which changes nothing; what has room is done. With
-//! little memory everything is done, or refused with `ENOMEM`.
+//! On a full file system a call fails with `ENOSPC` and changes nothing, or it is done. With little
+//! memory it is done or fails with `ENOMEM`.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -31,27 +32,27 @@ use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
 use fourscore_testkit::crew::{Crew, Watch, Work};
 use rustix::io::Errno;
 
-use super::base::{Base, Company, PROBE, mount_options};
-use super::breaking::Breaking;
+use super::base::{BackgroundWork, Base, PROBE, mount_options};
 use super::campaign::caught;
 use super::catalogue::OPS;
-use super::judge::{Known, judge};
-use super::timeline::{Course, Timeline};
-use super::workload::{Format, LogWish, Mode, Room, Shape, Step};
+use super::injected::InjectedFault;
+use super::judge::{AtCrash, Progress, judge};
+use super::timeline::{ThreadState, Timeline};
+use super::workload::{Format, FreeSpace, LogKind, Mode, Shape, Step};
 use crate::BY_ROOT;
 use crate::model::Pair;
 use crate::sound::check_clean;
 
-/// What fails.
+/// The fault of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// One operation of the device.
     Once(DeviceOp),
-    /// It and all later ones of its kind.
+    /// This operation and all later ones of its kind.
     FromThenOn(DeviceOp),
-    /// A write of which the front arrives.
+    /// A write of which only the front arrives.
     Short,
-    /// All writes from then on, since the host has no room for the image.
+    /// All writes from then on, since the host has no space for the image.
     HostFull,
 }
 
@@ -68,7 +69,7 @@ impl Fault {
     ];
 
     fn rule(self, nth: u64) -> Rule {
-        /// The superblock arrives as a whole: the format cannot outlive one that is torn.
+        /// Enough for the superblock to arrive completely: the format cannot survive a torn one.
         const FRONT_SECTORS: u64 = 2;
         match self {
             Self::Once(op) => Rule::nth(op, nth),
@@ -81,14 +82,14 @@ impl Fault {
         }
     }
 
-    /// Whether a call may fail so.
-    fn is_told_as(self, errno: i32) -> bool {
-        let told = Errno::from_raw_os_error(errno);
-        told == Errno::IO || self == Self::HostFull && told == Errno::NOSPC
+    /// Whether a call may fail with this error.
+    fn is_reported_as(self, errno: i32) -> bool {
+        let errno = Errno::from_raw_os_error(errno);
+        errno == Errno::IO || self == Self::HostFull && errno == Errno::NOSPC
     }
 }
 
-/// What is done.
+/// An operation of the catalogue, made durable, on one file system.
 struct Case {
     steps: Vec<Step>,
     mode: Mode,
@@ -96,12 +97,12 @@ struct Case {
     base: Arc<Base>,
 }
 
-/// What was done.
+/// Counts of trials.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trials {
-    /// Trials with a fault that struck.
+    /// Trials in which the fault struck.
     pub faults: u64,
-    /// ... and made a call fail between the mount and the unmounting.
+    /// ... and made a call between mount and unmount fail.
     pub calls: u64,
     /// Trials with little memory.
     pub memory: u64,
@@ -132,27 +133,27 @@ impl fmt::Display for Trials {
         } = self;
         write!(
             f,
-            "{faults} faults struck, {calls} of them a call; {memory} trials with little memory, \
+            "{faults} faults struck, {calls} of them in a call; {memory} trials with little memory, \
              {full} with few blocks, {refused} calls refused"
         )
     }
 }
 
-/// Of so many moments at which a fault may strike, one is tried.
+/// One of this many moments at which a fault may strike is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct OneIn(pub NonZeroU64);
 
-/// Does trials on `threads` threads, each of which may take as long as `patience`.
+/// Runs the trials on `threads` threads. Each trial may take as long as `patience`.
 ///
 /// # Errors
-/// The first trial that did not end well.
+/// The first trial that failed.
 pub fn run(threads: usize, patience: Duration, share: OneIn) -> Result<Trials> {
-    let crew = Crew {
+    let pool = Crew {
         first: 0,
         threads,
         patience,
     };
-    let (_, trials) = crew.run(Cases { share })?;
+    let (_, trials) = pool.run(Cases { share })?;
     ensure!(trials.calls > 0, "no fault struck a call: {trials}");
     Ok(trials)
 }
@@ -168,22 +169,22 @@ impl Work for Cases {
     type Finding = Error;
 
     fn is_enough(&self, number: u64, _: &Trials) -> bool {
-        number >= (OPS.len() * MODES.len()) as u64
+        number >= (OPS.len() * SETTINGS.len()) as u64
     }
 
     fn piece(&self, number: u64, watch: &Watch<'_, ()>) -> Result<Trials> {
         let number = usize::try_from(number)?;
-        let (op, shape) = (number % OPS.len(), MODES[number / OPS.len()]);
-        let (mode, block_bytes) = shape;
+        let (op, setting) = (number % OPS.len(), SETTINGS[number / OPS.len()]);
+        let Setting { mode, block_bytes } = setting;
         let shown = || format!("{} with blocks of {block_bytes}, {mode:?}", OPS[op].name);
-        let trying = Trying {
+        let work = CaseTrials {
             op,
-            shape,
+            setting,
             share: self.share,
             watch,
             trials: Trials::default(),
         };
-        trying.all().with_context(shown)
+        work.all().with_context(shown)
     }
 
     fn overdue(&self, (): (), error: Error) -> Error {
@@ -191,16 +192,16 @@ impl Work for Cases {
     }
 }
 
-/// The trials with an operation in a shape.
-struct Trying<'c> {
+/// The trials of an operation in one setting.
+struct CaseTrials<'c> {
     op: usize,
-    shape: (Mode, u32),
+    setting: Setting,
     share: OneIn,
     watch: &'c Watch<'c, ()>,
     trials: Trials,
 }
 
-impl Trying<'_> {
+impl CaseTrials<'_> {
     fn all(mut self) -> Result<Trials> {
         self.faults()?;
         self.little_memory()?;
@@ -208,7 +209,7 @@ impl Trying<'_> {
         Ok(self.trials)
     }
 
-    /// Does a trial, and counts it.
+    /// Runs a trial, and counts it.
     fn trial<T>(
         &mut self,
         work: impl FnOnce() -> Result<T>,
@@ -222,20 +223,20 @@ impl Trying<'_> {
     }
 
     fn faults(&mut self) -> Result<()> {
-        let case = Case::new(self.op, self.shape, Room::Ample)?;
+        let case = Case::new(self.op, self.setting, FreeSpace::Ample)?;
         let OneIn(step) = self.share;
         for (kind, fault) in (0..).zip(Fault::ALL) {
             let first = 1 + (self.op as u64 + kind) % step;
             for nth in (0..).map(|times| first + times * step.get()) {
-                let came = self.trial(
+                let struck = self.trial(
                     || case.with_fault(fault, nth),
-                    || format!("{fault:?}, at the {nth}. time"),
-                    |came, trials| {
-                        trials.faults += u64::from(*came != Came::TooLate);
-                        trials.calls += u64::from(*came == Came::IntoACall);
+                    || format!("{fault:?}, operation {nth} of the device"),
+                    |struck, trials| {
+                        trials.faults += u64::from(*struck != Struck::TooLate);
+                        trials.calls += u64::from(*struck == Struck::InCall);
                     },
                 )?;
-                if came == Came::TooLate {
+                if struck == Struck::TooLate {
                     break;
                 }
             }
@@ -244,12 +245,12 @@ impl Trying<'_> {
     }
 
     fn little_memory(&mut self) -> Result<()> {
-        let case = Case::new(self.op, self.shape, Room::Ample)?;
+        let case = Case::new(self.op, self.setting, FreeSpace::Ample)?;
         for cache_bytes in [0, 1 << 12, 1 << 14, 1 << 16] {
             let open = OpenOptions::new().cache_bytes(cache_bytes);
             let options = case.options().open(open);
             self.trial(
-                || case.to_the_end(&options, Errno::NOMEM),
+                || case.run_all(&options, Errno::NOMEM),
                 || format!("{cache_bytes} bytes of cache"),
                 |refused, trials| {
                     trials.memory += 1;
@@ -262,9 +263,9 @@ impl Trying<'_> {
 
     fn full(&mut self) -> Result<()> {
         for blocks in 0..=MOST_FREE_BLOCKS {
-            let case = Case::new(self.op, self.shape, Room::Blocks(blocks))?;
+            let case = Case::new(self.op, self.setting, FreeSpace::Blocks(blocks))?;
             self.trial(
-                || case.to_the_end(&case.options(), Errno::NOSPC),
+                || case.run_all(&case.options(), Errno::NOSPC),
                 || format!("{blocks} free blocks"),
                 |refused, trials| {
                     trials.full += 1;
@@ -276,34 +277,51 @@ impl Trying<'_> {
     }
 }
 
-const MODES: [(Mode, u32); 3] = [
-    (Mode::Ordered, 1024),
-    (Mode::Journal, 1024),
-    (Mode::Ordered, 4096),
+/// How the file system of a case is formatted and mounted.
+#[derive(Clone, Copy)]
+struct Setting {
+    mode: Mode,
+    block_bytes: u32,
+}
+
+const SETTINGS: [Setting; 3] = [
+    Setting::of(Mode::Ordered, 1024),
+    Setting::of(Mode::Journal, 1024),
+    Setting::of(Mode::Ordered, 4096),
 ];
-/// More than what any operation takes.
+
+impl Setting {
+    const fn of(mode: Mode, block_bytes: u32) -> Self {
+        Self { mode, block_bytes }
+    }
+}
+
+/// More than any operation takes.
 const MOST_FREE_BLOCKS: u32 = 6;
 
 /// Whether a fault struck before the workload had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
-    /// It made a call fail that was neither the mount nor unmounting.
-    IntoACall,
-    InTime,
+enum Struck {
+    /// It made a call fail other than mount and unmount.
+    InCall,
+    /// It struck, but no call between mount and unmount failed.
+    Elsewhere,
+    /// It did not strike.
     TooLate,
 }
 
 impl Case {
-    fn new(op: usize, (mode, block_bytes): (Mode, u32), room: Room) -> Result<Self> {
+    fn new(op: usize, setting: Setting, free_space: FreeSpace) -> Result<Self> {
+        let Setting { mode, block_bytes } = setting;
         let shape = Shape {
             format: Format::Usual,
             block_bytes,
             trees: 1,
-            log: LogWish::Journal,
-            room,
+            log: LogKind::Journal,
+            free_space,
         };
         let base = Base::of(shape)?;
-        // A call that changes nothing leaves nothing to be made durable.
+        // If the call changes nothing, there is no inode to fsync; hence the sync.
         let steps = vec![Step::Named(op), Step::Fsync, Step::Sync];
         let timeline = Timeline::of(base.models[0].clone(), &steps, &[]);
         Ok(Self {
@@ -315,7 +333,7 @@ impl Case {
     }
 
     fn options(&self) -> MountOptions {
-        mount_options(self.mode, Company::None, Breaking::default())
+        mount_options(self.mode, BackgroundWork::None, InjectedFault::default())
     }
 
     fn pair(&self, fs: &Arc<Fs>) -> Pair {
@@ -323,118 +341,123 @@ impl Case {
         Pair::with(Arc::clone(fs), model, numbers)
     }
 
-    fn with_fault(&self, fault: Fault, nth: u64) -> Result<Came> {
+    fn with_fault(&self, fault: Fault, nth: u64) -> Result<Struck> {
         let below = self.base.disk();
         let device = Arc::new(FaultyDevice::new(below.clone()));
         device.add(fault.rule(nth));
-        let (known, came) = self.run_into(fault, &device)?;
-        if came != Came::TooLate {
-            self.recover(&below, known)?;
+        let (progress, struck) = self.run_with_fault(fault, &device)?;
+        if struck != Struck::TooLate {
+            self.recover(&below, progress)?;
         }
-        Ok(came)
+        Ok(struck)
     }
 
-    /// Does the workload up to the first failure, and says what is known then.
-    fn run_into(&self, fault: Fault, device: &Arc<FaultyDevice>) -> Result<(Known, Came)> {
-        let told = |error: fourscore::Error, what: &str| {
-            let is_right = fault.is_told_as(error.errno());
+    /// Runs the workload up to the first failure; returns the progress at that time.
+    fn run_with_fault(
+        &self,
+        fault: Fault,
+        device: &Arc<FaultyDevice>,
+    ) -> Result<(Progress, Struck)> {
+        let ensure_expected = |error: fourscore::Error, what: &str| {
+            let is_right = fault.is_reported_as(error.errno());
             ensure!(is_right, "{what} fails with {}: {error}", error.errno());
             Ok(())
         };
-        let mut known = Known::default();
+        let mut progress = Progress::default();
         let fs = match Fs::mount(device.clone(), &self.options()) {
             Ok(fs) => fs,
-            Err(error) => return told(error, "the mount").map(|()| (known, Came::InTime)),
+            Err(error) => {
+                return ensure_expected(error, "the mount").map(|()| (progress, Struck::Elsewhere));
+            }
         };
         let mut pair = self.pair(&fs);
-        let mut course = Course::default();
+        let mut state = ThreadState::default();
         for (at, &step) in self.steps.iter().enumerate() {
-            let Some(call) = course.call(step, &pair.model) else {
+            let Some(call) = state.call(step, &pair.model) else {
                 continue;
             };
-            known.begun = at + 1;
+            progress.begun = at + 1;
             let before = pair.model.clone();
             match pair.attempt(&call) {
                 Ok(expected) => {
                     if expected.is_done() {
-                        course.done(&call, (&before, &pair.model), at + 1);
+                        state.done(&call, &before, &pair.model, at + 1);
                     }
-                    known.vouched = known.vouched.max(self.timeline.vouches[at]);
+                    progress.durable = progress.durable.max(self.timeline.durable_after[at]);
                 }
                 Err(error) => {
-                    told(error, &format!("{call:?}"))?;
+                    ensure_expected(error, &format!("{call:?}"))?;
                     drop(pair);
                     device.heal();
-                    self.look_at_living(&fs, &mut known, at)?;
-                    // What was stopped says so to the end.
+                    self.check_mounted(&fs, &mut progress, at)?;
+                    // A mount that was stopped fails here as well.
                     drop(fs.unmount());
-                    return Ok((known, Came::IntoACall));
+                    return Ok((progress, Struck::InCall));
                 }
             }
         }
-        known.begun = self.steps.len();
+        progress.begun = self.steps.len();
         drop(pair);
         match fs.unmount() {
-            Ok(()) => known.vouched = known.begun,
-            Err(error) => told(error, "unmounting")?,
+            Ok(()) => progress.durable = progress.begun,
+            Err(error) => ensure_expected(error, "unmounting")?,
         }
-        let came = match device.has_struck() {
-            true => Came::InTime,
-            false => Came::TooLate,
+        let struck = match device.has_struck() {
+            true => Struck::Elsewhere,
+            false => Struck::TooLate,
         };
-        Ok((known, came))
+        Ok((progress, struck))
     }
 
-    /// What a mount is after the call of step `at` has failed, and the device works again.
-    fn look_at_living(&self, fs: &Fs, known: &mut Known, at: usize) -> Result<()> {
+    /// Checks a mount after the call of step `at` has failed and the device works again.
+    fn check_mounted(&self, fs: &Fs, progress: &mut Progress, at: usize) -> Result<()> {
         let timelines = std::slice::from_ref(&self.timeline);
-        let seen = Known {
-            vouched: at,
-            begun: known.begun,
+        let seen = Progress {
+            durable: at,
+            begun: progress.begun,
         };
-        judge(fs, timelines, (&[seen], &[]), self.mode).context("while it is mounted")?;
+        judge(fs, timelines, AtCrash::of(&[seen]), self.mode).context("while it is mounted")?;
         let probe = || fs.create(InodeNr::ROOT, PROBE, &BY_ROOT);
         match probe() {
             Ok(_) => {
-                fs.sync().context("a file can be made, and a sync fails")?;
-                known.vouched = at;
+                fs.sync().context("a file can be created, but sync fails")?;
+                progress.durable = at;
             }
             Err(error) => {
-                // Who finds the journal aborted is told so; whoever comes later, that nothing is
-                // written.
+                // The call that finds the journal aborted fails with its error; later calls fail
+                // with EROFS.
                 let errno = Errno::from_raw_os_error(error.errno());
                 let is_right = matches!(errno, Errno::IO | Errno::ROFS);
                 ensure!(is_right, "after a failure: {error}");
                 for _ in 0..2 {
                     let Err(error) = probe() else {
-                        bail!("what was stopped goes on");
+                        bail!("a call succeeds after one failed: the mount was not stopped");
                     };
                     let errno = Errno::from_raw_os_error(error.errno());
-                    ensure!(errno == Errno::ROFS, "what was stopped says {error}");
-                    ensure!(fs.sync().is_err(), "what was stopped makes durable");
+                    ensure!(errno == Errno::ROFS, "a stopped mount fails with: {error}");
+                    ensure!(fs.sync().is_err(), "sync succeeds on a stopped mount");
                 }
-                fs.statfs().context("what was stopped is read")?;
+                fs.statfs().context("statfs of a stopped mount")?;
             }
         }
         Ok(())
     }
 
-    /// Does all of the workload and says how many calls were refused, which they may be with
-    /// `refusal`.
-    fn to_the_end(&self, options: &MountOptions, refusal: Errno) -> Result<u64> {
+    /// Runs all of the workload, in which calls may fail with `refusal`; returns how many did.
+    fn run_all(&self, options: &MountOptions, refusal: Errno) -> Result<u64> {
         let device = self.base.disk();
         let fs = Fs::mount(device.clone(), options).context("the mount")?;
         let mut pair = self.pair(&fs);
-        let mut course = Course::default();
+        let mut state = ThreadState::default();
         let mut refused = Vec::new();
         for (at, &step) in self.steps.iter().enumerate() {
-            let Some(call) = course.call(step, &pair.model) else {
+            let Some(call) = state.call(step, &pair.model) else {
                 continue;
             };
             let before = pair.model.clone();
             match pair.attempt(&call) {
                 Ok(expected) if expected.is_done() => {
-                    course.done(&call, (&before, &pair.model), at + 1);
+                    state.done(&call, &before, &pair.model, at + 1);
                 }
                 Ok(_) => {}
                 Err(error) => {
@@ -446,32 +469,33 @@ impl Case {
         }
         drop(pair);
         fs.unmount().context("unmounting")?;
-        self.ends_as(&device, &refused)?;
+        self.check_end(&device, &refused)?;
         Ok(refused.len() as u64)
     }
 
-    /// What was unmounted is the last version, without the steps that were refused. Of the first of
-    /// these there may be data: what goes to its place goes there before blocks are asked for.
-    fn ends_as(&self, device: &Arc<RamDevice>, refused: &[usize]) -> Result<()> {
+    /// Checks that the file system after the unmount is the last version, without the steps that
+    /// were refused. Data of the first of these may be there: it is written before blocks are
+    /// allocated for the rest.
+    fn check_end(&self, device: &Arc<RamDevice>, refused: &[usize]) -> Result<()> {
         let fs = Fs::mount(device.clone(), &self.options())?;
         let timelines = |refused| {
             let model = self.base.models[0].clone();
             [Timeline::of(model, &self.steps, refused)]
         };
-        let exactly = |version| Known {
-            vouched: version,
+        let exactly = |version| Progress {
+            durable: version,
             begun: version,
         };
         let last = exactly(self.steps.len());
-        let strictly = judge(&fs, &timelines(refused), (&[last], &[]), self.mode);
+        let strictly = judge(&fs, &timelines(refused), AtCrash::of(&[last]), self.mode);
         if let (Err(_), Some(&first)) = (&strictly, refused.first()) {
             let begun = first + 1;
-            let known = Known {
+            let progress = Progress {
                 begun,
                 ..exactly(first)
             };
-            let found = judge(&fs, &timelines(&[]), (&[known], &[]), self.mode)?;
-            ensure!(found == [first], "what was refused was done");
+            let found = judge(&fs, &timelines(&[]), AtCrash::of(&[progress]), self.mode)?;
+            ensure!(found == [first], "a refused call changed the file system");
         } else {
             strictly?;
         }
@@ -479,10 +503,11 @@ impl Case {
         check_clean(device.clone()).map(drop)
     }
 
-    fn recover(&self, device: &Arc<RamDevice>, known: Known) -> Result<()> {
+    fn recover(&self, device: &Arc<RamDevice>, progress: Progress) -> Result<()> {
         let fs = Fs::mount(device.clone(), &self.options()).context("the next mount")?;
         let timelines = std::slice::from_ref(&self.timeline);
-        judge(&fs, timelines, (&[known], &[]), self.mode).context("after the next mount")?;
+        judge(&fs, timelines, AtCrash::of(&[progress]), self.mode)
+            .context("after the next mount")?;
         fs.unmount()?;
         check_clean(device.clone()).map(drop)
     }

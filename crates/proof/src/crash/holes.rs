@@ -1,11 +1,11 @@
-//! **Purpose.** Where a file certainly has no blocks yet: what is written there changes the inode,
-//! also if the size stays.
+//! **Purpose.** Tracks where a file certainly has no blocks: a write there changes the inode, even
+//! if the size stays the same.
 //!
-//! **Model.** Files are known by their bytes, not by their blocks. A block to which something was
-//! written may stay when its bytes are made zeroes, so a hole is where nothing was ever written.
-//! Where fallocate has reserved blocks, moved some, or made some zeroes, nothing is known of the
-//! whole file any more: when something is written to such blocks, others beside them may become
-//! written ones as well. Who does not know promises less.
+//! **Model.** The model knows the bytes of files, not their blocks. A block may stay allocated when
+//! its bytes become zeroes, so a hole is a range to which nothing was ever written. Once fallocate
+//! has allocated, moved or zeroed blocks of a file, nothing is known of the whole file any more: a
+//! write to unwritten blocks may convert their neighbours as well. Where nothing is known, the
+//! write is taken not to change the inode, so that less is expected to be durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use fourscore::Fallocate;
 
 use crate::model::{Call, Content, Id, Model};
 
-/// What is known of the files that were changed.
+/// The files that were changed.
 #[derive(Debug, Default)]
 pub(super) struct Holes {
     files: BTreeMap<Id, Blocks>,
@@ -23,23 +23,23 @@ pub(super) struct Holes {
 /// The blocks of a file.
 #[derive(Debug)]
 enum Blocks {
-    /// There are no others than these.
+    /// The file has at most these blocks.
     Among(BTreeSet<u64>),
     Unknown,
 }
 
-/// What a call does to them.
+/// The effect of a call on the blocks of a file.
 enum Change {
-    /// Writes to a range, in bytes.
+    /// A range was written, in bytes.
     Written(Range<u64>),
-    /// At most takes some away.
+    /// Blocks were freed, or none.
     Fewer,
-    /// Other things.
+    /// Any other change.
     Unknown,
 }
 
 impl Holes {
-    /// Notes what a call does to `before`; says whether something was written to a hole.
+    /// Records a call on the model `before` it; returns whether it wrote to a hole.
     pub(super) fn are_filled(&mut self, call: &Call, before: &Model) -> bool {
         let Some((id, change)) = Change::by(call, before) else {
             return false;
@@ -64,8 +64,8 @@ impl Holes {
         }
     }
 
-    /// Notes that a call found no room: it may have been given blocks before.
-    pub(super) fn found_no_room(&mut self, call: &Call, before: &Model) {
+    /// Records that a call failed for lack of space: it may have allocated blocks before.
+    pub(super) fn found_no_space(&mut self, call: &Call, before: &Model) {
         if let Some((id, _)) = Change::by(call, before) {
             self.files.insert(id, Blocks::Unknown);
         }
@@ -78,7 +78,7 @@ fn blocks_of(range: &Range<u64>, block_bytes: u64) -> Range<u64> {
 }
 
 impl Change {
-    /// What a call does, and to which file.
+    /// The file that a call changes, and how.
     fn by(call: &Call, before: &Model) -> Option<(Id, Self)> {
         let size = |id: Id| before.node(id).content().map_or(0, Content::size);
         Some(match call {
@@ -107,31 +107,31 @@ mod tests {
     use fourscore_testkit::tools::Need;
 
     use super::super::base::Base;
-    use super::super::timeline::{By, Timeline};
+    use super::super::timeline::{Executor, Timeline};
     use super::super::workload::{Step, Workload};
 
-    /// A sync vouches for the last call that changed the inode: one that filled a hole of it, not
-    /// one that replaced what was there.
+    /// An fsync makes the last call durable that changed the inode: one that filled a hole, but not
+    /// one that replaced data.
     #[test]
-    fn who_fills_a_hole_changes_the_inode() {
+    fn a_call_that_fills_a_hole_changes_the_inode() {
         require!(Need::Program("mke2fs"));
         let base = Base::of(Workload::of(0).shape).unwrap();
-        let vouched = |names: &[&str], refused: &[usize]| {
+        let durable = |names: &[&str], refused: &[usize]| {
             let mut steps: Vec<Step> = names.iter().map(|name| Step::named(name)).collect();
             steps.push(Step::Fsync);
             let model = base.models[0].clone();
-            let timeline = Timeline::by(By::Host, model, &steps, refused);
-            timeline.vouches[names.len()]
+            let timeline = Timeline::of_executor(Executor::Host, model, &steps, refused);
+            timeline.durable_after[names.len()]
         };
-        assert_eq!(vouched(&["overwrite-other"], &[]), 0);
-        assert_eq!(vouched(&["write-hole"], &[]), 1);
-        assert_eq!(vouched(&["chmod", "write-hole"], &[]), 2);
+        assert_eq!(durable(&["overwrite-other"], &[]), 0);
+        assert_eq!(durable(&["write-hole"], &[]), 1);
+        assert_eq!(durable(&["chmod", "write-hole"], &[]), 2);
         assert_eq!(
-            vouched(&["write-hole", "write-hole", "overwrite-other"], &[]),
+            durable(&["write-hole", "write-hole", "overwrite-other"], &[]),
             1
         );
-        // Nothing is known where fallocate was, and where there was no room.
-        assert_eq!(vouched(&["zero-odd", "write-hole"], &[]), 1);
-        assert_eq!(vouched(&["write-hole", "write-hole"], &[0]), 0);
+        // Nothing is known after fallocate, and after a lack of space.
+        assert_eq!(durable(&["zero-odd", "write-hole"], &[]), 1);
+        assert_eq!(durable(&["write-hole", "write-hole"], &[0]), 0);
     }
 }

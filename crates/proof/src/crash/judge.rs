@@ -1,9 +1,10 @@
-//! **Purpose.** Whether a recovered file system is one that the history may have left.
+//! **Purpose.** Decides whether a recovered file system is one that the history may have left.
 //!
-//! **Model.** What a thread did is a row of versions of its tree. At a crash some calls have begun,
-//! and some version is vouched for; between the two lies every version that may be found. Metadata
-//! is that of one version; a sector of a file may be of another, where data goes to its place by
-//! itself: at once, and so of a newer one, or late ([`Contents`]).
+//! **Model.** The history of a thread is a sequence of versions of its tree. At a crash some calls
+//! have begun, and one version is known to be durable; any version from that one to the last begun
+//! may be found. Metadata must be that of a single version. A sector of a file may be of another
+//! version, since data is written to its home location independently of the log: earlier, and so of
+//! a newer version, or later ([`Contents`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -17,46 +18,69 @@ use super::tree::{Entry, Growing, Tree, names};
 use super::workload::Mode;
 use crate::model::{Id, Model};
 
-/// What a device writes as a whole, in bytes.
+/// The unit that a device writes atomically, in bytes.
 const SECTOR_BYTES: usize = 512;
 
-/// What is known of a thread when the crash comes.
+/// How far a thread is when the crash comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct Progress {
     /// The version that is durable.
-    pub(super) vouched: usize,
-    /// How many steps have begun.
+    pub(super) durable: usize,
+    /// The number of steps that have begun.
     pub(super) begun: usize,
 }
 
-/// What files may hold when a version of their tree is found.
+/// The data that files may hold when a version of their tree is found.
 pub(super) struct Contents<'c> {
-    /// The versions whose content the sectors of a file may have, by thread, file and the version
-    /// of the tree that was found.
+    /// The versions whose data the sectors of a file may have, by thread, file and the version of
+    /// the tree that was found.
     pub(super) versions: &'c dyn Fn(usize, Id, usize) -> RangeInclusive<usize>,
-    /// In the block that an older version ends in, its end may be followed by zeroes, in bytes.
+    /// The size of a block in bytes: zeroes may follow the end of an older version in its last
+    /// block.
     pub(super) block_bytes: usize,
-    /// The version from which on what is set of a directory may be missing.
+    /// The first version whose changes of attributes of directories may be missing.
     pub(super) unset_since: Option<usize>,
 }
 
-/// Holds a recovered file system against what the threads did, where the content of some files may
-/// be more durable than the tree. Gives the versions that were found.
+/// What is known of all threads when the crash comes.
+#[derive(Clone, Copy)]
+pub(super) struct AtCrash<'a> {
+    /// How far each thread is.
+    pub(super) progress: &'a [Progress],
+    /// The data that is durable, by thread; empty if that is not known.
+    pub(super) contents: &'a [DurableContents],
+}
+
+impl<'a> AtCrash<'a> {
+    /// For threads of which it is not known which data is durable.
+    pub(super) fn of(progress: &'a [Progress]) -> Self {
+        Self {
+            progress,
+            contents: &[],
+        }
+    }
+}
+
+/// Compares a recovered file system with what the threads did, and returns the versions that were
+/// found. The data of some files may be more durable than the tree.
 ///
 /// # Errors
 /// The first difference.
 pub(super) fn judge(
     fs: &Fs,
     timelines: &[Timeline],
-    (known, durable): (&[Known], &[DurableContents]),
+    crash: AtCrash<'_>,
     mode: Mode,
 ) -> Result<Vec<usize>> {
     let versions = |thread: usize, id, version: usize| {
-        let durable = durable.get(thread).map_or(0, |durable| durable.of(id));
+        let durable = crash
+            .contents
+            .get(thread)
+            .map_or(0, |contents| contents.of(id));
         let version = version.max(durable);
         match mode {
             Mode::Journal => version..=version,
-            Mode::Ordered | Mode::Writeback | Mode::None => version..=known[thread].begun,
+            Mode::Ordered | Mode::Writeback | Mode::None => version..=crash.progress[thread].begun,
         }
     };
     let contents = Contents {
@@ -64,17 +88,17 @@ pub(super) fn judge(
         block_bytes: 0,
         unset_since: None,
     };
-    judge_with(fs, timelines, known, &contents)
+    judge_with(fs, timelines, crash.progress, &contents)
 }
 
-/// As [`judge`], with what files may hold.
+/// As [`judge`], with the data that files may hold.
 ///
 /// # Errors
 /// The first difference.
 pub(super) fn judge_with(
     fs: &Fs,
     timelines: &[Timeline],
-    known: &[Known],
+    progress: &[Progress],
     contents: &Contents<'_>,
 ) -> Result<Vec<usize>> {
     let mut roots = names(fs, InodeNr::ROOT, true)?;
@@ -82,29 +106,30 @@ pub(super) fn judge_with(
     roots.remove(BALLAST);
     roots.remove(PROBE);
     let mut versions = Vec::new();
-    for (thread, (timeline, known)) in timelines.iter().zip(known).enumerate() {
+    for (thread, (timeline, progress)) in timelines.iter().zip(progress).enumerate() {
         let Some(root) = roots.remove(&tree_name(thread)) else {
             bail!("the tree of thread {thread} is missing");
         };
         let found = Tree::found(fs, root)?;
-        let version = version((thread, timeline), *known, &found, contents);
-        versions.push(version.with_context(|| steps_of(thread, timeline, *known))?);
+        let version = version(thread, timeline, *progress, &found, contents);
+        versions.push(version.with_context(|| steps_of(thread, timeline, *progress))?);
     }
-    ensure!(roots.is_empty(), "in the root: {roots:?}");
+    ensure!(roots.is_empty(), "unexpected names in the root: {roots:?}");
     Ok(versions)
 }
 
-/// What a thread did up to the crash, for people.
-fn steps_of(thread: usize, timeline: &Timeline, known: Known) -> String {
-    let calls = timeline.calls[..known.begun].iter().enumerate();
+/// The calls of a thread up to the crash, as text.
+fn steps_of(thread: usize, timeline: &Timeline, progress: Progress) -> String {
+    let calls = timeline.calls[..progress.begun].iter().enumerate();
     let lines = calls.map(|(at, call)| format!("\n    {}: {call}", at + 1));
     format!("thread {thread} did{}\n ", lines.collect::<String>())
 }
 
 /// The version that was found.
 fn version(
-    (thread, timeline): (usize, &Timeline),
-    known: Known,
+    thread: usize,
+    timeline: &Timeline,
+    progress: Progress,
     found: &Tree<InodeNr>,
     contents: &Contents<'_>,
 ) -> Result<usize> {
@@ -112,16 +137,16 @@ fn version(
         let unset_since = contents.unset_since.unwrap_or(version).min(version);
         let older = &timeline.versions[unset_since..version];
         let names = timeline.versions[version].difference(found, growing, older);
-        names.or_else(|| foreign((thread, timeline), (version, growing), found, contents))
+        names.or_else(|| wrong_sector(thread, timeline, version, growing, found, contents))
     };
     let mut why = Vec::new();
-    for version in (known.vouched..=known.begun).rev() {
+    for version in (progress.durable..=progress.begun).rev() {
         let Some(difference) = differs(version, None) else {
             return Ok(version);
         };
         why.push(format!("    version {version}: {difference}"));
-        // Some pieces of the call that leads to it, unless all of them are durable.
-        if version > known.vouched
+        // Only some pieces of the call of this version may have arrived, unless it is durable.
+        if version > progress.durable
             && let Some(growing) = timeline.growing(version)
             && differs(version, Some(&growing)).is_none()
         {
@@ -130,17 +155,19 @@ fn version(
     }
     bail!(
         "no version from {} (durable) to {} (begun):\n{}",
-        known.vouched,
-        known.begun,
+        progress.durable,
+        progress.begun,
         why.join("\n")
     );
 }
 
-/// A sector that holds what the file has in none of the versions that it may be of, where one may
-/// be on its way to this one.
-fn foreign(
-    (thread, timeline): (usize, &Timeline),
-    (version, growing): (usize, Option<&Growing>),
+/// Describes a sector whose data is of none of the versions that it may be of. If a file is
+/// `growing`, only some pieces of the call of this version may have arrived.
+fn wrong_sector(
+    thread: usize,
+    timeline: &Timeline,
+    version: usize,
+    growing: Option<&Growing>,
     found: &Tree<InodeNr>,
     contents: &Contents<'_>,
 ) -> Option<String> {
@@ -160,12 +187,12 @@ fn foreign(
         let older: Vec<&Entry<Id>> = (first..version).filter_map(form).collect();
         let newer: Vec<&Entry<Id>> = (first.max(version)..=last).filter_map(form).collect();
         let anywhere = timeline.moved.contains(&entry.key);
-        // What was in the middle of a copy: as before it, or as after it.
+        // Within a range that a copy was writing: data from before or from after the copy.
         let is_in_the_middle = |to: usize| match growing {
             Some(_) if to == version => true,
             _ => first.max(version) < to,
         };
-        let copies = timeline.pieced.range(version..=last.max(version));
+        let copies = timeline.piecewise.range(version..=last.max(version));
         let copies: Vec<[Option<&Entry<Id>>; 2]> = copies
             .filter(|&(&to, &id)| id == entry.key && is_in_the_middle(to))
             .map(|(&to, _)| [form(to - 1), form(to)])
@@ -181,12 +208,12 @@ fn foreign(
                 continue;
             }
             let what = match theirs.iter().all(|&byte| byte == POISON) {
-                true => "what was there before, never written",
-                false => "something else",
+                true => "stale, never written",
+                false => "wrong",
             };
             let (first, wanted) = (theirs[0], expected[0]);
             return Some(format!(
-                "{}: sector {nr} is {what}: it begins with {first:#x}, not {wanted:#x}",
+                "{}: sector {nr} is {what}: its first byte is {first:#x}, not {wanted:#x}",
                 path.escape_ascii()
             ));
         }
@@ -194,8 +221,8 @@ fn foreign(
     None
 }
 
-/// Those of older forms of a file whose last block reaches to a sector: behind it what is in the
-/// file now was written before the version was found that has it.
+/// The older forms of a file whose last block reaches a sector. Data beyond that block was written
+/// before the version that was found became durable.
 fn reaching<'t>(older: &[&'t Entry<Id>], nr: usize, contents: &Contents<'_>) -> Vec<&'t Entry<Id>> {
     let reaches = |entry: &&&Entry<Id>| {
         let bytes = entry.content.as_ref().map_or(0, |content| content.len());
@@ -204,58 +231,63 @@ fn reaching<'t>(older: &[&'t Entry<Id>], nr: usize, contents: &Contents<'_>) -> 
     older.iter().filter(reaches).copied().collect()
 }
 
-/// Holds a file system without a journal, which was repaired, against what the threads did.
+/// Compares a file system without a journal, after a repair, with what the threads did.
 ///
 /// # Errors
-/// A file that was durable and not touched since, nor a directory above it, and is not there; a
-/// name that its directory never had; a file that holds what is not its own, or of several.
-pub(super) fn judge_unjournaled(fs: &Fs, timelines: &[Timeline], known: &[Known]) -> Result<()> {
-    for (thread, (timeline, known)) in timelines.iter().zip(known).enumerate() {
+/// A file is missing or different although it was durable, and neither it nor a directory above it
+/// was changed since; a directory has a name that it never had; a file holds data that was never
+/// written to it, or data of several files.
+pub(super) fn judge_unjournaled(
+    fs: &Fs,
+    timelines: &[Timeline],
+    progress: &[Progress],
+) -> Result<()> {
+    for (thread, (timeline, progress)) in timelines.iter().zip(progress).enumerate() {
         let root = fs.lookup(InodeNr::ROOT, &tree_name(thread))?;
         let found = Tree::found(fs, root)?;
-        let durable = &timeline.versions[known.vouched];
-        let since = &timeline.versions[known.vouched..=known.begun];
+        let durable = &timeline.versions[progress.durable];
+        let since = &timeline.versions[progress.durable..=progress.begun];
         for (path, &place) in &durable.names {
             let entry = &durable.inodes[place];
-            let is_touched = |tree: &Tree<Id>| !tree.has(path, entry) || !tree.leads(durable, path);
+            let is_touched =
+                |tree: &Tree<Id>| !tree.has(path, entry) || !tree.has_same_parents(durable, path);
             if entry.content.is_none() || since.iter().any(is_touched) {
                 continue;
             }
             let shown = path.escape_ascii();
             let Some(&there) = found.names.get(path) else {
-                bail!("{shown} was durable, and is gone");
+                bail!("{shown} was durable, and is missing");
             };
             let content = &found.inodes[there].content;
             ensure!(
                 *content == entry.content,
-                "{shown} was durable, and has another content"
+                "{shown} was durable, and has other data"
             );
         }
-        let own = Own::of(&timeline.versions[..=known.begun]);
+        let possible = Possible::of(&timeline.versions[..=progress.begun]);
         for (path, &place) in &found.names {
-            own.ensure_allows(path, found.inodes[place].content.as_deref())?;
+            possible.ensure_allows(path, found.inodes[place].content.as_deref())?;
         }
     }
     Ok(())
 }
 
-/// What may be found without a journal, where names, inodes and contents of several versions come
-/// together.
+/// What may be found without a journal, where names, inodes and data may be of different versions.
 ///
-/// **Model.** A directory holds what it held in one version or another, under whatever name it is
-/// found: a path is right if it can be walked from name to name, each of which the directory before
-/// it had at some time.
-struct Own<'t> {
-    /// Of each directory and each name in it, what it has led to.
+/// **Model.** A directory holds the names of one of its versions, and may itself be found under any
+/// of its names. A path is possible if each directory on it had the next name at some time.
+struct Possible<'t> {
+    /// For each directory and each name in it, the inodes that the name referred to.
     children: BTreeMap<(Id, &'t [u8]), BTreeSet<Id>>,
-    /// What each path has led to.
+    /// For each path, the inodes that it referred to.
     at_path: BTreeMap<&'t [u8], BTreeSet<Id>>,
+    /// For each inode, its forms in all versions.
     forms: BTreeMap<Id, Vec<&'t Entry<Id>>>,
 }
 
-impl<'t> Own<'t> {
+impl<'t> Possible<'t> {
     fn of(versions: &'t [Tree<Id>]) -> Self {
-        let mut own = Self {
+        let mut possible = Self {
             children: BTreeMap::new(),
             at_path: BTreeMap::new(),
             forms: BTreeMap::new(),
@@ -263,22 +295,22 @@ impl<'t> Own<'t> {
         for tree in versions {
             for (path, &place) in &tree.names {
                 let id = tree.inodes[place].key;
-                own.at_path.entry(path).or_default().insert(id);
+                possible.at_path.entry(path).or_default().insert(id);
                 if let Some(slash) = path.iter().rposition(|&byte| byte == b'/') {
                     let dir = tree.inodes[tree.names[&path[..slash]]].key;
                     let name = (dir, &path[slash + 1..]);
-                    own.children.entry(name).or_default().insert(id);
+                    possible.children.entry(name).or_default().insert(id);
                 }
             }
             for entry in &tree.inodes {
-                own.forms.entry(entry.key).or_default().push(entry);
+                possible.forms.entry(entry.key).or_default().push(entry);
             }
         }
-        own
+        possible
     }
 
-    /// What a path may lead to.
-    fn led_to(&self, path: &[u8]) -> BTreeSet<Id> {
+    /// The inodes that a path may refer to.
+    fn inodes_at(&self, path: &[u8]) -> BTreeSet<Id> {
         let names = path.split(|&byte| byte == b'/').skip(1);
         names.fold(BTreeSet::from([Model::ROOT]), |dirs, name| {
             let children = dirs
@@ -288,16 +320,16 @@ impl<'t> Own<'t> {
         })
     }
 
-    /// Whose content may be found at a path, in all its forms: that of the inodes which had the
-    /// path itself, one of which may have got the blocks of another, or as a whole that of one
-    /// which a directory above brought with it.
+    /// Groups of forms whose data the file at a path may hold. One group has all inodes that had
+    /// this path, since one of them may have reused the blocks of another. The other groups have
+    /// one inode each, which came to the path through the rename of a directory above it.
     fn owners(&self, path: &[u8]) -> Vec<Vec<&'t Entry<Id>>> {
         let forms = |ids: &BTreeSet<Id>| {
             let forms = ids.iter().filter_map(|id| self.forms.get(id));
             forms.flatten().copied().collect::<Vec<_>>()
         };
         let here = self.at_path.get(path).cloned().unwrap_or_default();
-        let reached = self.led_to(path);
+        let reached = self.inodes_at(path);
         let brought = reached.difference(&here).map(|&id| BTreeSet::from([id]));
         brought
             .chain([here.clone()])
@@ -305,10 +337,11 @@ impl<'t> Own<'t> {
             .collect()
     }
 
-    /// Fails if no directory had a name of the path, or the file there holds what is not its own.
+    /// Fails if a directory never had a name of the path, or the file there holds data that was
+    /// never written to it.
     fn ensure_allows(&self, path: &[u8], content: Option<&[u8]>) -> Result<()> {
         let shown = path.escape_ascii();
-        ensure!(!self.led_to(path).is_empty(), "{shown} never was a name");
+        ensure!(!self.inodes_at(path).is_empty(), "{shown} never existed");
         let Some(content) = content else {
             return Ok(());
         };
@@ -318,18 +351,19 @@ impl<'t> Own<'t> {
         };
         ensure!(
             self.owners(path).iter().any(owns),
-            "{shown} holds what was never written to it"
+            "{shown} holds data that was never written to it"
         );
         Ok(())
     }
 }
 
-/// Whether a sector holds nothing, or what was written to one of these.
+/// Whether a sector holds zeroes, or data that one of these forms has.
 fn is_own(owners: &[&Entry<Id>], sector: &[u8]) -> bool {
     sector.iter().all(|&byte| byte == 0) || is_of(owners, 0, sector, true)
 }
 
-/// Whether a sector is one of these forms of the same file.
+/// Whether a sector holds the data of one of these forms, at its place or, if `anywhere`, at
+/// another.
 fn is_of(forms: &[&Entry<Id>], nr: usize, found: &[u8], anywhere: bool) -> bool {
     let at = nr * SECTOR_BYTES;
     forms.iter().any(|entry| {
@@ -339,14 +373,14 @@ fn is_of(forms: &[&Entry<Id>], nr: usize, found: &[u8], anywhere: bool) -> bool 
         let is_at = |at: usize| {
             let there = content.get(at..).unwrap_or_default();
             let there = &there[..there.len().min(found.len())];
-            // Behind the end there are zeroes.
+            // Zeroes follow the end of the file.
             found.starts_with(there) && found[there.len()..].iter().all(|&byte| byte == 0)
         };
         is_at(at) || anywhere && (0..content.len()).step_by(SECTOR_BYTES).any(is_at)
     })
 }
 
-/// Whether each byte of a sector is what one of these versions has there.
+/// Whether each byte of a sector is the byte of one of these forms.
 fn is_mixture(forms: &[Option<&Entry<Id>>; 2], nr: usize, found: &[u8]) -> bool {
     let contents = || {
         forms
@@ -356,7 +390,7 @@ fn is_mixture(forms: &[Option<&Entry<Id>>; 2], nr: usize, found: &[u8]) -> bool 
     };
     found.iter().enumerate().all(|(inside, &byte)| {
         let at = nr * SECTOR_BYTES + inside;
-        // Behind the end there are zeroes.
+        // Zeroes follow the end of the file.
         let is_byte = |content: &[u8]| content.get(at).copied().unwrap_or(0) == byte;
         contents().any(is_byte)
     })
@@ -386,10 +420,10 @@ mod tests {
     fn without_a_journal_a_file_holds_its_own_and_no_mixture() {
         require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
         let versions = timeline(&[]).versions;
-        let own = Own::of(&versions);
+        let possible = Possible::of(&versions);
         let sector = |path: &[u8]| content(&versions[0], path)[..SECTOR_BYTES].to_vec();
         let (one, two) = (sector(b"/a/f"), sector(b"/a/g"));
-        let allows = |content: &[u8]| own.ensure_allows(b"/a/f", Some(content)).is_ok();
+        let allows = |content: &[u8]| possible.ensure_allows(b"/a/f", Some(content)).is_ok();
         assert!(allows(&one) && allows(&[0; SECTOR_BYTES]));
         assert!(!allows(&two) && !allows(&[one, two].concat()));
         assert!(!allows(&[POISON; SECTOR_BYTES]));
@@ -400,25 +434,29 @@ mod tests {
     fn without_a_journal_old_entries_are_found_under_new_names_of_their_directory() {
         require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
         let versions = timeline(&["unlink", "rename-dir"].map(Step::named)).versions;
-        let own = Own::of(&versions);
-        assert!(!versions[2].names.contains_key(&b"/aa/f"[..]), "it is gone");
+        let possible = Possible::of(&versions);
+        assert!(
+            !versions[2].names.contains_key(&b"/aa/f"[..]),
+            "it was removed"
+        );
         let (one, two) = (
             content(&versions[0], b"/a/f"),
             content(&versions[0], b"/a/g"),
         );
-        let allows = |path: &[u8], content: &[u8]| own.ensure_allows(path, Some(content)).is_ok();
+        let allows =
+            |path: &[u8], content: &[u8]| possible.ensure_allows(path, Some(content)).is_ok();
         assert!(allows(b"/aa/f", &one) && allows(b"/aa/g", &two));
-        // Not what another name of the directory led to, nor in another directory, nor at a name
-        // that nobody had.
+        // Neither the data of another name of the directory, nor another directory, nor a name that
+        // never existed.
         assert!(!allows(b"/aa/f", &two) && !allows(b"/aa/g", &one));
         for path in ["/b/f", "/aa/never", "/never", "/aa/empty/f", "/aa/f/f"] {
             assert!(!allows(path.as_bytes(), &one), "{path}");
         }
-        assert!(own.ensure_allows(b"/aa/empty", None).is_ok());
-        assert!(own.ensure_allows(b"/aa/never", None).is_err());
+        assert!(possible.ensure_allows(b"/aa/empty", None).is_ok());
+        assert!(possible.ensure_allows(b"/aa/never", None).is_err());
     }
 
-    /// What a recovered tree of a version looks like.
+    /// A version as it is found after a recovery.
     fn as_found(tree: &Tree<Id>) -> Tree<InodeNr> {
         let inodes = (100..).zip(&tree.inodes).map(|(nr, entry)| Entry {
             key: InodeNr(nr),
@@ -431,15 +469,15 @@ mod tests {
         }
     }
 
-    /// A copy that makes a file longer does so piece by piece.
+    /// A copy that makes a file longer does so in several pieces.
     #[test]
-    fn a_copy_that_has_begun_may_have_written_some_at_the_front() {
+    fn a_copy_that_has_begun_may_have_written_its_first_pieces() {
         require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
         let path: &[u8] = b"/a/f";
         let mut timeline = timeline(&["append"].map(Step::named));
         let [before, after] = [0, 1].map(|at| content(&timeline.versions[at], path));
         let key = timeline.versions[0].inodes[timeline.versions[0].names[path]].key;
-        let found = |timeline: &Timeline, vouched: usize, bytes: &[u8]| {
+        let found = |timeline: &Timeline, durable: usize, bytes: &[u8]| {
             let mut found = as_found(&timeline.versions[1]);
             let entry = &mut found.inodes[timeline.versions[1].names[path]];
             entry.facts.size = Some(bytes.len() as u64);
@@ -450,13 +488,13 @@ mod tests {
                 block_bytes: 0,
                 unset_since: None,
             };
-            let known = Known { vouched, begun: 1 };
-            version((0, timeline), known, &found, &contents).ok()
+            let progress = Progress { durable, begun: 1 };
+            version(0, timeline, progress, &found, &contents).ok()
         };
         let part = &after[..before.len() + 1234];
         assert_eq!(found(&timeline, 0, part), None, "one write is one step");
         // As if the call were a copy.
-        timeline.pieced.insert(1, key);
+        timeline.piecewise.insert(1, key);
         assert_eq!(found(&timeline, 0, part), Some(0));
         assert_eq!(found(&timeline, 1, part), None, "all of it is durable");
         assert_eq!(found(&timeline, 0, &before), Some(0));
@@ -468,9 +506,9 @@ mod tests {
         assert_eq!(found(&timeline, 0, &poisoned), None);
     }
 
-    /// What is set of a directory may be older where that is allowed, and nothing else may be.
+    /// Attributes of a directory may be older where that is allowed; nothing else may be.
     #[test]
-    fn what_is_set_of_a_directory_may_be_missing_only_where_that_is_said() {
+    fn attributes_of_a_directory_may_be_missing_only_where_that_is_allowed() {
         require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
         let base = Base::of(Workload::of(0).shape).unwrap();
         let model = base.models[0].clone();
@@ -496,8 +534,11 @@ mod tests {
         assert_eq!(difference(1, 1, 1), None);
         assert!(difference(1, 0, 1).is_some(), "it is not allowed");
         assert_eq!(difference(1, 0, 0), None);
-        assert!(difference(2, 1, 0).is_some(), "that of a file is missing");
-        assert!(difference(2, 0, 0).is_some(), "so it is here");
+        assert!(
+            difference(2, 1, 0).is_some(),
+            "the change of a file is missing"
+        );
+        assert!(difference(2, 0, 0).is_some(), "nor here");
         assert!(difference(0, 1, 0).is_some(), "it is newer");
     }
 
@@ -510,7 +551,7 @@ mod tests {
         let place = timeline.versions[0].names[path];
         let key = timeline.versions[0].inodes[place].key;
         // As if the second write were a copy.
-        timeline.pieced.insert(2, key);
+        timeline.piecewise.insert(2, key);
         // Of bytes 1024 to 1536, which each of the two writes replaces.
         let sector = 2 * SECTOR_BYTES..3 * SECTOR_BYTES;
         let mixed = |first: usize, second: usize| {
@@ -529,14 +570,14 @@ mod tests {
                 block_bytes: 0,
                 unset_since: None,
             };
-            foreign((0, &timeline), (version, None), &found, &contents).is_none()
+            wrong_sector(0, &timeline, version, None, &found, &contents).is_none()
         };
         let (begun, done) = (mixed(1, 2), mixed(2, 1));
         assert!(is_good(&begun, 1, 2) && is_good(&done, 1, 2) && is_good(&done, 0, 3));
-        // Not before the copy has begun, nor when what it leads to is durable.
+        // Not before the copy has begun, nor when its version is durable.
         assert!(is_good(&content(&timeline.versions[1], path), 0, 1) && !is_good(&begun, 0, 1));
         assert!(is_good(&content(&timeline.versions[2], path), 2, 3) && !is_good(&done, 2, 3));
-        // Not of another call's, nor with what nobody wrote.
+        // Not with data of another call, nor with data that was never written.
         assert!(!is_good(&mixed(1, 0), 0, 3));
         let mut poisoned = done;
         poisoned[sector.start + 300] = POISON;

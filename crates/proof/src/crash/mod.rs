@@ -1,65 +1,66 @@
-//! **Purpose.** The whole file system under the crash harness: workloads recorded, and every crash
-//! state of them recovered, checked, and held against a model.
+//! **Purpose.** The crash harness of the whole file system: records workloads, recovers every crash
+//! state of them, checks it, and compares it with a model.
 //!
-//! **Not here.** The states (`testkit::explore`), and the journal alone (`testkit::journal_alone`).
+//! **Not here.** How crash states are generated (`testkit::explore`), and the journal alone
+//! (`testkit::journal_alone`).
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`workload`] | what a seed decides: the file system, the threads and what they do |
-//! | `catalogue` | the operations by name, on a small set of files |
+//! | [`workload`] | derives the file system, the threads and their steps from a seed |
+//! | `catalogue` | the named operations, on a small set of files |
 //! | `base` | the file systems that histories begin with |
-//! | `tree` | names, inodes and contents, as expected and as found |
-//! | `breaking` | steps that are left out on purpose |
-//! | `timeline` | how a thread's tree looks after each of its calls, and what is promised when |
-//! | `holes` | where a file has no blocks yet |
-//! | `judge` | whether a recovered state is a good one |
-//! | `notes` | what threads note in a recording |
-//! | `outside` | what e2fsck and the kernel say of a state |
-//! | `told` | which of what they say docs/FINDINGS.md tells of |
-//! | [`session`] | a recorded history: exploring it, saving it, making it shorter |
-//! | [`campaign`] | many seeds on all cores |
+//! | `tree` | names, inodes and data, as expected and as found |
+//! | `injected` | known faults that are injected to test the harness |
+//! | `timeline` | the expected tree after each call of a thread, and what is durable then |
+//! | `holes` | ranges of files that have no blocks |
+//! | `judge` | decides whether a recovered state is correct |
+//! | `notes` | marks of threads in a recording |
+//! | `external` | checks of a state by e2fsck and the kernel |
+//! | `known_bugs` | recognises the bugs of others that docs/FINDINGS.md lists |
+//! | [`session`] | a recorded history: explores, saves and shortens it |
+//! | [`campaign`] | runs many seeds on all cores |
 //! | [`kernel`] | the same for the kernel's own ext4 |
-//! | [`faults`] | devices that fail, little memory, no room |
+//! | [`faults`] | failing devices, little memory, little space |
 //!
 //! # What is checked
-//! A crash state is mounted, which recovers it, looked at, unmounted, and checked by
-//! `fourscore-check`, which finds what is leaked or shared. What was found must be, for each
-//! thread:
+//! A crash state is mounted, which recovers it, read, unmounted, and checked by `fourscore-check`,
+//! which finds leaked and shared blocks. For each thread, the tree that was found must satisfy:
 //!
-//! - **a version**: the names and inodes of its tree are those after one of its calls, so each call
-//!   happened wholly or not at all, and nothing else changed;
-//! - **new enough**: not older than what was acknowledged. A call of fsync vouches for the last
-//!   call before it that changed the inode, its names included; sync and unmounting for everything;
-//! - **its own**: each sector of a file holds what the version says, or what a later call wrote
-//!   there to the same file, since data goes to its place at once. With journaled data the version
-//!   alone counts. All free blocks of the image held a poison before, so that what is not written
-//!   shows.
+//! - **One version**: its names and inodes are those after one of the calls, so that each call
+//!   happened completely or not at all, and nothing else has changed.
+//! - **Durability**: the version is not older than the one that was reported durable. An fsync
+//!   makes the last call durable that changed the inode or its names; sync and unmount make all
+//!   calls durable.
+//! - **No foreign data**: each sector of a file holds the data of that version, or data that a
+//!   later call wrote to the same place of the file, since data is written to its home location at
+//!   once. With `data=journal` only the version counts. All free blocks of the initial image hold a
+//!   poison, so that blocks which were never written are seen.
 //!
-//! Without a journal e2fsck repairs a state first. Then every file is there that was durable and
-//! not touched since, nor a directory above it, no directory has a name that it never had, and no
-//! file holds what is not its own.
+//! Without a journal, e2fsck repairs a state first. Then every file must be there that was durable
+//! and not changed since, nor a directory above it; no directory has a name that it never had; and
+//! no file holds data that was never written to it.
 //!
-//! One state of fifty is also given to others: `e2fsck -fn` finds nothing in what we recovered, and
-//! the kernel recovers the crashed state to the same tree.
+//! One state of fifty is also checked by others: `e2fsck -fn` must find nothing in what we
+//! recovered, and the kernel must recover the crashed state to the same tree.
 
 mod base;
-mod breaking;
 pub mod campaign;
 mod catalogue;
+mod external;
 pub mod faults;
 mod holes;
+mod injected;
 mod judge;
 pub mod kernel;
+mod known_bugs;
 mod notes;
-mod outside;
 pub mod session;
 mod timeline;
-mod told;
 mod tree;
 pub mod workload;
 
-pub use breaking::Breaking;
 pub use campaign::{Campaign, Finding, Tally};
+pub use injected::InjectedFault;
 pub use session::Session;
 pub use workload::{Format, Workload};
 

@@ -1,14 +1,14 @@
-//! **Purpose.** What threads note in a recording, so that "begun" and "returned" have a place among
-//! the writes.
+//! **Purpose.** Marks that threads leave in a recording, so that the begin and the return of each
+//! step have a place among the writes.
 
 /// A note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// A step of a thread begins.
     Begins { thread: usize, step: usize },
-    /// It has returned.
+    /// A step of a thread has returned.
     Ends { thread: usize, step: usize },
-    /// Everything was unmounted.
+    /// The file system was unmounted.
     Unmounted,
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_comes_back_from_its_number() {
+    fn a_note_is_restored_from_its_number() {
         let (thread, step) = (7, 1_000_000);
         for note in [
             Note::Begins { thread, step },

@@ -1,9 +1,8 @@
-//! **Purpose.** A recorded workload and what may become of it: every crash state of it is recovered
-//! and checked.
+//! **Purpose.** A recorded workload: recovers and checks every crash state of it.
 //!
-//! **Model.** Notes in the recording tell which steps of which thread had begun and ended. What the
-//! versions of the trees are follows from the workload; so a saved history is the events and the
-//! workload.
+//! **Model.** Notes in the recording mark where each step of each thread began and ended. The
+//! versions of the trees follow from the workload, so a saved history consists of the events and
+//! the workload.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,99 +15,108 @@ use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
 use serde::{Deserialize, Serialize};
 
-use super::base::{Base, Company, mount_options, tree_name};
-use super::breaking::Breaking;
-use super::judge::{Known, judge, judge_unjournaled};
+use super::base::{BackgroundWork, Base, mount_options, tree_name};
+use super::external;
+use super::injected::InjectedFault;
+use super::judge::{AtCrash, Progress, judge, judge_unjournaled};
 use super::notes::Note;
-use super::outside;
-use super::timeline::{DurableContents, Flushed, Timeline, carry_out};
+use super::timeline::{DurableContents, Flushed, Timeline, run_steps};
 use super::workload::{Mode, Workload};
 use crate::model::Pair;
 use crate::sound::check_clean;
 
-/// One in so many states is given to e2fsck and to the kernel.
-const OUTSIDE_EVERY: u64 = 50;
-/// One in so many states of a file system without a journal is looked at: e2fsck is slow.
+/// One of this many states is checked by e2fsck and the kernel as well.
+const EXTERNAL_EVERY: u64 = 50;
+/// One of this many states of a file system without a journal is checked: e2fsck is slow.
 const UNJOURNALED_EVERY: u64 = 8;
-/// The superblock, which has its checksum in its last bytes: the format cannot outlive one that is
-/// torn, and e2fsck then takes a copy of it.
+/// The byte range of the superblock, which is never torn: its checksum is in its last bytes, and
+/// e2fsck would take a backup copy of a torn one.
 pub(super) const SUPERBLOCK: (u64, u64) = (1024, 2048);
 
-/// A history and what may become of it.
+/// A recorded history.
 #[derive(Debug)]
 pub struct Session {
-    beside: Beside,
+    saved: Saved,
     history: History,
     timelines: Vec<Timeline>,
 }
 
-/// What is saved beside a history.
+/// The part of a saved history that is not the recording.
 #[derive(Debug, Serialize, Deserialize)]
-struct Beside {
+struct Saved {
     workload: Workload,
-    /// Steps of each thread that found no room.
+    /// The steps of each thread that failed for lack of space.
     refused: Vec<Vec<usize>>,
 }
 
-/// What was seen in the states of a session; generated input must be what it is meant to be.
+/// Counts of what the states of a session showed, so that a run shows what it covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Crash states.
     pub states: u64,
     /// States whose tree was older than the newest that may have been found.
     pub older: u64,
-    /// States that were given to e2fsck and to the kernel.
-    pub outside: u64,
+    /// States that e2fsck and the kernel checked.
+    pub external: u64,
     /// States without a journal, which e2fsck repaired.
     pub repaired: u64,
-    /// States with the same bytes as one that was looked at already; what was found there is one
-    /// of the versions that may be found here.
-    pub known: u64,
+    /// States with the same bytes as an earlier one, in which the same version is allowed.
+    pub repeated: u64,
 }
 
 impl Seen {
-    /// Both together.
+    /// Adds the counts of other states.
     pub fn add(&mut self, other: &Self) {
         self.states += other.states;
         self.older += other.older;
-        self.outside += other.outside;
+        self.external += other.external;
         self.repaired += other.repaired;
-        self.known += other.known;
+        self.repeated += other.repeated;
     }
 }
 
-/// What is known where a crash comes.
+/// What is known of the threads at a cut.
 #[derive(Debug, Default)]
 struct AtCut {
-    /// Of each thread.
-    known: Vec<Known>,
-    durable: Vec<DurableContents>,
-    /// How many steps have made content durable.
+    /// How far each thread is.
+    progress: Vec<Progress>,
+    /// The durable data of each thread.
+    contents: Vec<DurableContents>,
+    /// The number of steps that have made data durable.
     flushes: usize,
 }
 
+impl AtCut {
+    fn crash(&self) -> AtCrash<'_> {
+        AtCrash {
+            progress: &self.progress,
+            contents: &self.contents,
+        }
+    }
+}
+
 impl Session {
-    /// Does a workload and records it.
+    /// Runs a workload and records it.
     ///
     /// # Errors
     /// The file system fails although its device does not.
     ///
     /// # Panics
     /// If a call has another result than the model says.
-    pub fn record(workload: Workload, breaking: Breaking) -> Result<Self> {
+    pub fn record(workload: Workload, injected: InjectedFault) -> Result<Self> {
         let base = Base::of(workload.shape)?;
-        let company = match workload.is_repeatable() {
-            true => Company::None,
-            false => Company::Threads,
+        let background = match workload.is_repeatable() {
+            true => BackgroundWork::None,
+            false => BackgroundWork::Threads,
         };
-        let yields = match company {
-            Company::None => 0,
-            Company::Threads => 20,
+        let yields = match background {
+            BackgroundWork::None => 0,
+            BackgroundWork::Threads => 20,
         };
         let device = Arc::new(RecordingDevice::new(base.disk()).yielding_in_flushes(yields));
         let fs = Fs::mount(
             device.clone(),
-            &mount_options(workload.mode, company, breaking),
+            &mount_options(workload.mode, background, injected),
         )?;
         let refused = thread::scope(|scope| {
             let start = |nr: usize| {
@@ -121,7 +129,7 @@ impl Session {
                     let thread = nr;
                     let begins = |step| device.note(Note::Begins { thread, step }.number());
                     let ends = |step| device.note(Note::Ends { thread, step }.number());
-                    let refused = carry_out(&mut pair, steps, begins, ends);
+                    let refused = run_steps(&mut pair, steps, begins, ends);
                     drop(pair.finish());
                     Ok(refused)
                 })
@@ -139,46 +147,46 @@ impl Session {
             base: base.bytes.clone(),
             events: device.events(),
         };
-        Self::with(Beside { workload, refused }, history)
+        Self::with(Saved { workload, refused }, history)
     }
 
-    fn with(beside: Beside, history: History) -> Result<Self> {
-        let base = Base::of(beside.workload.shape)?;
-        let steps = beside.workload.threads.iter().zip(&beside.refused);
+    fn with(saved: Saved, history: History) -> Result<Self> {
+        let base = Base::of(saved.workload.shape)?;
+        let steps = saved.workload.threads.iter().zip(&saved.refused);
         let timelines = base.models.iter().zip(steps);
         let timelines =
             timelines.map(|(model, (steps, refused))| Timeline::of(model.clone(), steps, refused));
         Ok(Self {
             timelines: timelines.collect(),
-            beside,
+            saved,
             history,
         })
     }
 
-    /// What was done.
+    /// The workload.
     #[must_use]
     pub fn workload(&self) -> &Workload {
-        &self.beside.workload
+        &self.saved.workload
     }
 
-    /// What was recorded, for who changes it.
+    /// The recording, to be changed.
     #[cfg(test)]
     pub(super) fn history_mut(&mut self) -> &mut History {
         &mut self.history
     }
 
-    /// What the steps of a thread came to.
+    /// The calls of a thread, as text.
     #[cfg(test)]
     pub(super) fn calls(&self, thread: usize) -> &[String] {
         &self.timelines[thread].calls
     }
 
-    /// Writes the session to a file, so that its states can be looked at again.
+    /// Writes the session to a file, so that its states can be checked again.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        self.history.save(path, &serde_json::to_vec(&self.beside)?)
+        self.history.save(path, &serde_json::to_vec(&self.saved)?)
     }
 
     /// Reads what [`Session::save`] wrote.
@@ -186,21 +194,21 @@ impl Session {
     /// # Errors
     /// The file cannot be read, or is not one.
     pub fn load(path: &Path) -> Result<Self> {
-        let (history, beside) = History::load(path)?;
-        Self::with(serde_json::from_slice(&beside)?, history)
+        let (history, saved) = History::load(path)?;
+        Self::with(serde_json::from_slice(&saved)?, history)
     }
 
-    /// What is known behind the first `cut` events.
-    fn known(&self, cut: usize) -> AtCut {
+    /// What is known after the first `cut` events.
+    fn at_cut(&self, cut: usize) -> AtCut {
         let threads = self.timelines.len();
         let mut at_cut = AtCut {
-            known: vec![Known::default(); threads],
-            durable: vec![DurableContents::default(); threads],
+            progress: vec![Progress::default(); threads],
+            contents: vec![DurableContents::default(); threads],
             flushes: 0,
         };
         let AtCut {
-            known,
-            durable,
+            progress,
+            contents,
             flushes,
         } = &mut at_cut;
         for event in &self.history.events[..cut] {
@@ -208,17 +216,17 @@ impl Session {
                 continue;
             };
             match Note::of(number) {
-                Note::Begins { thread, step } => known[thread].begun = step + 1,
+                Note::Begins { thread, step } => progress[thread].begun = step + 1,
                 Note::Ends { thread, step } => {
                     let timeline = &self.timelines[thread];
-                    let vouched = timeline.vouches[step];
-                    known[thread].vouched = known[thread].vouched.max(vouched);
-                    durable[thread].note(timeline.flushes[step], step + 1);
+                    let durable = timeline.durable_after[step];
+                    progress[thread].durable = progress[thread].durable.max(durable);
+                    contents[thread].note(timeline.flushes[step], step + 1);
                     *flushes += usize::from(timeline.flushes[step] != Flushed::Nothing);
                 }
                 Note::Unmounted => {
-                    for known in known.iter_mut() {
-                        known.vouched = known.begun;
+                    for progress in progress.iter_mut() {
+                        progress.durable = progress.begun;
                     }
                 }
             }
@@ -229,7 +237,7 @@ impl Session {
     /// Recovers and checks every state, or only that with the number `only`.
     ///
     /// # Errors
-    /// The first state that is not good.
+    /// The first state that was recovered wrongly.
     pub fn explore(&self, samples: usize, only: Option<u64>) -> Result<Seen, Box<Failure>> {
         let workload = self.workload();
         let effort = Effort {
@@ -239,42 +247,41 @@ impl Session {
             only,
             whole: Some(SUPERBLOCK),
         };
-        let asks_others = outside::is_possible();
+        let has_external = external::is_possible();
         let mut seen = Seen::default();
-        let mut known = (usize::MAX, AtCut::default());
-        // What was found, and how many steps had made content durable.
-        let mut looked_at: HashMap<u64, (Vec<usize>, usize)> = HashMap::new();
+        let (mut cut, mut at_cut) = (usize::MAX, AtCut::default());
+        // The versions that were found, and the number of steps that had made data durable.
+        let mut checked: HashMap<u64, (Vec<usize>, usize)> = HashMap::new();
         let states = explore::explore(&self.history, effort, |crash, disk| {
-            if known.0 != crash.cut {
-                known = (crash.cut, self.known(crash.cut));
+            if cut != crash.cut {
+                (cut, at_cut) = (crash.cut, self.at_cut(crash.cut));
             }
-            let at_cut = &known.1;
             if workload.mode == Mode::None {
-                if asks_others && crash.number.is_multiple_of(UNJOURNALED_EVERY) {
-                    self.check_unjournaled(disk, &at_cut.known)?;
+                if has_external && crash.number.is_multiple_of(UNJOURNALED_EVERY) {
+                    self.check_unjournaled(disk, &at_cut.progress)?;
                     seen.repaired += 1;
                 }
                 return Ok(());
             }
-            let is_for_others =
-                asks_others && (workload.seed + crash.number).is_multiple_of(OUTSIDE_EVERY);
+            let is_external =
+                has_external && (workload.seed + crash.number).is_multiple_of(EXTERNAL_EVERY);
             let fingerprint = disk.fingerprint();
-            let versions = match looked_at.get(&fingerprint) {
+            let versions = match checked.get(&fingerprint) {
                 Some((versions, flushes))
-                    if !is_for_others
+                    if !is_external
                         && *flushes == at_cut.flushes
-                        && allows(&at_cut.known, versions) =>
+                        && allows(&at_cut.progress, versions) =>
                 {
-                    seen.known += 1;
+                    seen.repeated += 1;
                     versions.clone()
                 }
-                _ => self.check(disk, at_cut, is_for_others)?,
+                _ => self.check(disk, &at_cut, is_external)?,
             };
-            let mut both = versions.iter().zip(&at_cut.known);
+            let mut both = versions.iter().zip(&at_cut.progress);
             let is_older = both.any(|(at, of)| *at < of.begun);
-            looked_at.insert(fingerprint, (versions, at_cut.flushes));
+            checked.insert(fingerprint, (versions, at_cut.flushes));
             seen.older += u64::from(is_older);
-            seen.outside += u64::from(is_for_others);
+            seen.external += u64::from(is_external);
             Ok(())
         })?;
         seen.states = match workload.mode {
@@ -284,90 +291,97 @@ impl Session {
         Ok(seen)
     }
 
-    /// Checks one state of a file system without a journal: what was synced is there after e2fsck.
-    fn check_unjournaled(&self, disk: &Arc<CrashDisk>, known: &[Known]) -> Result<()> {
-        let repaired = outside::repair(&disk.bytes())?;
+    /// Checks one state of a file system without a journal: synced files are intact after e2fsck.
+    fn check_unjournaled(&self, disk: &Arc<CrashDisk>, progress: &[Progress]) -> Result<()> {
+        let repaired = external::repair(&disk.bytes())?;
         let device = Arc::new(RamDevice::from_bytes(&repaired));
-        let options = mount_options(Mode::None, Company::None, Breaking::default());
+        let options = mount_options(Mode::None, BackgroundWork::None, InjectedFault::default());
         let fs = Fs::mount(device.clone(), &options).context("mount")?;
-        judge_unjournaled(&fs, &self.timelines, known)?;
+        judge_unjournaled(&fs, &self.timelines, progress)?;
         fs.unmount().context("unmount")?;
         check_clean(device).map(drop)
     }
 
-    /// Checks one state, and gives the versions of the trees that were found.
+    /// Checks one state, and returns the versions of the trees that were found.
     fn check(
         &self,
         disk: &Arc<CrashDisk>,
-        AtCut { known, durable, .. }: &AtCut,
-        is_for_others: bool,
+        at_cut: &AtCut,
+        is_external: bool,
     ) -> Result<Vec<usize>> {
-        let crashed = is_for_others.then(|| disk.bytes());
-        let is_torn = is_for_others && has_torn_commit(disk)?;
+        let crashed = is_external.then(|| disk.bytes());
+        let is_torn = is_external && has_torn_commit(disk)?;
         let mode = self.workload().mode;
-        let options = mount_options(mode, Company::None, Breaking::default());
+        let options = mount_options(mode, BackgroundWork::None, InjectedFault::default());
         let fs = Fs::mount(disk.clone(), &options).context("mount")?;
-        let versions = judge(&fs, &self.timelines, (known, durable), mode)?;
-        let ours = match is_for_others {
-            true => Some(outside::ours(&fs)?),
+        let versions = judge(&fs, &self.timelines, at_cut.crash(), mode)?;
+        let ours = match is_external {
+            true => Some(external::ours(&fs)?),
             false => None,
         };
         fs.unmount().context("unmount")?;
         check_clean(disk.clone())?;
         if let (Some(crashed), Some(ours)) = (crashed, ours) {
-            let theirs = outside::look(&crashed, &disk.bytes(), (!is_torn).then_some(&ours))?;
+            let theirs = external::compare_with_kernel(
+                &crashed,
+                &disk.bytes(),
+                (!is_torn).then_some(&ours),
+            )?;
             if let Some(theirs) = theirs {
                 let device = Arc::new(RamDevice::from_bytes(&theirs));
                 let fs = Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?;
-                judge(&fs, &self.timelines, (known, durable), mode)
-                    .context("what the kernel made of it")?;
+                judge(&fs, &self.timelines, at_cut.crash(), mode)
+                    .context("after recovery by the kernel")?;
             }
         }
         Ok(versions)
     }
 }
 
-/// Whether these versions may be found. What may be found with one only becomes more, as long as it
-/// may, and no content was made durable since: data that is newer than it.
-fn allows(known: &[Known], versions: &[usize]) -> bool {
-    let mut both = known.iter().zip(versions);
-    both.all(|(known, version)| (known.vouched..=known.begun).contains(version))
+/// Whether these versions may be found. A version that was allowed at an earlier cut stays allowed
+/// with the same data, as long as it is not too old and no data was made durable since.
+fn allows(progress: &[Progress], versions: &[usize]) -> bool {
+    let mut both = progress.iter().zip(versions);
+    both.all(|(progress, version)| (progress.durable..=progress.begun).contains(version))
 }
 
-/// Whether the last commit in the log is damaged. Newer kernels take one of which only the header
-/// arrived for whole; we and e2fsck do not. So the two trees need not be the same, but both must be
-/// good.
+/// Whether the last commit in the log is damaged. Newer kernels accept a commit block of which only
+/// the header arrived; we and e2fsck do not. The two recovered trees may then differ, but both must
+/// be correct.
 pub(super) fn has_torn_commit(disk: &Arc<CrashDisk>) -> Result<bool> {
     let fs = Fs::open(disk.clone(), &OpenOptions::new().cache_bytes(1 << 20))?;
     Ok(fs.journal_damage().is_some())
 }
 
-/// Leaves out steps of a workload of one thread whose states are not all good, as long as one of
-/// them is not. Gives what is left, and its bad state.
+/// Removes steps from a workload of one thread as long as some crash state is recovered wrongly.
+/// Returns what is left, and the failure.
 ///
 /// # Errors
-/// If there is nothing to be found in the workload itself.
+/// If all states of the workload itself are recovered correctly.
 pub fn shorten(
     workload: &Workload,
     samples: usize,
-    breaking: Breaking,
+    injected: InjectedFault,
 ) -> Result<(Session, Box<Failure>)> {
-    ensure!(workload.is_repeatable(), "threads do not repeat themselves");
+    ensure!(
+        workload.is_repeatable(),
+        "a workload of several threads cannot be repeated"
+    );
     shortest(workload, |shorter| {
-        let session = Session::record(shorter, breaking).ok()?;
+        let session = Session::record(shorter, injected).ok()?;
         let failure = session.explore(samples, None).err()?;
         Some((session, failure))
     })
 }
 
-/// The shortest workload of one thread, made of another one by leaving out steps, that `fault` says
-/// something of.
+/// Removes steps from a workload of one thread as long as `fault` finds something, and returns what
+/// it found last.
 ///
 /// # Errors
-/// If it has nothing to say of the workload itself.
+/// If it finds nothing in the workload itself.
 pub(super) fn shortest<T>(workload: &Workload, fault: impl Fn(Workload) -> Option<T>) -> Result<T> {
     let mut kept: Vec<usize> = (0..workload.threads[0].len()).collect();
-    let mut found = fault(workload.only(&kept)).context("it is not there the second time")?;
+    let mut found = fault(workload.only(&kept)).context("the failure does not occur again")?;
     let mut at = kept.len();
     while at > 0 {
         at -= 1;

@@ -1,4 +1,4 @@
-//! The harness itself: good seeds are good, histories are kept, and bad ones get shorter.
+//! Tests of the harness itself: sound seeds pass, histories are saved, failing ones get shorter.
 
 use clap::ValueEnum;
 use fourscore::block::Event;
@@ -6,7 +6,7 @@ use fourscore_testkit::explore::History;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use super::breaking::Breaking;
+use super::injected::InjectedFault;
 use super::notes::Note;
 use super::session::Session;
 use super::workload::{Format, Mode, Step, Workload};
@@ -14,12 +14,12 @@ use crate::model::bytes_to_write;
 
 /// One of each kind: an operation alone, two pairs, a random history, one that churns.
 #[test]
-fn the_first_seeds_are_good_and_a_saved_history_has_the_same_states() {
+fn the_first_seeds_pass_and_a_saved_history_has_the_same_states() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let folder = tempfile::tempdir().unwrap();
     for seed in 0..5 {
         let workload = Workload::of(seed);
-        let session = Session::record(workload.clone(), Breaking::default()).unwrap();
+        let session = Session::record(workload.clone(), InjectedFault::default()).unwrap();
         let seen = session.explore(2, None).unwrap();
         assert!(seen.states > 10, "{seen:?}");
         assert!(seen.older > 0, "no crash lost anything: {seen:?}");
@@ -32,21 +32,20 @@ fn the_first_seeds_are_good_and_a_saved_history_has_the_same_states() {
 }
 
 #[test]
-fn every_format_has_good_seeds() {
+fn seeds_pass_on_every_format() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     for format in Format::value_variants() {
         // Random histories, and those on a file system that is nearly full.
         for seed in [3, 4, 8, 9] {
             let workload = Workload::on(*format, seed);
-            let session = Session::record(workload, Breaking::default()).unwrap();
+            let session = Session::record(workload, InjectedFault::default()).unwrap();
             let seen = session.explore(1, None).unwrap();
             assert!(seen.states > 0 && seen.older > 0, "{format:?}: {seen:?}");
         }
     }
 }
 
-/// Has the writes that have some bytes in them write what was there before, as if they had been
-/// forgotten.
+/// Replaces writes that contain some bytes by writes of the previous data, as if they were lost.
 pub(super) fn forget_writes(history: &mut History, part: &[u8]) {
     let mut disk = history.base.clone();
     let mut forgotten = 0;
@@ -62,12 +61,12 @@ pub(super) fn forget_writes(history: &mut History, part: &[u8]) {
         }
         there.copy_from_slice(bytes);
     }
-    assert!(forgotten > 0, "nobody wrote that");
+    assert!(forgotten > 0, "no write contains it");
 }
 
-/// Content that was replaced may be as it was, until it is made durable without the rest.
+/// Replaced data may be lost until fdatasync makes it durable.
 #[test]
-fn content_that_was_made_durable_without_the_rest_and_is_not_there_is_found() {
+fn data_that_is_lost_after_fdatasync_is_found() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     for (end, expected) in [(Some(Step::Fdatasync), false), (None, true)] {
         let [first, second] = ["overwrite", "overwrite-odd"].map(Step::named);
@@ -78,10 +77,10 @@ fn content_that_was_made_durable_without_the_rest_and_is_not_there_is_found() {
             mode: Mode::Ordered,
             ..Workload::of(0)
         };
-        let mut session = Session::record(workload, Breaking::default()).unwrap();
+        let mut session = Session::record(workload, InjectedFault::default()).unwrap();
         let cut = |session: &Session| session.explore(4, None);
         cut(&session).unwrap();
-        // Unmounting makes all durable, so what comes behind the last step is left out.
+        // Unmounting makes everything durable, so it is removed from the recording.
         let events = &mut session.history_mut().events;
         let unmounted = Note::Unmounted.number();
         events.retain(|event| *event != Event::Note(unmounted));
@@ -90,12 +89,12 @@ fn content_that_was_made_durable_without_the_rest_and_is_not_there_is_found() {
     }
 }
 
-/// What is written to a file that has lost its name goes to its place, as all data does; a crash
-/// may show it under the name that the file still has on disk.
+/// Data of a file that has lost its name reaches its home location like all data; a crash may show
+/// it under the name that the file still has on disk.
 #[test]
-fn a_file_that_is_open_without_a_name_may_be_newer_than_the_name_that_is_found() {
+fn data_of_an_unlinked_open_file_may_be_newer_than_the_name_that_is_found() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    // The third zeroes what is behind the new end at once, the second needs a commit.
+    // The third step zeroes the block behind the new end at once; the second needs a commit.
     let steps = [
         0x456d_1c19_defe_4a18,
         0x21a1_660a_2689_0dca,
@@ -106,7 +105,7 @@ fn a_file_that_is_open_without_a_name_may_be_newer_than_the_name_that_is_found()
         ..Workload::of(743)
     };
     assert_eq!(workload.mode, Mode::Ordered);
-    let session = Session::record(workload, Breaking::default()).unwrap();
+    let session = Session::record(workload, InjectedFault::default()).unwrap();
     let calls = session.calls(0).join(", ");
     for call in ["Open(Id(5))", "Unlink", "Truncate(Id(5)"] {
         assert!(calls.contains(call), "{calls}");
@@ -115,11 +114,10 @@ fn a_file_that_is_open_without_a_name_may_be_newer_than_the_name_that_is_found()
     assert!(seen.older > 0, "{seen:?}");
 }
 
-/// What is broken on purpose is found, and what has nothing to do with it is left out of the
-/// workload then.
+/// An injected fault is found, and steps that do not matter are removed from the workload.
 #[cfg(feature = "sabotage")]
 #[test]
-fn a_bad_workload_is_made_shorter() {
+fn a_failing_workload_is_made_shorter() {
     use super::session::shorten;
 
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -135,11 +133,11 @@ fn a_bad_workload_is_made_shorter() {
         ]],
         ..Workload::of(0)
     };
-    let (_, breaking) = Breaking::ALL
+    let (_, injected) = InjectedFault::ALL
         .iter()
         .find(|(name, _)| *name == "half-rename")
         .unwrap();
-    let (shorter, failure) = shorten(&workload, 4, *breaking).unwrap();
+    let (shorter, failure) = shorten(&workload, 4, *injected).unwrap();
     assert_eq!(shorter.workload().threads, [[Step::named("rename-across")]]);
     assert!(failure.to_string().contains("no version from"), "{failure}");
 }

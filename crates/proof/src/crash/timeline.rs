@@ -1,9 +1,9 @@
-//! **Purpose.** How the tree of a thread looks after each of its calls, and what each call vouches
-//! for when it returns.
+//! **Purpose.** The expected state of a thread's tree after each of its calls, and what is durable
+//! when each call returns.
 //!
-//! **Model.** Version 0 is the tree before the first step, version n the one after step n. It
-//! follows from the model alone, without a file system, so that a history that was kept needs no
-//! more than its steps.
+//! **Model.** Version 0 is the tree before the first step, version n the tree after step n.
+//! Versions are computed from the model alone, without a file system, so that a saved history needs
+//! only its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -11,43 +11,43 @@ use std::ops::RangeInclusive;
 use fourscore::Fallocate;
 
 use super::holes::Holes;
-use super::told::Lately;
+use super::known_bugs::SinceCommit;
 use super::tree::{Contents, Growing, Tree};
 use super::workload::Step;
 use crate::model::{Call, Content, Expected, How, Id, Model, Pair, Place, Whole};
 
-/// What a thread's tree goes through.
+/// The versions of a thread's tree.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    /// The tree after so many steps.
+    /// The tree after each number of steps.
     pub(super) versions: Vec<Tree<Id>>,
     /// For each step, the version that is durable when it has returned.
-    pub(super) vouches: Vec<usize>,
-    /// For each step the call that it came to, for people.
+    pub(super) durable_after: Vec<usize>,
+    /// For each step the call that it made, as text.
     pub(super) calls: Vec<String>,
-    /// For each step, whose content is durable when it has returned.
+    /// For each step, the files whose data is durable when it has returned.
     pub(super) flushes: Vec<Flushed>,
-    /// The versions in which something without a name is open.
+    /// The versions in which an inode without a name is open.
     pub(super) nameless: BTreeSet<usize>,
-    /// Files of which a range was moved.
+    /// Files of which a range was moved (collapse, insert).
     pub(super) moved: BTreeSet<Id>,
-    /// The versions that a call led to piece by piece, and the file that it wrote: a copy goes from
-    /// run to run of its source. A crash may leave some at the front, and two of them may meet
-    /// within a sector.
-    pub(super) pieced: BTreeMap<usize, Id>,
-    /// The versions that a call led to which takes blocks from a file.
+    /// The versions whose call writes in several pieces, with the file that it writes: a copy
+    /// writes one run of its source after the other. A crash may leave only the first pieces, and
+    /// two pieces may share a sector.
+    pub(super) piecewise: BTreeMap<usize, Id>,
+    /// The versions whose call frees blocks of a file.
     cut: BTreeSet<usize>,
 }
 
-/// Whose content a step has made durable.
+/// The files whose data a step has made durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Flushed {
-    /// Nobody's.
+    /// No file.
     #[default]
     Nothing,
-    /// An inode's.
+    /// One inode.
     One(Id),
-    /// That of all.
+    /// All files.
     Everything,
 }
 
@@ -61,7 +61,7 @@ impl Flushed {
     }
 }
 
-/// The versions whose content is durable, of all files and of some.
+/// The versions whose data is durable, of all files and of single files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DurableContents {
     all: usize,
@@ -69,7 +69,7 @@ pub(super) struct DurableContents {
 }
 
 impl DurableContents {
-    /// Notes what was made durable when `version` was the latest.
+    /// Records what was made durable when `version` was the latest.
     pub(super) fn note(&mut self, flushed: Flushed, version: usize) {
         match flushed {
             Flushed::Nothing => {}
@@ -78,40 +78,40 @@ impl DurableContents {
         }
     }
 
-    /// The version whose content a file has at least.
+    /// The oldest version whose data a file may have.
     pub(super) fn of(&self, id: Id) -> usize {
         self.files.get(&id).copied().unwrap_or(0).max(self.all)
     }
 }
 
-/// Who does the calls.
+/// What executes the calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum Executor {
     /// Our library.
     #[default]
-    Us,
+    Library,
     /// A kernel, by system calls.
     Host,
 }
 
-/// A thread that makes steps.
+/// State of a thread between its steps.
 #[derive(Debug, Default)]
-pub(super) struct Course {
-    /// By whom they are done.
-    by: By,
-    /// What the last call changed, for who makes it durable.
+pub(super) struct ThreadState {
+    /// What executes the calls.
+    executor: Executor,
+    /// The inode that the last call changed, which the next fsync makes durable.
     last: Option<Id>,
-    /// For each inode, the latest version that is new in it.
+    /// For each inode, the latest version that changed it.
     changed: BTreeMap<Id, usize>,
-    /// Where files have no blocks.
+    /// The ranges of files without blocks.
     holes: Holes,
 }
 
-impl Course {
-    /// One whose steps are done by somebody.
-    pub(super) fn of(by: By) -> Self {
+impl ThreadState {
+    /// The state before the first step.
+    pub(super) fn of(executor: Executor) -> Self {
         Self {
-            by,
+            executor,
             ..Self::default()
         }
     }
@@ -119,17 +119,17 @@ impl Course {
     /// The call of the next step.
     pub(super) fn call(&self, step: Step, model: &Model) -> Option<Call> {
         let call = step.call(model, self.last)?;
-        match self.by {
-            By::Us => Some(call),
-            By::Host => call.by_host(model),
+        match self.executor {
+            Executor::Library => Some(call),
+            Executor::Host => call.by_host(model),
         }
     }
 
-    /// Notes that a call led to version `version`.
-    pub(super) fn done(&mut self, call: &Call, (before, after): (&Model, &Model), version: usize) {
+    /// Records a call that changed the model from `before` to `after`, which is version `version`.
+    pub(super) fn done(&mut self, call: &Call, before: &Model, after: &Model, version: usize) {
         let touched = touched(call, before, after);
         let fills_hole = self.holes.are_filled(call, before);
-        if self.by == By::Us || fills_hole || changes_inode(call, before, after) {
+        if self.executor == Executor::Library || fills_hole || changes_inode(call, before, after) {
             for &id in &touched {
                 self.changed.insert(id, version);
             }
@@ -139,8 +139,8 @@ impl Course {
         }
     }
 
-    /// The version that a call vouches for when it returns.
-    fn vouched(&self, call: &Call, version: usize) -> usize {
+    /// The version that is durable when a call returns.
+    fn made_durable(&self, call: &Call, version: usize) -> usize {
         match call {
             Call::Whole(Whole::Sync) => version,
             Call::Fsync(id) => self.changed.get(id).copied().unwrap_or(0),
@@ -150,37 +150,42 @@ impl Course {
 }
 
 impl Timeline {
-    /// The timeline of `steps`, of which those in `refused` found no room.
+    /// The timeline of `steps`, of which those in `refused` failed for lack of space.
     pub(super) fn of(model: Model, steps: &[Step], refused: &[usize]) -> Self {
-        Self::by(By::Us, model, steps, refused)
+        Self::of_executor(Executor::Library, model, steps, refused)
     }
 
-    /// The timeline of `steps` that somebody did.
-    pub(super) fn by(by: By, mut model: Model, steps: &[Step], refused: &[usize]) -> Self {
+    /// The timeline of `steps` that `executor` has done.
+    pub(super) fn of_executor(
+        executor: Executor,
+        mut model: Model,
+        steps: &[Step],
+        refused: &[usize],
+    ) -> Self {
         let mut contents = Contents::new();
         let mut timeline = Self::default();
         timeline.add(&model, &mut contents);
-        let mut course = Course::of(by);
+        let mut state = ThreadState::of(executor);
         for (at, &step) in steps.iter().enumerate() {
-            let mut call = course.call(step, &model);
+            let mut call = state.call(step, &model);
             if refused.contains(&at)
                 && let Some(call) = call.take()
             {
-                course.holes.found_no_room(&call, &model);
+                state.holes.found_no_space(&call, &model);
             }
-            let (mut vouched, mut flushed) = (0, Flushed::Nothing);
-            let shown = call.as_ref().map_or("nothing".to_owned(), Call::shown);
+            let (mut durable, mut flushed) = (0, Flushed::Nothing);
+            let shown = call.as_ref().map_or("no call".to_owned(), Call::shown);
             timeline.calls.push(shown);
             if let Some(call) = call {
                 let before = model.clone();
                 if let Expected::Done(_) = model.apply(&call) {
-                    course.done(&call, (&before, &model), at + 1);
-                    vouched = course.vouched(&call, at + 1);
+                    state.done(&call, &before, &model, at + 1);
+                    durable = state.made_durable(&call, at + 1);
                     flushed = Flushed::by(&call);
-                    timeline.note_ways(&call, at + 1);
+                    timeline.note_kind(&call, at + 1);
                 }
             }
-            timeline.vouches.push(vouched);
+            timeline.durable_after.push(durable);
             timeline.flushes.push(flushed);
             timeline.add(&model, &mut contents);
         }
@@ -194,10 +199,9 @@ impl Timeline {
         self.versions.push(Tree::expected(model, contents));
     }
 
-    /// The file that is written piece by piece on the way to a version, and how long it is before,
-    /// in bytes.
+    /// The file that the call of a version writes in several pieces, and its size before, in bytes.
     pub(super) fn growing(&self, version: usize) -> Option<Growing> {
-        let &id = self.pieced.get(&version)?;
+        let &id = self.piecewise.get(&version)?;
         let before = &self.versions[version.checked_sub(1)?];
         Some(Growing {
             id,
@@ -205,13 +209,14 @@ impl Timeline {
         })
     }
 
-    fn note_ways(&mut self, call: &Call, version: usize) {
+    /// Records what is special about the call of a version.
+    fn note_kind(&mut self, call: &Call, version: usize) {
         match call {
             Call::Fallocate(id, Fallocate::CollapseRange | Fallocate::InsertRange, _) => {
                 self.moved.insert(*id);
             }
             Call::Copy(_, _, id, _) => {
-                self.pieced.insert(version, *id);
+                self.piecewise.insert(version, *id);
             }
             _ => {}
         }
@@ -220,8 +225,8 @@ impl Timeline {
         }
     }
 
-    /// What was done between two versions, where fast commits are made.
-    pub(super) fn lately(&self, between: RangeInclusive<usize>) -> Lately {
+    /// What was done between two versions, on a file system with fast commits.
+    pub(super) fn since_commit(&self, between: RangeInclusive<usize>) -> SinceCommit {
         let (first, versions) = (*between.start(), &self.versions[between.clone()]);
         let names = |tree: &Tree<Id>| {
             let names = tree.names.iter();
@@ -243,7 +248,7 @@ impl Timeline {
             inodes.any(|entry| entry.key == id && entry.is_directory())
         };
         let made = |(_, id): &(Vec<u8>, Id)| versions.iter().any(|tree| is_directory(tree, *id));
-        Lately {
+        SinceCommit {
             has_fast_commits: true,
             nameless: self.nameless.range(between.clone()).next().is_some(),
             removed: removed.difference(&last).count(),
@@ -257,10 +262,10 @@ impl Timeline {
     }
 }
 
-/// Whether Linux writes the inode of a call that it has done, if that filled no hole: not if only
-/// content was replaced within the same tick of the clock, nor for flags and lists that are there
-/// already. A sync of the inode then has nothing to commit, and what was done to others before
-/// stays where it is.
+/// Whether Linux changes the inode in a call that filled no hole. It does not if only data was
+/// replaced within the same tick of the clock, nor for flags and access control lists that are set
+/// already. An fsync of the inode then has nothing to commit, and earlier changes of other inodes
+/// are not made durable by it.
 fn changes_inode(call: &Call, before: &Model, after: &Model) -> bool {
     let has_size = |model: &Model, id: &Id| model.node(*id).content().map(Content::size);
     match call {
@@ -279,21 +284,26 @@ fn changes_inode(call: &Call, before: &Model, after: &Model) -> bool {
     }
 }
 
-/// The inodes that a call changes, the one it is about first.
+/// The inodes that a call changes, its main subject first.
 fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
-    let led_to = |place: &Place| before.lookup(place);
-    let leads_to = |place: &Place| after.lookup(place);
+    let inode_before = |place: &Place| before.lookup(place);
+    let inode_after = |place: &Place| after.lookup(place);
     let ids: Vec<Option<Id>> = match call {
-        Call::Make(place, ..) => vec![leads_to(place), Some(place.dir)],
+        Call::Make(place, ..) => vec![inode_after(place), Some(place.dir)],
         Call::MakeUnnamed(..) => vec![after.nodes().last().map(|(id, _)| id)],
         Call::Link(node, place) => vec![Some(*node), Some(place.dir)],
-        Call::Unlink(place) | Call::Rmdir(place) => vec![led_to(place), Some(place.dir)],
-        // Nothing happens between two names of one inode.
-        Call::Rename(from, to, _) if led_to(from) == led_to(to) => Vec::new(),
+        Call::Unlink(place) | Call::Rmdir(place) => vec![inode_before(place), Some(place.dir)],
+        // A rename between two names of one inode does nothing.
+        Call::Rename(from, to, _) if inode_before(from) == inode_before(to) => Vec::new(),
         Call::Rename(from, to, how) => {
-            let mut ids = vec![led_to(from), led_to(to), Some(from.dir), Some(to.dir)];
+            let mut ids = vec![
+                inode_before(from),
+                inode_before(to),
+                Some(from.dir),
+                Some(to.dir),
+            ];
             if matches!(how, How::Whiteout(_)) {
-                ids.push(leads_to(from));
+                ids.push(inode_after(from));
             }
             ids
         }
@@ -303,12 +313,12 @@ fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
         | Call::Fsync(_)
         | Call::Fdatasync(_)
         | Call::Whole(_) => Vec::new(),
-        // A range behind the source's end is not copied.
+        // A range beyond the end of the source is not copied.
         Call::Copy(_, _, node, _) => {
             let is_same = before.node(*node).content() == after.node(*node).content();
             vec![Some(*node).filter(|_| !is_same)]
         }
-        // Nothing is punched behind the end.
+        // Nothing is punched beyond the end of the file.
         Call::Fallocate(node, Fallocate::PunchHole, range) => {
             let bytes = before.node(*node).content().map_or(0, Content::size);
             vec![Some(*node).filter(|_| range.start < bytes)]
@@ -323,7 +333,7 @@ fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
         | Call::SetFlags(node, _)
         | Call::SetProject(node, _)
         | Call::SetAcl(node, _, Some(_)) => vec![Some(*node)],
-        // What has the value already is not set, and what is not there is not removed.
+        // Setting an equal value changes nothing, nor does removing an attribute that is missing.
         Call::SetXattr { node, .. } | Call::RemoveXattr(node, _) | Call::SetAcl(node, _, None) => {
             let all = |model: &Model| model.node(*node).all_xattrs();
             vec![Some(*node).filter(|_| all(before) != all(after))]
@@ -332,22 +342,22 @@ fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
     ids.into_iter().flatten().collect()
 }
 
-/// Does steps to a file system; says which of them found no room. `begins` and `ends` are told
-/// the number of each.
-pub(super) fn carry_out(
+/// Does steps to a file system, and returns those that failed for lack of space. Calls `begins` and
+/// `ends` with the number of each step.
+pub(super) fn run_steps(
     pair: &mut Pair,
     steps: &[Step],
     begins: impl Fn(usize),
     ends: impl Fn(usize),
 ) -> Vec<usize> {
-    let mut course = Course::default();
+    let mut state = ThreadState::default();
     let mut refused = Vec::new();
     for (at, &step) in steps.iter().enumerate() {
         begins(at);
-        if let Some(call) = course.call(step, &pair.model) {
+        if let Some(call) = state.call(step, &pair.model) {
             let before = pair.model.clone();
             match pair.call(&call) {
-                Some(Expected::Done(_)) => course.done(&call, (&before, &pair.model), at + 1),
+                Some(Expected::Done(_)) => state.done(&call, &before, &pair.model, at + 1),
                 Some(Expected::Refused(_)) => {}
                 None => refused.push(at),
             }
@@ -379,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_between_two_names_of_one_inode() {
+    fn renaming_between_two_names_of_one_inode_touches_nothing() {
         require!(Need::Program("mke2fs"));
         let mut model = model();
         let [a, b] = ["a", "b"].map(|name| place(Model::ROOT, name));
@@ -401,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_not_synced() {
+    fn a_removed_inode_is_not_synced() {
         require!(Need::Program("mke2fs"));
         let mut model = model();
         let file = place(model.lookup(&place(Model::ROOT, "a")).unwrap(), "f");
@@ -416,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_lately_is_what_was_done_since() {
+    fn changes_since_a_commit_are_those_of_the_versions_since() {
         require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
         let base = Base::of(Workload::of(0).shape).unwrap();
         let steps = [
@@ -430,28 +440,28 @@ mod tests {
             "chmod",
         ];
         let timeline = Timeline::of(base.models[0].clone(), &steps.map(Step::named), &[]);
-        let fast = Lately {
+        let fast = SinceCommit {
             has_fast_commits: true,
-            ..Lately::default()
+            ..SinceCommit::default()
         };
-        let of = |between: RangeInclusive<usize>| timeline.lately(between);
+        let of = |between: RangeInclusive<usize>| timeline.since_commit(between);
         assert_eq!(of(0..=0), fast);
-        assert_eq!(of(0..=1), fast, "made only");
-        let removed = Lately { removed: 1, ..fast };
+        assert_eq!(of(0..=1), fast, "created only");
+        let removed = SinceCommit { removed: 1, ..fast };
         assert_eq!(of(1..=2), removed, "removed only");
-        let came_and_went = Lately {
+        let came_and_went = SinceCommit {
             came_and_went: true,
             ..removed
         };
         assert_eq!(of(0..=2), came_and_went);
-        let made_directory = Lately {
+        let made_directory = SinceCommit {
             made_directory: true,
             ..fast
         };
         assert_eq!(of(2..=3), made_directory);
         assert_eq!(of(3..=4), removed, "replaced");
         assert_eq!(of(4..=5), fast, "another name is left");
-        assert_eq!(of(5..=6), Lately { cut: true, ..fast });
+        assert_eq!(of(5..=6), SinceCommit { cut: true, ..fast });
         assert_eq!(of(6..=7), fast, "renamed");
         assert_eq!(of(7..=8), fast, "no name was touched");
     }

@@ -1,4 +1,4 @@
-//! **Purpose.** Names, inodes and contents below a directory: as the model has them, and as they
+//! **Purpose.** Names, inodes and data below a directory: as the model expects them, and as they
 //! are found on a recovered file system.
 
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use fourscore::{Arc, FileType, Fs, InodeNr};
 
 use crate::model::{Content, Id, Kind, Model, Node};
 
-/// A file that claims to be longer than this is not read.
+/// The largest file that is read, in bytes.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// What an inode says of itself, without its content.
+/// The attributes of an inode, without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     file_type: FileType,
@@ -21,7 +21,7 @@ pub(super) struct Facts {
     project: u32,
     links: u32,
     flags: InodeFlags,
-    /// In seconds; `None` where that is not known.
+    /// In seconds; `None` if not known.
     atime: Option<i64>,
     mtime: Option<i64>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -36,27 +36,27 @@ pub(super) struct Facts {
 /// An inode of a tree.
 #[derive(Clone, Debug)]
 pub(super) struct Entry<K> {
-    /// Whose number, here or in the model.
+    /// The inode number, on the file system or in the model.
     pub(super) key: K,
     pub(super) facts: Facts,
-    /// Of a regular file.
+    /// The data of a regular file.
     pub(super) content: Option<Arc<[u8]>>,
 }
 
-/// A file that is written piece by piece.
+/// A file that a call writes in several pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growing {
     pub(super) id: Id,
-    /// How long it was before, in bytes.
+    /// Its size before the call, in bytes.
     pub(super) from: u64,
 }
 
 /// A tree. The root has the empty path.
 #[derive(Clone, Debug)]
 pub(super) struct Tree<K> {
-    /// By path: the place in `inodes`.
+    /// By path, the index into `inodes`.
     pub(super) names: BTreeMap<Vec<u8>, usize>,
-    /// Those with names, and behind them, where it is expected, those that are open without one.
+    /// Inodes with names; in an expected tree, open inodes without a name follow.
     pub(super) inodes: Vec<Entry<K>>,
 }
 
@@ -73,13 +73,13 @@ fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
     [path, b"/", name].concat()
 }
 
-/// Contents by tag of their form: those that did not change between two versions are the same
-/// bytes in memory.
+/// The data of each inode: unchanged data of several versions shares memory.
 pub(super) type Contents = BTreeMap<Id, (Content, Arc<[u8]>)>;
 
 impl Tree<Id> {
-    /// What is there after a crash: what has no name is gone. But what is written to it goes to its
-    /// place, and is found under the name that it had in an older version.
+    /// The tree after a crash. Inodes without a name are gone; but data that is written to them
+    /// reaches its home location, and is found under the name that the inode has in an older
+    /// version.
     pub(super) fn expected(living: &Model, contents: &mut Contents) -> Self {
         let model = living.after_crash();
         let mut tree = Self::new();
@@ -180,7 +180,7 @@ impl Facts {
         })
     }
 
-    /// Whether `found` is what this expects.
+    /// Whether `found` has all known attributes of this.
     fn allows(&self, found: &Self) -> bool {
         let known = |expected: Option<i64>, found| expected.and(found);
         let found = Self {
@@ -191,7 +191,7 @@ impl Facts {
         *self == found
     }
 
-    /// The same of a file that grows from `size` bytes to what is expected.
+    /// As [`Self::allows`], for a file that grows from `size` bytes to the expected size.
     fn allows_from(&self, size: u64, found: &Self) -> bool {
         let sizes = Some(size)..=self.size;
         let there = Self {
@@ -201,7 +201,7 @@ impl Facts {
         sizes.contains(&found.size) && there.allows(found)
     }
 
-    /// These, with what is set of an inode as `other` has it.
+    /// These attributes, with those that system calls set taken from `other`.
     fn with_settings_of(&self, other: &Self) -> Self {
         Self {
             permissions: other.permissions,
@@ -216,10 +216,10 @@ impl Facts {
 }
 
 impl Tree<InodeNr> {
-    /// What is found below a directory.
+    /// Reads the tree below a directory.
     ///
     /// # Errors
-    /// What cannot be read, and names that contradict each other.
+    /// If something cannot be read, or names contradict each other.
     pub(super) fn found(fs: &Fs, root: InodeNr) -> Result<Self> {
         let mut tree = Self::new();
         let mut places = BTreeMap::new();
@@ -252,13 +252,13 @@ impl Tree<InodeNr> {
     }
 }
 
-/// The names in a directory. Each is found by a lookup as well, and `..` leads back.
+/// The names in a directory. Checks that a lookup finds each, and that `..` refers to the parent.
 pub(super) fn names(fs: &Fs, dir: InodeNr, is_root: bool) -> Result<BTreeMap<Vec<u8>, InodeNr>> {
     let mut names = BTreeMap::new();
     for entry in fs.read_dir(dir)? {
         let shown = entry.name.escape_ascii().to_string();
         match &entry.name[..] {
-            b"." => ensure!(entry.inode == dir, ". leads to {}", entry.inode),
+            b"." => ensure!(entry.inode == dir, ". refers to inode {}", entry.inode),
             b".." => {}
             name => {
                 let found = fs.lookup(dir, name).with_context(|| shown.clone())?;
@@ -269,10 +269,10 @@ pub(super) fn names(fs: &Fs, dir: InodeNr, is_root: bool) -> Result<BTreeMap<Vec
                 }
                 if file_type == FileType::Directory && !is_root {
                     let parent = fs.lookup(found, b"..")?;
-                    ensure!(parent == dir, "{shown}/.. leads to {parent}");
+                    ensure!(parent == dir, "{shown}/.. refers to inode {parent}");
                 }
                 let twice = names.insert(entry.name, found);
-                ensure!(twice.is_none(), "{shown} is there twice");
+                ensure!(twice.is_none(), "{shown} is listed twice");
             }
         }
     }
@@ -283,12 +283,12 @@ fn read(fs: &Fs, nr: InodeNr, size: u64) -> Result<Arc<[u8]>> {
     ensure!(size <= MOST_BYTES, "{size} bytes");
     let mut bytes = vec![0xee; usize::try_from(size)?];
     let read = fs.read_at(nr, &mut bytes, 0)?;
-    ensure!(read == bytes.len(), "{read} of {size} bytes are there");
+    ensure!(read == bytes.len(), "{read} of {size} bytes were read");
     Ok(bytes.into())
 }
 
 impl Tree<Id> {
-    /// Whether `path` leads to the same inode as `entry`, which is as it is there.
+    /// Whether `path` refers to the inode of `entry`, with the same attributes and data.
     pub(super) fn has(&self, path: &[u8], entry: &Entry<Id>) -> bool {
         self.names.get(path).is_some_and(|&place| {
             let own = &self.inodes[place];
@@ -296,8 +296,8 @@ impl Tree<Id> {
         })
     }
 
-    /// Whether the directories above `path` are what they are in `other`, with the same names.
-    pub(super) fn leads(&self, other: &Self, path: &[u8]) -> bool {
+    /// Whether the directories above `path` are the same as in `other`, with the same names.
+    pub(super) fn has_same_parents(&self, other: &Self, path: &[u8]) -> bool {
         let ends = (0..path.len()).filter(|&at| path[at] == b'/');
         ends.map(|end| &path[..end]).all(|dir| {
             let Some(&place) = other.names.get(dir) else {
@@ -317,14 +317,14 @@ impl Tree<Id> {
         })
     }
 
-    /// The inode of the model with this number, if it was there.
+    /// The entry of an inode of the model, if it existed.
     pub(super) fn of(&self, id: Id) -> Option<&Entry<Id>> {
         self.inodes.iter().find(|entry| entry.key == id)
     }
 
-    /// How `found` differs in names and inodes; contents are not looked at. A file that is growing
-    /// may have any size on its way to that of here, and what is set of a directory may be as in
-    /// one of the versions `older`.
+    /// Describes the first difference of `found` in names and inodes; data is not compared. A file
+    /// that is growing may have any size up to the expected one, and attributes of a directory may
+    /// be those of one of the versions `older`.
     pub(super) fn difference(
         &self,
         found: &Tree<InodeNr>,
@@ -339,14 +339,14 @@ impl Tree<Id> {
             return Some(format!("{path} is missing"));
         }
         if let Some(path) = paths(&found.names, &self.names) {
-            return Some(format!("{path} is there"));
+            return Some(format!("{path} exists"));
         }
         let mut counterparts = BTreeMap::new();
         for (path, &place) in &self.names {
             let (ours, theirs) = (place, found.names[path]);
             let shown = path.escape_ascii();
             if *counterparts.entry(ours).or_insert(theirs) != theirs {
-                return Some(format!("{shown} is another inode"));
+                return Some(format!("{shown} refers to another inode"));
             }
             let (key, expected) = (self.inodes[ours].key, &self.inodes[ours].facts);
             let found = &found.inodes[theirs].facts;
@@ -364,6 +364,6 @@ impl Tree<Id> {
             }
         }
         let distinct: std::collections::BTreeSet<_> = counterparts.values().collect();
-        (distinct.len() != counterparts.len()).then(|| "two files are one inode".to_owned())
+        (distinct.len() != counterparts.len()).then(|| "two files have one inode".to_owned())
     }
 }

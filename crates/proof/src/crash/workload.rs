@@ -1,9 +1,9 @@
-//! **Purpose.** What a seed decides: the file system, the threads and what they do.
+//! **Purpose.** Derives a workload from a seed: the file system, the threads and their steps.
 //!
-//! **Model.** Seeds are an order of all workloads: in turn one operation alone, two of the ordered
-//! pairs, one random history, and one that makes and removes the same few things on a file system
-//! that is nearly full. The pairs come in an order that is spread over all of them, so that
-//! any range of seeds is a fair sample; after so many seeds each was there.
+//! **Model.** Seeds enumerate all workloads. In turn a seed stands for one operation alone, for two
+//! of the ordered pairs (two seeds), for a random history, and for one that creates and removes the
+//! same few files on a file system that is nearly full. The order of the pairs is spread over all
+//! of them, so that any range of seeds is a fair sample; after enough seeds each pair has occurred.
 
 use clap::ValueEnum;
 use fourscore::DataMode;
@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize};
 use super::catalogue::{CHURN, OPS, place_of};
 use crate::model::{Call, Id, Model, Whole};
 
-/// A thing that a thread does.
+/// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
-    /// An operation of the catalogue, by its place in it.
+    /// An operation of the catalogue, by its index.
     Named(usize),
-    /// The call that the model draws from a number.
+    /// The call that the model derives from a random number.
     Drawn(u64),
-    /// Makes durable what the last call changed.
+    /// An fsync of the inode that the last call changed.
     Fsync,
-    /// Makes the content of that durable, and not what else is new in it.
+    /// An fdatasync of that inode.
     Fdatasync,
-    /// Makes everything durable.
+    /// A sync of the file system.
     Sync,
 }
 
@@ -34,11 +34,11 @@ pub enum Step {
 pub enum Mode {
     /// Before the transaction that makes it part of a file.
     Ordered,
-    /// As `Ordered` here; promised is less.
+    /// As `Ordered` in our implementation, although ext4 guarantees less.
     Writeback,
-    /// In the journal.
+    /// Through the journal.
     Journal,
-    /// Without a journal: after a crash e2fsck puts things right.
+    /// Without a journal: after a crash e2fsck repairs the file system.
     None,
 }
 
@@ -52,27 +52,27 @@ impl Mode {
     }
 }
 
-/// Whether the file system has a journal.
+/// The journal of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum LogWish {
-    /// It has.
+pub enum LogKind {
+    /// A journal.
     Journal,
-    /// It has, and of small changes only what they are is written to it.
+    /// A journal with fast commits.
     FastCommit,
-    /// It has not.
+    /// No journal.
     None,
 }
 
 /// How much of the file system is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Room {
-    /// Nearly all: what is freed is seldom given out again soon.
+pub enum FreeSpace {
+    /// Nearly all: freed blocks are seldom reused soon.
     Ample,
-    /// So many blocks: what is freed is what is given out next.
+    /// This number of blocks: freed blocks are reused next.
     Blocks(u32),
 }
 
-/// What the file system has of the format.
+/// The format of the file system.
 #[derive(
     Clone,
     Copy,
@@ -88,23 +88,23 @@ pub enum Room {
     ValueEnum,
 )]
 pub enum Format {
-    /// What mke2fs gives it unless told otherwise.
+    /// The default of mke2fs.
     #[default]
     Usual,
-    /// Contents and directories inside of inodes, values of attributes in inodes of their own.
+    /// Inline data, and xattr values in inodes.
     Inline,
     /// Clusters of four blocks.
     Clusters,
-    /// Files mapped by pointers, as in ext2 and ext3.
+    /// Files mapped by indirect blocks, as in ext2 and ext3.
     Pointers,
-    /// A file of orphans instead of a chain.
+    /// An orphan file instead of the orphan list in inodes.
     OrphanFile,
     /// No checksums.
     NoSums,
 }
 
 impl Format {
-    /// What mke2fs is told of it.
+    /// The features to give mke2fs.
     pub(super) fn features(self) -> &'static [&'static str] {
         match self {
             Self::Usual => &[],
@@ -120,48 +120,48 @@ impl Format {
 /// The file system that a history begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Shape {
-    /// What it has of the format.
+    /// The format.
     #[serde(default)]
     pub format: Format,
     /// The size of a block in bytes.
     pub block_bytes: u32,
-    /// How many trees there are, one for each thread.
+    /// The number of trees, one for each thread.
     pub trees: usize,
-    /// Whether it has a journal.
-    pub log: LogWish,
-    /// How much is free.
-    pub room: Room,
+    /// The journal.
+    pub log: LogKind,
+    /// How much of it is free.
+    #[serde(alias = "room")]
+    pub free_space: FreeSpace,
 }
 
-/// What is recorded.
+/// A workload: the file system and the steps that are recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
-    /// What everything was drawn from.
+    /// The seed.
     pub seed: u64,
     /// The file system.
     pub shape: Shape,
     /// How data becomes durable.
     pub mode: Mode,
-    /// What each thread does.
+    /// The steps of each thread.
     pub threads: Vec<Vec<Step>>,
 }
 
-/// Ends of a workload: what makes it durable, before it is unmounted.
+/// The last steps of a workload, which make it durable before it is unmounted.
 const ENDS: [&[Step]; 3] = [&[Step::Fsync], &[Step::Sync], &[]];
 const BLOCK_BYTES: [u32; 2] = [1024, 4096];
 const MODES: [Mode; 3] = [Mode::Ordered, Mode::Journal, Mode::Writeback];
-/// A prime that the number of pairs is no multiple of: its multiples visit all of them.
+/// A prime that does not divide the number of pairs: its multiples visit all of them.
 const STRIDE: u64 = 7919;
-/// Which of them churns.
+/// The place in a turn of the workload that creates and removes the same files.
 const CHURNS: u64 = 4;
-/// How many blocks are free then: all its operations together take fewer.
+/// The number of free blocks for it. All its operations together take fewer.
 const CHURN_BLOCKS: u32 = 16;
-/// One of so many random histories has no journal.
+/// One of this many random histories has no journal.
 const WITHOUT_JOURNAL: usize = 8;
 
 impl Workload {
-    /// Of so many seeds in a row one is an operation alone, two are pairs, one is random, and one
-    /// churns.
+    /// Seeds in a turn: one operation alone, two pairs, one random history, one that churns.
     pub(super) const TURN: u64 = 5;
 
     /// The workload of a seed.
@@ -170,7 +170,7 @@ impl Workload {
         let turn = seed / Self::TURN;
         let mut rng = Rng::new(mix(seed));
         let (threads, block_bytes, mode) = match seed % Self::TURN {
-            0 => Self::alone(turn % Self::alones()),
+            0 => Self::single(turn % Self::singles()),
             1 => Self::pair(2 * turn),
             2 => Self::pair(2 * turn + 1),
             3 => {
@@ -191,12 +191,12 @@ impl Workload {
             block_bytes,
             trees: threads.len(),
             log: match mode {
-                Mode::None => LogWish::None,
-                _ => LogWish::Journal,
+                Mode::None => LogKind::None,
+                _ => LogKind::Journal,
             },
-            room: match seed % Self::TURN {
-                CHURNS => Room::Blocks(CHURN_BLOCKS),
-                _ => Room::Ample,
+            free_space: match seed % Self::TURN {
+                CHURNS => FreeSpace::Blocks(CHURN_BLOCKS),
+                _ => FreeSpace::Ample,
             },
         };
         Self {
@@ -207,19 +207,19 @@ impl Workload {
         }
     }
 
-    /// The workload of a seed on a file system of a format; without a journal, where no file of
-    /// orphans can be, on a usual one instead.
+    /// The workload of a seed on a file system of a format. An orphan file needs a journal: without
+    /// one, the format is the default.
     #[must_use]
     pub fn on(format: Format, seed: u64) -> Self {
         let mut workload = Self::of(seed);
         workload.shape.format = match (format, workload.shape.log) {
-            (Format::OrphanFile, LogWish::None) => Format::Usual,
+            (Format::OrphanFile, LogKind::None) => Format::Usual,
             (format, _) => format,
         };
         workload
     }
 
-    fn alone(number: u64) -> (Vec<Vec<Step>>, u32, Mode) {
+    fn single(number: u64) -> (Vec<Vec<Step>>, u32, Mode) {
         let (op, rest) = divided(number, OPS.len());
         let (end, rest) = divided(rest, ENDS.len());
         let (shape, rest) = divided(rest, BLOCK_BYTES.len());
@@ -229,7 +229,7 @@ impl Workload {
         (vec![steps], BLOCK_BYTES[shape], mode)
     }
 
-    /// All pairs in one mode and shape come before those in the next.
+    /// All pairs in one mode and block size come before those in the next.
     fn pair(number: u64) -> (Vec<Vec<Step>>, u32, Mode) {
         let pairs = Self::pairs();
         let (first, rest) = divided(number * STRIDE % pairs, OPS.len());
@@ -240,25 +240,25 @@ impl Workload {
         (vec![steps], BLOCK_BYTES[shape], mode)
     }
 
-    /// How many workloads there are of an operation alone.
+    /// The number of workloads of a single operation.
     #[must_use]
-    pub fn alones() -> u64 {
+    pub fn singles() -> u64 {
         (OPS.len() * ENDS.len() * BLOCK_BYTES.len() * MODES.len()) as u64
     }
 
-    /// How many pairs there are, with their ends, in each mode and shape.
+    /// The number of pairs, with their ends, in each mode and block size.
     #[must_use]
     pub fn pairs() -> u64 {
         (OPS.len() * OPS.len() * ENDS.len()) as u64
     }
 
-    /// Whether the same is recorded each time: one thread, nobody in the background.
+    /// Whether each recording is the same: one thread, and no work in the background.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
         self.threads.len() == 1
     }
 
-    /// Only those steps of the first thread that are in `kept`.
+    /// The workload with only those steps of the first thread whose indexes are in `kept`.
     #[must_use]
     pub fn only(&self, kept: &[usize]) -> Self {
         let steps = self.threads.first().map_or(&[][..], Vec::as_slice);
@@ -269,7 +269,7 @@ impl Workload {
         }
     }
 
-    /// What the threads do, for people.
+    /// The steps of the threads, as text.
     #[must_use]
     pub fn describe(&self) -> String {
         let steps = self.threads.iter().map(|steps| {
@@ -286,7 +286,7 @@ fn to_usize(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// The rest and the quotient.
+/// The remainder and the quotient.
 fn divided(number: u64, by: usize) -> (usize, u64) {
     (to_usize(number % by as u64), number / by as u64)
 }
@@ -321,7 +321,7 @@ fn random(rng: &mut Rng) -> Vec<Vec<Step>> {
     (0..threads).map(&mut steps).collect()
 }
 
-/// The same few things made and removed again.
+/// Steps that create and remove the same few files again and again.
 fn churn(rng: &mut Rng) -> Vec<Step> {
     const CALLS: usize = 24;
     let ops: Vec<_> = CHURN.iter().filter_map(|name| place_of(name)).collect();
@@ -336,12 +336,12 @@ fn churn(rng: &mut Rng) -> Vec<Step> {
 }
 
 impl Step {
-    /// The call that it comes to; `last` is what the last call changed.
+    /// The call of the step; `last` is the inode that the last call changed.
     pub(super) fn call(self, model: &Model, last: Option<Id>) -> Option<Call> {
         match self {
             Self::Named(op) => OPS.get(op).and_then(|op| (op.call)(model)),
             Self::Drawn(number) => match model.draw(number) {
-                // It sets a flag and takes it back, which are two calls.
+                // It sets a flag and clears it again, which are two calls.
                 Call::Disturb(_) => None,
                 // Only one thread at a time may freeze.
                 Call::Whole(Whole::FreezeAndThaw) => None,
@@ -392,10 +392,10 @@ mod tests {
                 }
             )
         };
-        let alone: BTreeSet<_> = (0..Workload::alones())
+        let alone: BTreeSet<_> = (0..Workload::singles())
             .map(|turn| shown(TURN * turn))
             .collect();
-        assert_eq!(alone.len() as u64, Workload::alones());
+        assert_eq!(alone.len() as u64, Workload::singles());
         let turns = 0..Workload::pairs() / 2;
         let seeds = turns.flat_map(|turn| [TURN * turn + 1, TURN * turn + 2]);
         let pairs: BTreeSet<_> = seeds.map(shown).collect();

@@ -1,5 +1,5 @@
-//! **Purpose.** Access control lists of the model: one user beside owner, group and others, which
-//! is enough for all that lists and permission bits say of each other.
+//! **Purpose.** Access control lists of the model. Each names one user besides owner, group and
+//! others, which is enough to cover the relation between lists and permission bits.
 //!
 //! **References.** acl(5); the form of `system.posix_acl_access` is that of Linux's system calls.
 
@@ -17,7 +17,7 @@ pub(crate) struct Acl {
 }
 
 impl Acl {
-    /// The list as the system calls have it.
+    /// The list in the format of the system calls.
     pub(crate) fn bytes(self) -> Vec<u8> {
         const VERSION: u32 = 2;
         const NO_ID: u32 = u32::MAX;
@@ -37,7 +37,7 @@ impl Acl {
         bytes
     }
 
-    /// The permission bits that say the same: those of the group are the mask.
+    /// The equivalent permission bits: those of the group are the mask.
     pub(crate) fn bits(self) -> u16 {
         self.owner << 6 | self.mask << 3 | self.others
     }
@@ -52,7 +52,8 @@ impl Acl {
         }
     }
 
-    /// What is made with the wish for `permissions` in a directory with this default list.
+    /// The list of an inode that is created with `permissions` in a directory with this default
+    /// list.
     pub(crate) fn inherited(self, permissions: u16) -> Self {
         self.after_chmod(self.bits() & permissions)
     }

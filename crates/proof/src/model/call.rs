@@ -1,8 +1,8 @@
-//! **Purpose.** The operations: what they are, and how one is drawn.
+//! **Purpose.** The operations, and how a random one is chosen.
 //!
-//! **Model.** A call names inodes and directories of the model, not of the file system. It is drawn
-//! from a number and from what is there, so that a list of numbers is a history, and a shorter list
-//! is a shorter one.
+//! **Model.** A call names inodes and directories of the model, not of the file system. It is
+//! derived from a number and the state of the model, so that a list of numbers is a history, and a
+//! shorter list is a shorter history.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(crate) struct Place {
     pub(crate) name: Vec<u8>,
 }
 
-/// What is made.
+/// The type of a new inode.
 #[derive(Clone, Debug)]
 pub(crate) enum NewKind {
     File,
@@ -31,7 +31,7 @@ pub(crate) enum NewKind {
     Endpoint(FileType),
 }
 
-/// To whom it belongs, and what may be done with it.
+/// Owner and permissions of a new inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) permissions: u16,
@@ -40,7 +40,7 @@ pub(crate) struct Owner {
     pub(crate) gid: u32,
 }
 
-/// Ways to rename.
+/// The modes of rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     Replace,
@@ -49,7 +49,7 @@ pub(crate) enum How {
     Exchange,
 }
 
-/// Which list of an inode.
+/// Which access control list of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     Access,
@@ -60,7 +60,7 @@ pub(crate) enum Which {
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Make(Place, NewKind, Owner),
-    /// A file without a name, in the neighbourhood of a directory.
+    /// A file without a name (`O_TMPFILE`) in a directory.
     MakeUnnamed(Id, Owner),
     Link(Id, Place),
     Unlink(Place),
@@ -80,7 +80,7 @@ pub(crate) enum Call {
         tag: u8,
     },
     Truncate(Id, u64),
-    /// A range of a file, and where to in which.
+    /// The source file and range, the target file and offset.
     Copy(Id, Range<u64>, Id, u64),
     Fallocate(Id, Fallocate, Range<u64>),
     Chmod(Id, u16),
@@ -97,7 +97,7 @@ pub(crate) enum Call {
     },
     SetFlags(Id, InodeFlags),
     SetProject(Id, u32),
-    /// Makes it immutable, tries to change it, and takes that back.
+    /// Makes a file immutable, checks that changes fail, and makes it mutable again.
     Disturb(Id),
     SetXattr {
         node: Id,
@@ -112,7 +112,7 @@ pub(crate) enum Call {
     Whole(Whole),
 }
 
-/// What is done to the file system as a whole, and changes nothing in it.
+/// Operations on the file system as a whole, which change no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whole {
     Sync,
@@ -120,16 +120,16 @@ pub(crate) enum Whole {
     FreezeAndThaw,
 }
 
-/// Characters of a call that are shown.
+/// The length of the text of a call in characters.
 const MOST_SHOWN: usize = 160;
 
 impl Call {
-    /// The call for people, without most of a long value.
+    /// The call as text; long values are cut.
     pub(crate) fn shown(&self) -> String {
         format!("{self:?}").chars().take(MOST_SHOWN).collect()
     }
 
-    /// The same with names in another case, drawn from a number.
+    /// The call with letters of its names in random case.
     pub(crate) fn in_other_case(&self, number: u64) -> Self {
         let random = &mut Rng::new(number ^ 7);
         let mut call = self.clone();
@@ -158,12 +158,13 @@ impl Place {
     }
 }
 
-/// So many inodes are open at once.
+/// The most inodes that are open at once.
 const MOST_OPEN: usize = 12;
-/// With so many inodes more are removed than made, so that a history of any length has room.
+/// The number of inodes from which on more are removed than created, so that a history of any
+/// length has enough space.
 const MANY_INODES: usize = 250;
 
-/// Draws the next call from a number.
+/// Derives the next call from a number.
 pub(crate) fn draw(model: &Model, number: u64) -> Call {
     let random = &mut Rng::new(number);
     let has_many = model.nodes().count() > MANY_INODES;
@@ -200,7 +201,7 @@ fn bits16(random: &mut Rng, mask: u16) -> u16 {
     u16::try_from(random.bits() & u64::from(mask)).unwrap_or(0)
 }
 
-/// One of the inodes that fit.
+/// A random inode that fits.
 fn pick(model: &Model, random: &mut Rng, fits: impl Fn(&Node) -> bool) -> Option<Id> {
     let fit: Vec<Id> = model
         .nodes()
@@ -214,7 +215,7 @@ fn pick_file(model: &Model, random: &mut Rng) -> Option<Id> {
     pick(model, random, Node::is_file)
 }
 
-/// A directory, now and then one that was removed while it is open.
+/// A directory; sometimes one that was removed while it is open.
 fn pick_dir(model: &Model, random: &mut Rng) -> Id {
     let with_dead = random.happens(1, 20);
     let fits = |node: &Node| node.is_dir() && (with_dead || node.links > 0);
@@ -233,7 +234,7 @@ fn new_place(model: &Model, random: &mut Rng) -> Place {
     }
 }
 
-/// A name that is there.
+/// A name that exists.
 fn taken_place(model: &Model, random: &mut Rng) -> Option<Place> {
     let holds = |node: &Node| node.entries().is_some_and(|entries| !entries.is_empty());
     let dir = pick(model, random, holds)?;
@@ -293,7 +294,7 @@ fn remove(model: &Model, random: &mut Rng) -> Option<Call> {
     let is_dir = model
         .lookup(&place)
         .is_some_and(|id| model.node(id).is_dir());
-    // Now and then the wrong way.
+    // Sometimes the wrong call for the type.
     Some(if is_dir != random.happens(1, 15) {
         Call::Rmdir(place)
     } else {
@@ -341,7 +342,7 @@ fn change_content(model: &Model, random: &mut Rng) -> Option<Call> {
         3_000_000,
         model.rules.far_bytes,
     ]);
-    // What is small may lie inside of the inode.
+    // Small files may be stored inline.
     let is_small = random.happens(1, 4);
     let (far, most) = if is_small { (150, 100) } else { (far, 30_000) };
     let offset = below(random, far.min(model.rules.far_bytes));
@@ -371,7 +372,7 @@ fn change_content(model: &Model, random: &mut Rng) -> Option<Call> {
     })
 }
 
-/// All modes.
+/// All modes of fallocate.
 pub(crate) const FALLOCATE: [Fallocate; 7] = [
     Fallocate::Allocate,
     Fallocate::AllocateKeepSize,
@@ -382,7 +383,7 @@ pub(crate) const FALLOCATE: [Fallocate; 7] = [
     Fallocate::InsertRange,
 ];
 
-/// A range in or near the file's beginning, most often of whole units.
+/// A range in the file or near its end, mostly of whole allocation units.
 fn range(rules: Rules, size: u64, random: &mut Rng) -> Range<u64> {
     let unit = rules.unit_bytes;
     let (mut offset, mut len) = (
@@ -397,7 +398,7 @@ fn range(rules: Rules, size: u64, random: &mut Rng) -> Range<u64> {
 }
 
 fn change_attributes(model: &Model, random: &mut Rng) -> Option<Call> {
-    // The permissions of symbolic links mean nothing and are not changed.
+    // The permissions of symbolic links have no meaning and are not changed.
     let fits = |node: &Node| !matches!(node.kind, Kind::Symlink(_));
     let node = pick(model, random, fits)?;
     let seconds = |random: &mut Rng| i64::from(below_u32(random, 1 << 31));

@@ -1,7 +1,8 @@
-//! **Purpose.** A file system of ours held against the model: each name, inode, attribute and byte.
+//! **Purpose.** Compares a file system of ours with the model: each name, inode, attribute and
+//! byte.
 //!
-//! **Model.** Names are walked on both sides at once, which gives each inode of the model its
-//! number. Of contents all that is data is read; what is not data must not hold anything.
+//! **Model.** Both trees are walked together, which gives each inode of the model its number. All
+//! data is read; ranges that are holes must be holes in the model as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -13,11 +14,11 @@ use super::content::Content;
 use super::pair::Numbers;
 use super::{Id, Kind, Model};
 
-/// So much is read at once.
+/// The most bytes that are read at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Model {
-    /// Holds the tree below `root` against the model, and returns the inode numbers.
+    /// Compares the tree below `root` with the model, and returns the inode numbers.
     ///
     /// # Panics
     /// With the path and both sides, if they differ.
@@ -25,10 +26,13 @@ impl Model {
         let mut numbers = Numbers::from([(Self::ROOT, root)]);
         let mut pending = vec![(Self::ROOT, root, String::new())];
         while let Some((id, dir, path)) = pending.pop() {
-            for (child, number, name) in self.compare_entries(fs, (id, dir), root, &path) {
+            for (child, number, name) in self.compare_entries(fs, id, dir, root, &path) {
                 let path = format!("{path}/{name}");
                 match numbers.insert(child, number) {
-                    Some(before) => assert_eq!(before, number, "{path}: names of one inode"),
+                    Some(before) => assert_eq!(
+                        before, number,
+                        "{path}: names of one inode have different inode numbers"
+                    ),
                     None if self.node(child).is_dir() => pending.push((child, number, path)),
                     None => {}
                 }
@@ -38,7 +42,7 @@ impl Model {
         assert_eq!(
             distinct.len(),
             numbers.len(),
-            "inodes that should not be one"
+            "different inodes of the model have one inode number"
         );
         for (&id, &number) in &numbers {
             self.compare_inode(fs, id, number);
@@ -46,11 +50,12 @@ impl Model {
         numbers
     }
 
-    /// The names in a directory lead where they should; returns to what they lead.
+    /// Compares the names in a directory, and returns their inodes.
     fn compare_entries(
         &self,
         fs: &Fs,
-        (id, dir): (Id, InodeNr),
+        id: Id,
+        dir: InodeNr,
         root: InodeNr,
         path: &str,
     ) -> Vec<(Id, InodeNr, String)> {
@@ -65,7 +70,7 @@ impl Model {
                 continue;
             }
             let twice = found.insert(entry.name.clone(), entry);
-            assert!(twice.is_none(), "{path}: {twice:?} and another");
+            assert!(twice.is_none(), "{path}: listed twice: {twice:?}");
         }
         let names = |names: Vec<&Vec<u8>>| -> Vec<String> {
             let shown = names
@@ -98,7 +103,7 @@ impl Model {
         children
     }
 
-    /// Holds an inode against the model.
+    /// Compares an inode with the model.
     pub(crate) fn compare_inode(&self, fs: &Fs, id: Id, number: InodeNr) {
         let node = self.node(id);
         let stat = fs
@@ -143,7 +148,7 @@ impl Model {
     }
 }
 
-/// Size and content, and what the map says of them.
+/// Compares size, data and mapping of a file.
 fn compare_file(fs: &Fs, stat: &Stat, content: &Content) {
     let number = stat.inode;
     assert_eq!(stat.file_type, FileType::Regular);
@@ -151,10 +156,7 @@ fn compare_file(fs: &Fs, stat: &Stat, content: &Content) {
     let mut data = Vec::new();
     let mut at = 0;
     while let Some(start) = fs.seek(number, at, Seek::Data).unwrap() {
-        assert!(
-            start >= at,
-            "{number}: data at {start}, looked for from {at}"
-        );
+        assert!(start >= at, "{number}: SEEK_DATA from {at} returns {start}");
         at = fs.seek(number, start, Seek::Hole).unwrap().unwrap();
         assert!(at > start, "{number}: data from {start} to {at}");
         data.push(start..at);
@@ -169,7 +171,8 @@ fn compare_file(fs: &Fs, stat: &Stat, content: &Content) {
     assert_eq!(fs.read_at(number, &mut behind, content.size()).unwrap(), 0);
 }
 
-/// Extents are in order, the written ones are the data, and the inode takes their space.
+/// Checks that extents are in order, that the written ones are the data, and that `i_blocks`
+/// includes them.
 fn compare_extents(fs: &Fs, stat: &Stat, data: &[Range<u64>]) {
     let number = stat.inode;
     let block_bytes = fs.geometry().block_size().bytes() as u64;
@@ -200,7 +203,7 @@ fn compare_extents(fs: &Fs, stat: &Stat, data: &[Range<u64>]) {
     );
 }
 
-/// Reads what is data, and a little of what is not, and holds it against the model.
+/// Reads the data ranges, and the edges of holes, and compares them with the model.
 pub(super) fn compare_content(
     what: &str,
     content: &Content,
@@ -220,7 +223,7 @@ pub(super) fn compare_content(
         let hidden = holes.iter().find(is_hidden);
         assert!(
             hidden.is_none(),
-            "{what}: {run:?} was written, {hidden:?} is a hole"
+            "{what}: {run:?} was written, but {hidden:?} is a hole"
         );
     }
     let edges = holes.iter().flat_map(|hole| {
@@ -239,7 +242,7 @@ pub(super) fn compare_content(
             content.fill(at, &mut expected);
             if let Some(place) = bytes.iter().zip(&expected).position(|(a, b)| a != b) {
                 panic!(
-                    "{what}: at {} is {}, not {}",
+                    "{what}: byte {} is {}, not {}",
                     at + place as u64,
                     bytes[place],
                     expected[place]

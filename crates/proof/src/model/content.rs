@@ -1,8 +1,8 @@
-//! **Purpose.** What is in a file, as runs of bytes that are not zero.
+//! **Purpose.** The data of a file, as runs of bytes that are not zero.
 //!
-//! **Model.** A run has a tag, and its bytes follow from the tag and the distance from where it was
-//! once written. So a file of gigabytes costs what was written into it, and bytes that are moved to
-//! a wrong place differ from those that belong there.
+//! **Model.** A run has a tag; each byte follows from the tag and from the offset at which it was
+//! written first. So a file of gigabytes takes memory for its runs only, and bytes that are moved
+//! to a wrong offset differ from those that belong there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use std::ops::Range;
 struct Run {
     end: u64,
     tag: u8,
-    /// Where the bytes were counted from when they were written, as the number of the byte that now
-    /// is at offset 0 of the file. It may lie in front of it.
+    /// The difference between the offset at which the bytes were written first and their offset now
+    /// (modulo 2^64).
     shift: u64,
 }
 
-/// The content of a file.
+/// The data of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     size: u64,
@@ -32,7 +32,7 @@ fn byte(tag: u8, number: u64) -> u8 {
     u8::try_from(spread).unwrap_or(0) + 1
 }
 
-/// What a call with this tag writes at `offset`.
+/// The bytes that a call with this tag writes at `offset`.
 pub(crate) fn bytes_to_write(tag: u8, offset: u64, len: u64) -> Vec<u8> {
     (offset..offset + len).map(|at| byte(tag, at)).collect()
 }
@@ -42,12 +42,12 @@ impl Content {
         self.size
     }
 
-    /// The ranges that hold something.
+    /// The ranges that are not zero.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter().map(|(&start, run)| start..run.end)
     }
 
-    /// What [`bytes_to_write`] gives was written at `offset`.
+    /// Writes the bytes of [`bytes_to_write`] at `offset`.
     pub(crate) fn write(&mut self, tag: u8, offset: u64, len: u64) {
         let end = offset + len;
         self.zero(offset..end);
@@ -64,7 +64,7 @@ impl Content {
         }
     }
 
-    /// Cuts the run around an offset in two.
+    /// Splits the run around an offset.
     fn split(&mut self, at: u64) {
         let Some((_, run)) = self.runs.range_mut(..at).next_back() else {
             return;
@@ -85,7 +85,7 @@ impl Content {
         self.size = self.size.max(size);
     }
 
-    /// Takes a range out.
+    /// Removes a range.
     pub(crate) fn collapse(&mut self, range: Range<u64>) {
         self.zero(range.clone());
         let behind = self.runs.split_off(&range.end);
@@ -101,7 +101,7 @@ impl Content {
         self.size -= len;
     }
 
-    /// Puts a hole in.
+    /// Inserts a hole.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
         self.split(range.start);
         let behind = self.runs.split_off(&range.start);
@@ -117,7 +117,7 @@ impl Content {
         self.size += len;
     }
 
-    /// Puts a range of `source` at `offset`.
+    /// Copies a range of `source` to `offset`.
     pub(crate) fn copy(&mut self, source: &Self, range: Range<u64>, offset: u64) {
         let place = |at: u64| at - range.start + offset;
         self.zero(offset..place(range.end));

@@ -1,4 +1,4 @@
-//! **Purpose.** A mount of the kernel held against the model.
+//! **Purpose.** Compares a mount of the kernel with the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use super::compare::compare_content;
 use super::{Id, Kind, Model, Node};
 
 impl Model {
-    /// Holds the tree below a directory of the host against the model.
+    /// Compares the tree below a directory of the host with the model.
     ///
     /// # Panics
     /// With the path and both sides, if they differ.
@@ -25,7 +25,12 @@ impl Model {
         while let Some((id, path)) = pending.pop() {
             let number = compare_inode(&path, self.node(id));
             if let Some(before) = numbers.insert(id, number) {
-                assert_eq!(before, number, "{}: names of one inode", path.display());
+                assert_eq!(
+                    before,
+                    number,
+                    "{}: names of one inode have different inode numbers",
+                    path.display()
+                );
                 continue;
             }
             if self.node(id).is_dir() {
@@ -36,7 +41,7 @@ impl Model {
         assert_eq!(
             distinct.len(),
             numbers.len(),
-            "inodes that should not be one"
+            "different inodes of the model have one inode number"
         );
     }
 
@@ -59,7 +64,7 @@ impl Model {
     }
 }
 
-/// Holds an inode against the model and returns its number.
+/// Compares an inode with the model, and returns its number.
 fn compare_inode(path: &Path, node: &Node) -> u64 {
     let meta = fs::symlink_metadata(path).unwrap();
     let what = path.display();

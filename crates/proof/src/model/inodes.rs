@@ -1,4 +1,4 @@
-//! **Purpose.** Operations on inodes, done to the model: contents, attributes, opening and closing.
+//! **Purpose.** Operations of the model on inodes: data, attributes, open and close.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
 impl Model {
-    /// Does a call that neither makes an inode nor changes a name.
+    /// Does a call that neither creates an inode nor changes a name.
     pub(super) fn change(&mut self, call: &Call, why: &mut Refusals) {
         match call {
             Call::Open(id) => self.node_mut(*id).opens += 1,
@@ -31,7 +31,7 @@ impl Model {
                 content.write(*tag, content.size(), *len);
             }
             Call::Truncate(node, size) => self.content_mut(*node).truncate(*size),
-            Call::Copy(from, range, to, offset) => self.copy((*from, range), (*to, *offset), why),
+            Call::Copy(from, range, to, offset) => self.copy(*from, range, *to, *offset, why),
             Call::Fallocate(node, what, range) => self.fallocate(*node, *what, range, why),
             Call::Chmod(node, permissions) => {
                 let node = self.node_mut(*node);
@@ -50,23 +50,23 @@ impl Model {
                 name,
                 value,
                 how,
-            } => self.set_xattr(*node, (name, value), *how, why),
+            } => self.set_xattr(*node, name, value, *how, why),
             Call::RemoveXattr(node, name) => {
                 let removed = self.node_mut(*node).xattrs.remove(name);
                 why.when(removed.is_none(), Errno::NODATA);
             }
-            Call::SetAcl(node, which, list) => self.set_acl(*node, (*which, *list), why),
+            Call::SetAcl(node, which, list) => self.set_acl(*node, *which, *list, why),
             Call::Disturb(_) | Call::Fsync(_) | Call::Fdatasync(_) | Call::Whole(_) => {}
             Call::Make(..)
             | Call::MakeUnnamed(..)
             | Call::Link(..)
             | Call::Unlink(..)
             | Call::Rmdir(..)
-            | Call::Rename(..) => unreachable!("changes names"),
+            | Call::Rename(..) => unreachable!("a call that changes names"),
         }
     }
 
-    /// The content of a file, which is about to change.
+    /// The data of a file, which is about to change.
     fn content_mut(&mut self, id: Id) -> &mut Content {
         let node = self.node_mut(id);
         node.mtime = None;
@@ -76,12 +76,7 @@ impl Model {
         }
     }
 
-    fn copy(
-        &mut self,
-        (from, range): (Id, &Range<u64>),
-        (to, offset): (Id, u64),
-        why: &mut Refusals,
-    ) {
+    fn copy(&mut self, from: Id, range: &Range<u64>, to: Id, offset: u64, why: &mut Refusals) {
         let source = self.node(from).content().cloned().unwrap_or_default();
         let range = range.start..range.end.min(source.size());
         if range.is_empty() {
@@ -139,13 +134,7 @@ impl Model {
         }
     }
 
-    fn set_xattr(
-        &mut self,
-        id: Id,
-        (name, value): (&[u8], &[u8]),
-        how: SetXattr,
-        why: &mut Refusals,
-    ) {
+    fn set_xattr(&mut self, id: Id, name: &[u8], value: &[u8], how: SetXattr, why: &mut Refusals) {
         let node = self.node_mut(id);
         let is_there = node.xattrs.contains_key(name);
         why.when(is_there && how == SetXattr::Create, Errno::EXIST);
@@ -155,10 +144,10 @@ impl Model {
         }
     }
 
-    fn set_acl(&mut self, id: Id, (which, list): (Which, Option<super::Acl>), why: &mut Refusals) {
+    fn set_acl(&mut self, id: Id, which: Which, list: Option<super::Acl>, why: &mut Refusals) {
         let node = self.node_mut(id);
         if which == Which::Default {
-            // To remove what cannot be there is no mistake.
+            // Removing a default list that a file cannot have is no error.
             why.when(!node.is_dir() && list.is_some(), Errno::ACCESS);
             if why.is_empty() {
                 node.default = list;
@@ -171,9 +160,9 @@ impl Model {
         }
     }
 
-    /// Whether an inode may have no room for its attributes: they and what the call adds come to
-    /// more than half of a block.
-    pub(super) fn may_lack_room(&self, call: &Call) -> bool {
+    /// Whether an inode may have no space for its attributes: with those that the call adds, they
+    /// take more than half of a block.
+    pub(super) fn may_lack_space(&self, call: &Call) -> bool {
         let (id, more) = match call {
             Call::SetXattr {
                 node, name, value, ..

@@ -1,23 +1,25 @@
-//! **Purpose.** A file system in memory, to which the same operations are done as to a real one:
-//! what each must return, and what must be there afterwards.
+//! **Purpose.** A file system in memory, on which the same operations are done as on a real one: it
+//! predicts the result of each, and the state afterwards.
 //!
-//! **Model.** Inodes with numbers of the model's own, names in directories, contents as runs. A
-//! call that may fail for several reasons may fail with the number of any of them: which comes
-//! first is for `tests/errno.rs` to say.
+//! **Model.** Inodes have numbers of the model's own, directories have names, files have runs of
+//! data. A call that may fail for several reasons may fail with any of their error numbers;
+//! `tests/errno.rs` checks which one comes first.
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `call` | the operations, and how one is drawn |
-//! | `content` | what is in files |
+//! | `call` | the operations, and how a random one is chosen |
+//! | `apply` | derives and does a call |
+//! | `content` | data of files |
 //! | `acl` | access control lists |
 //! | `names` | operations on names |
 //! | `inodes` | operations on inodes |
-//! | `pair` | the same done to the model and to a file system |
-//! | `compare` | a file system of ours held against the model |
-//! | `host` | a mount of the kernel held against the model |
-//! | `syscalls` | the same done to the model and, by system calls, to a mount of the kernel |
+//! | `pair` | does the same calls on the model and on a file system |
+//! | `compare` | compares a file system of ours with the model |
+//! | `host` | compares a mount of the kernel with the model |
+//! | `syscalls` | does the same calls on the model and, by system calls, on a mount of the kernel |
 
 mod acl;
+mod apply;
 mod call;
 mod compare;
 mod content;
@@ -47,7 +49,7 @@ pub(crate) use self::syscalls::HostPair;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id(u32);
 
-/// What an inode is.
+/// The type of an inode, with its data.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     File(Content),
@@ -71,20 +73,21 @@ pub(crate) struct Node {
     pub(crate) project: u32,
     pub(crate) links: u32,
     pub(crate) flags: InodeFlags,
-    /// Where they were set and nothing has changed them since, in seconds.
+    /// In seconds, if it was set explicitly and nothing has changed it since.
     pub(crate) atime: Option<i64>,
+    /// As `atime`.
     pub(crate) mtime: Option<i64>,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) access: Option<Acl>,
     pub(crate) default: Option<Acl>,
     pub(crate) opens: u32,
-    /// Made without a name, and never had one.
+    /// Whether it was created without a name and never had one, so that it may be linked.
     pub(crate) is_linkable: bool,
 }
 
 impl Node {
-    /// With one name, of a user and a group, and nothing else.
-    fn new(kind: Kind, permissions: u16, (uid, gid): (u32, u32)) -> Self {
+    /// An inode with one name, without attributes.
+    fn new(kind: Kind, permissions: u16, uid: u32, gid: u32) -> Self {
         Self {
             kind,
             permissions,
@@ -146,7 +149,7 @@ impl Node {
         all
     }
 
-    /// About how much room attributes take, in bytes; a little more than they do.
+    /// An upper estimate of the space that attributes take, in bytes.
     fn xattr_bytes(&self) -> usize {
         let all = self.all_xattrs();
         all.iter()
@@ -155,30 +158,31 @@ impl Node {
     }
 }
 
-/// What depends on the file system.
+/// Properties of the file system that calls depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The size of a block in bytes.
     pub block_bytes: u64,
-    /// Ranges are moved by multiples of it: a block, or a cluster.
+    /// The unit in which ranges are moved: a block or a cluster, in bytes.
     pub unit_bytes: u64,
     /// Whether inodes have projects.
     pub has_projects: bool,
-    /// Names that differ in case are one. The model's have no capital letters.
+    /// Whether names that differ in case are equal. Names of the model are in lower case.
     pub ignores_case: bool,
-    /// Without them ranges are punched, but not preallocated or moved.
+    /// Whether files have extents. Without them, ranges can be punched, but not preallocated or
+    /// moved.
     pub has_extents: bool,
-    /// Nothing is written at or behind this offset.
+    /// The offset below which calls write, in bytes.
     pub far_bytes: u64,
-    /// No call writes, allocates or moves more than this and a unit.
+    /// The most that a call writes, allocates or moves, in bytes, plus one unit.
     pub most_bytes: u64,
 }
 
-/// Past two and four gigabytes, and within reach of every kind of map.
+/// Beyond 4 GiB, and within the reach of every kind of mapping.
 const FAR_BYTES: u64 = 5 << 30;
 
 impl Rules {
-    /// Those of a file system.
+    /// The rules of a file system.
     #[must_use]
     pub fn of(fs: &Fs) -> Self {
         let (geometry, features) = (fs.geometry(), fs.superblock().features());
@@ -194,7 +198,7 @@ impl Rules {
     }
 }
 
-/// The numbers of the errors that a call may fail with. If there are none, it succeeds.
+/// The error numbers that a call may fail with. If there are none, it must succeed.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Vec<Errno>);
 
@@ -214,12 +218,12 @@ impl Refusals {
     }
 }
 
-/// What a call must do.
+/// The expected result of a call.
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// It succeeds, and may have made something.
+    /// It succeeds; with the inode that it created, if any.
     Done(Option<Id>),
-    /// It changes nothing.
+    /// It fails and changes nothing.
     Refused(Refusals),
 }
 
@@ -229,7 +233,7 @@ impl Expected {
     }
 }
 
-/// A tree.
+/// The model of a tree.
 #[derive(Clone, Debug)]
 pub struct Model {
     nodes: BTreeMap<Id, Node>,
@@ -238,16 +242,16 @@ pub struct Model {
 }
 
 impl Model {
-    /// Where the tree begins.
+    /// The root of the tree.
     pub const ROOT: Id = Id(0);
-    /// The flags that the model sets and looks at.
+    /// The flags that the model sets and compares.
     pub(crate) const FLAGS: InodeFlags = InodeFlags::NODUMP_FL
         .union(InodeFlags::NOATIME_FL)
         .union(InodeFlags::TOPDIR_FL)
         .union(InodeFlags::PROJINHERIT_FL);
 
-    /// A directory without entries that the model knows of, of the super-user. `links` is how many
-    /// it has: 2, and what it holds that is not the model's, such as lost+found.
+    /// A tree of an empty root directory that belongs to root. `links` is its link count: 2 plus
+    /// the number of directories that are not part of the model, such as lost+found.
     #[must_use]
     pub fn new(rules: Rules, links: u32) -> Self {
         let mut model = Self {
@@ -261,7 +265,7 @@ impl Model {
         };
         let root = Node {
             links,
-            ..Node::new(kind, 0o755, (0, 0))
+            ..Node::new(kind, 0o755, 0, 0)
         };
         model.add(root);
         model
@@ -274,7 +278,7 @@ impl Model {
         id
     }
 
-    /// How many inodes there are, those without names included.
+    /// The number of inodes, including those without names.
     #[must_use]
     pub fn inodes(&self) -> usize {
         self.nodes.len()
@@ -284,7 +288,7 @@ impl Model {
         self.nodes.iter().map(|(&id, node)| (id, node))
     }
 
-    /// Whether there is such an inode, with a name or open.
+    /// Whether an inode exists, with a name or open.
     pub(crate) fn has(&self, id: Id) -> bool {
         self.nodes.contains_key(&id)
     }
@@ -297,7 +301,7 @@ impl Model {
         self.nodes.get_mut(&id).unwrap()
     }
 
-    /// What a name leads to.
+    /// The inode that a name refers to.
     pub(crate) fn lookup(&self, place: &Place) -> Option<Id> {
         self.node(place.dir).entries()?.get(&place.name).copied()
     }
@@ -308,7 +312,7 @@ impl Model {
         open.map(|(id, _)| id).collect()
     }
 
-    /// What is left after the program has died: nothing is open.
+    /// The state after the process has died: nothing is open.
     #[must_use]
     pub fn after_crash(&self) -> Self {
         let mut model = self.clone();
@@ -319,34 +323,7 @@ impl Model {
         model
     }
 
-    /// Draws the call of a number.
-    pub(crate) fn draw(&self, number: u64) -> Call {
-        call::draw(self, number)
-    }
-
-    /// Does a call. Where it is refused nothing has changed.
-    pub(crate) fn apply(&mut self, call: &Call) -> Expected {
-        let mut why = Refusals::default();
-        let made = match call {
-            Call::Make(place, kind, owner) => self.make(place, kind, owner, &mut why),
-            Call::MakeUnnamed(dir, owner) => self.make_unnamed(*dir, owner, &mut why),
-            Call::Link(node, place) => self.link(*node, place, &mut why),
-            Call::Unlink(place) => self.unlink(place, &mut why),
-            Call::Rmdir(place) => self.rmdir(place, &mut why),
-            Call::Rename(from, to, how) => self.rename(from, to, *how, &mut why),
-            other => {
-                self.change(other, &mut why);
-                None
-            }
-        };
-        if why.is_empty() {
-            Expected::Done(made)
-        } else {
-            Expected::Refused(why)
-        }
-    }
-
-    /// Forgets an inode that nobody can reach any more.
+    /// Removes an inode that has no name and is not open.
     fn drop_if_unused(&mut self, id: Id) {
         let node = self.node(id);
         if node.links == 0 && node.opens == 0 {

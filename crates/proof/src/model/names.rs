@@ -1,4 +1,4 @@
-//! **Purpose.** Operations on names, done to the model.
+//! **Purpose.** Operations of the model on names.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use super::{Content, How, Id, Kind, Model, NewKind, Node, Owner, Place, Refusals
 
 const SET_GID: u16 = 0o2000;
 const ALL_PERMISSIONS: u16 = 0o777;
-/// What a new inode gets of its directory's flags.
+/// The flags that a new inode inherits from its directory.
 const INHERITED: InodeFlags = InodeFlags::NODUMP_FL
     .union(InodeFlags::NOATIME_FL)
     .union(InodeFlags::PROJINHERIT_FL);
 
 impl Model {
-    /// The inode that is made in `dir`, without its name.
+    /// A new inode in `dir`, without its name.
     fn new_node(&self, dir: Id, kind: Kind, owner: &Owner) -> Node {
         let parent = self.node(dir);
-        let mut node = Node::new(kind, owner.permissions, (owner.uid, owner.gid));
+        let mut node = Node::new(kind, owner.permissions, owner.uid, owner.gid);
         node.flags = (parent.flags & INHERITED).of_type(node.file_type());
         if parent.flags.contains(InodeFlags::PROJINHERIT_FL) {
             node.project = parent.project;
@@ -43,7 +43,7 @@ impl Model {
         node
     }
 
-    /// Puts a name that is not there into a directory.
+    /// Adds a name to a directory.
     fn put(&mut self, place: &Place, id: Id) {
         let is_dir = self.node(id).is_dir();
         if let Kind::Directory { parent, .. } = &mut self.node_mut(id).kind {
@@ -57,7 +57,7 @@ impl Model {
         }
     }
 
-    /// Takes a name that is there out of its directory.
+    /// Removes a name from its directory.
     fn take(&mut self, place: &Place) -> Id {
         let id = self.lookup(place).unwrap();
         let is_dir = self.node(id).is_dir();
@@ -70,14 +70,14 @@ impl Model {
         id
     }
 
-    /// An inode has lost a name.
-    fn lose_name(&mut self, id: Id) {
+    /// Decreases the link count of an inode that has lost a name.
+    fn drop_name(&mut self, id: Id) {
         let node = self.node_mut(id);
         node.links = if node.is_dir() { 0 } else { node.links - 1 };
         self.drop_if_unused(id);
     }
 
-    fn is_dead(&self, dir: Id) -> bool {
+    fn is_removed(&self, dir: Id) -> bool {
         self.node(dir).links == 0
     }
 
@@ -103,8 +103,8 @@ impl Model {
             .is_some_and(|entries| !entries.is_empty())
     }
 
-    /// Whether the directory keeps an inode out because of its project.
-    fn keeps_out(&self, dir: Id, id: Id) -> bool {
+    /// Whether the directory rejects an inode because of its project.
+    fn rejects_project(&self, dir: Id, id: Id) -> bool {
         let dir = self.node(dir);
         dir.flags.contains(InodeFlags::PROJINHERIT_FL) && dir.project != self.node(id).project
     }
@@ -119,7 +119,7 @@ impl Model {
         let longest = self.rules.block_bytes.min(4096);
         let too_long = matches!(kind, NewKind::Symlink(target) if target.len() as u64 >= longest);
         why.when(too_long, Errno::NAMETOOLONG);
-        why.when(self.is_dead(place.dir), Errno::NOENT);
+        why.when(self.is_removed(place.dir), Errno::NOENT);
         why.when(self.lookup(place).is_some(), Errno::EXIST);
         if !why.is_empty() {
             return None;
@@ -147,7 +147,7 @@ impl Model {
         owner: &Owner,
         why: &mut Refusals,
     ) -> Option<Id> {
-        why.when(self.is_dead(dir), Errno::NOENT);
+        why.when(self.is_removed(dir), Errno::NOENT);
         if !why.is_empty() {
             return None;
         }
@@ -159,9 +159,9 @@ impl Model {
     pub(super) fn link(&mut self, id: Id, place: &Place, why: &mut Refusals) -> Option<Id> {
         let node = self.node(id);
         why.when(node.links == 0 && !node.is_linkable, Errno::NOENT);
-        why.when(self.is_dead(place.dir), Errno::NOENT);
+        why.when(self.is_removed(place.dir), Errno::NOENT);
         why.when(self.lookup(place).is_some(), Errno::EXIST);
-        why.when(self.keeps_out(place.dir, id), Errno::XDEV);
+        why.when(self.rejects_project(place.dir, id), Errno::XDEV);
         if why.is_empty() {
             let node = self.node_mut(id);
             node.links += 1;
@@ -179,7 +179,7 @@ impl Model {
         why.when(self.node(id).is_dir(), Errno::ISDIR);
         if why.is_empty() {
             self.take(place);
-            self.lose_name(id);
+            self.drop_name(id);
         }
         None
     }
@@ -193,7 +193,7 @@ impl Model {
         why.when(self.has_entries(id), Errno::NOTEMPTY);
         if why.is_empty() {
             self.take(place);
-            self.lose_name(id);
+            self.drop_name(id);
         }
         None
     }
@@ -207,14 +207,14 @@ impl Model {
     ) -> Option<Id> {
         let (moved, victim) = (self.lookup(from), self.lookup(to));
         let missing = moved.is_none() || (how == How::Exchange && victim.is_none());
-        why.when(missing || self.is_dead(to.dir), Errno::NOENT);
+        why.when(missing || self.is_removed(to.dir), Errno::NOENT);
         why.when(how == How::NoReplace && victim.is_some(), Errno::EXIST);
         let moved = moved?;
         if victim == Some(moved) {
-            // Two names of one inode: nothing happens.
+            // A rename between two names of one inode does nothing.
             return None;
         }
-        why.when(self.keeps_out(to.dir, moved), Errno::XDEV);
+        why.when(self.rejects_project(to.dir, moved), Errno::XDEV);
         why.when(self.is_below(to.dir, moved), Errno::INVAL);
         if how == How::Exchange {
             return self.exchange(from, to, why);
@@ -222,7 +222,7 @@ impl Model {
         let is_dir = self.node(moved).is_dir();
         if let Some(victim) = victim {
             let victim_is_dir = self.node(victim).is_dir();
-            // What holds the other is not empty, whatever the other is.
+            // A target that contains the source is not empty, which is reported instead.
             let holds = self.is_below(from.dir, victim);
             why.when(victim_is_dir && !is_dir && !holds, Errno::ISDIR);
             why.when(!victim_is_dir && is_dir, Errno::NOTDIR);
@@ -234,7 +234,7 @@ impl Model {
         self.take(from);
         if let Some(victim) = victim {
             self.take(to);
-            self.lose_name(victim);
+            self.drop_name(victim);
         }
         self.put(to, moved);
         match how {
@@ -255,7 +255,7 @@ impl Model {
 
     fn exchange(&mut self, one: &Place, other: &Place, why: &mut Refusals) -> Option<Id> {
         let second = self.lookup(other)?;
-        why.when(self.keeps_out(one.dir, second), Errno::XDEV);
+        why.when(self.rejects_project(one.dir, second), Errno::XDEV);
         why.when(self.is_below(one.dir, second), Errno::INVAL);
         if why.is_empty() {
             let (first, second) = (self.take(one), self.take(other));

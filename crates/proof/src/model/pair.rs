@@ -1,7 +1,7 @@
-//! **Purpose.** A model and a tree of a file system, to which the same is done.
+//! **Purpose.** A model and a tree of a file system, on which the same calls are done.
 //!
-//! **Model.** The tree is a whole file system or a directory of it, so that threads can have one
-//! each. What is open stays open here.
+//! **Model.** The tree is a whole file system or a directory of it, so that each thread can have
+//! one of its own. Open files are kept open here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -17,26 +17,26 @@ use rustix::io::Errno;
 use super::content::bytes_to_write;
 use super::{Call, Expected, How, Id, Model, NewKind, Owner, Place, Which, Whole};
 
-/// The latest calls, which are shown when one of them fails.
+/// The number of latest calls that are shown when one fails.
 const SHOWN_CALLS: usize = 12;
 
 /// The inode numbers of the model's inodes.
 pub type Numbers = BTreeMap<Id, InodeNr>;
 
-/// The two.
+/// A model and a tree of a file system.
 #[derive(Debug)]
 pub struct Pair {
-    /// What there should be.
+    /// The expected state.
     pub model: Model,
     numbers: Numbers,
     handles: Vec<(Id, OpenInode)>,
-    /// The latest calls, for people.
+    /// The latest calls, as text.
     log: VecDeque<String>,
     fs: Arc<Fs>,
 }
 
 impl Pair {
-    /// Goes on with a model whose tree lies below `root`; nothing of it is open.
+    /// Continues with a model whose tree is below `root`; no file of it is open.
     ///
     /// # Panics
     /// If they differ.
@@ -46,7 +46,7 @@ impl Pair {
         Self::with(fs, model, numbers)
     }
 
-    /// Goes on with a model whose inodes have these numbers; nothing is read, and nothing is open.
+    /// Continues with a model whose inodes have these numbers, without comparing; no file is open.
     pub(crate) fn with(fs: Arc<Fs>, model: Model, numbers: Numbers) -> Self {
         Self {
             model,
@@ -57,12 +57,12 @@ impl Pair {
         }
     }
 
-    /// The numbers of the model's inodes.
+    /// The inode numbers of the model's inodes.
     pub(crate) fn numbers(&self) -> &Numbers {
         &self.numbers
     }
 
-    /// Draws the call of a number and does it to both, which must have the same result.
+    /// Derives a call from a number and does it on both, which must have the same result.
     ///
     /// # Panics
     /// If the results differ.
@@ -75,8 +75,8 @@ impl Pair {
         }
     }
 
-    /// Does a call to both, which must have the same result; says what that is. `None` if the
-    /// file system has no room for attributes: nothing was done to the model either.
+    /// Does a call on both, which must have the same result, and returns that. `None` if the file
+    /// system has no space for attributes: the model is unchanged then.
     ///
     /// # Panics
     /// If the results differ.
@@ -84,15 +84,15 @@ impl Pair {
         self.call_as(call, call)
     }
 
-    /// The same with names that the file system takes for those of the call.
+    /// As [`Self::call`]; `spelled` is the call with names that the file system takes as equal.
     fn call_as(&mut self, call: &Call, spelled: &Call) -> Option<Expected> {
         self.log.truncate(SHOWN_CALLS - 1);
         self.log.push_front(call.shown());
-        let may_lack_room = self.model.may_lack_room(call);
+        let may_lack_space = self.model.may_lack_space(call);
         let result = match self.attempt_as(call, spelled) {
             Ok(expected) => Some(expected),
-            // As many attributes as there is room for is not the model's to know.
-            Err(error) if may_lack_room && error.errno() == Errno::NOSPC.raw_os_error() => None,
+            // The model does not know how many attributes fit.
+            Err(error) if may_lack_space && error.errno() == Errno::NOSPC.raw_os_error() => None,
             Err(error) => panic!("{error:?}:\n{}", self.history()),
         };
         if let Call::Make(place, NewKind::File, _) | Call::Link(_, place) = call {
@@ -101,21 +101,20 @@ impl Pair {
         result
     }
 
-    /// Does a call that may fail for reasons that the model does not know of: nothing was done to
-    /// the model then.
+    /// Does a call that may fail for reasons that the model does not know: the model is unchanged
+    /// then.
     ///
     /// # Errors
-    /// Why it failed.
+    /// The error of the file system.
     ///
     /// # Panics
-    /// If the file system does what must be refused.
+    /// If a call succeeds that must fail.
     pub(crate) fn attempt(&mut self, call: &Call) -> fourscore::Result<Expected> {
         self.attempt_as(call, call)
     }
 
     fn attempt_as(&mut self, call: &Call, spelled: &Call) -> fourscore::Result<Expected> {
         let before = self.model.clone();
-        // A file that goes when it is closed is not known afterwards.
         let expected = self.model.apply(call);
         match (expected, self.perform(spelled)) {
             (Expected::Done(id), Ok(number)) => {
@@ -131,11 +130,13 @@ impl Pair {
                 self.model = before;
                 Err(error)
             }
-            (expected, Ok(_)) => panic!("{expected:?}, but done:\n{}", self.history()),
+            (expected, Ok(_)) => {
+                panic!("{expected:?}, but the call succeeded:\n{}", self.history())
+            }
         }
     }
 
-    /// The latest calls.
+    /// The latest calls, one a line.
     fn history(&self) -> String {
         let mut text = "the latest calls, the last one first:\n".to_owned();
         for line in &self.log {
@@ -145,14 +146,14 @@ impl Pair {
         text
     }
 
-    /// A name leads where it should.
+    /// Checks the inode number of a name.
     fn check_name(&self, place: &Place) {
         let expected = self.model.lookup(place).map(|id| self.numbers[&id]);
         let found = self.fs.lookup(self.numbers[&place.dir], &place.name).ok();
         assert_eq!(found, expected, "{place:?}:\n{}", self.history());
     }
 
-    /// Holds everything against the model, what is open included, and says where it differs.
+    /// Compares everything with the model, including open files.
     ///
     /// # Panics
     /// If they differ.
@@ -166,7 +167,7 @@ impl Pair {
         }
     }
 
-    /// Closes everything, and gives back the model; the file system is not held any more.
+    /// Closes all files and releases the file system; returns the model.
     ///
     /// # Panics
     /// If a file cannot be closed.
@@ -179,7 +180,7 @@ impl Pair {
         self.model
     }
 
-    /// Does a call to the file system. What was made has a number.
+    /// Does a call on the file system; returns the number of a new inode.
     fn perform(&mut self, call: &Call) -> fourscore::Result<Option<InodeNr>> {
         match call {
             Call::Make(place, kind, owner) => self.make(place, kind, owner).map(Some),
@@ -214,7 +215,7 @@ impl Pair {
     fn make(&self, place: &Place, kind: &NewKind, owner: &Owner) -> fourscore::Result<InodeNr> {
         let ((dir, name), new) = (self.at(place), attributes(owner));
         match kind {
-            // Half of them as a mount makes them.
+            // Half of the files are created and opened at once, as a mount does.
             NewKind::File if self.model.nodes().count().is_multiple_of(2) => {
                 let handle = OpenInode::created(Arc::clone(&self.fs), dir, name, &new)?;
                 let number = handle.inode();
@@ -253,7 +254,7 @@ impl Pair {
         Ok(None)
     }
 
-    /// Does a call that makes no inode and opens none.
+    /// Does a call that neither creates nor opens an inode.
     fn change(&self, call: &Call) -> fourscore::Result<()> {
         let (fs, numbers) = (&self.fs, &self.numbers);
         match call {
@@ -333,7 +334,7 @@ impl Pair {
         match what {
             Whole::Sync => self.fs.sync(),
             Whole::Trim => match self.fs.trim(&Trim::default()) {
-                // So the host says of its file.
+                // The host does not support it for its file.
                 Err(Error::Unsupported(_)) => Ok(()),
                 trimmed => trimmed.map(drop),
             },
@@ -379,7 +380,7 @@ impl Pair {
         self.fs.set_attributes(self.numbers[node], &change)
     }
 
-    /// Nothing changes what is immutable.
+    /// Checks that calls on an immutable file fail.
     fn disturb(&self, number: InodeNr) -> fourscore::Result<()> {
         let fs = &self.fs;
         let flags = fs.stat(number)?.flags & InodeFlags::USER_VISIBLE;

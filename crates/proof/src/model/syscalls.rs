@@ -1,11 +1,11 @@
-//! **Purpose.** A model and a directory of the host, to which the same is done by system calls:
-//! what [`Pair`](super::Pair) is for file systems of ours.
+//! **Purpose.** A model and a directory of the host, on which the same calls are done by system
+//! calls, as [`Pair`](super::Pair) does for file systems of ours.
 //!
 //! **Not here.** Comparing the two ([`Model::compare_with_host`]).
 //!
-//! **Model.** An inode is reached by a path from the model's names, or through `/proc/self/fd` if
-//! it is open and has none. Some calls cannot be made by system calls as one step;
-//! [`Call::by_host`] makes others of them, and the model does those.
+//! **Model.** An inode is accessed by a path from the model's names, or through `/proc/self/fd` if
+//! it is open and has no name. Some calls are not possible as a single system call;
+//! [`Call::by_host`] replaces them by others before they are done.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -27,19 +27,19 @@ use rustix::io::Errno;
 use super::content::bytes_to_write;
 use super::{Call, Expected, How, Id, Model, NewKind, Node, Owner, Place, Which, Whole};
 
-/// What mkdir(2) takes of a mode.
+/// The mode bits that mkdir(2) uses.
 const MODE_OF_MKDIR: u16 = 0o1777;
 
-/// The two.
+/// A model and a directory of the host.
 #[derive(Debug)]
 pub(crate) struct HostPair {
     pub(crate) model: Model,
     root: PathBuf,
-    /// What is open.
+    /// Open files.
     handles: Vec<(Id, File)>,
 }
 
-/// By the super-user, who has no file mode creation mask.
+/// The same permissions, for root with an empty umask.
 fn by_root(owner: &Owner) -> Owner {
     Owner {
         umask: 0,
@@ -54,13 +54,13 @@ fn can_be_opened(node: &Node) -> bool {
 }
 
 impl Call {
-    /// The call as a program of the super-user can make it in one step; `None` if it cannot.
+    /// The call as a process of root can do it in one step; `None` if it cannot.
     ///
-    /// - What is made belongs to root: another owner takes a second call.
-    /// - Links and special files cannot be opened, so their directory is synced in their place, and
-    ///   they have no flags.
-    /// - A removed directory takes files without names from some kernels and not from others.
-    /// - Trimming has another program wipe what is free.
+    /// - New inodes belong to root: another owner needs a second call.
+    /// - Symbolic links and special files cannot be opened, so their directory is synced instead,
+    ///   and their flags are not changed.
+    /// - Whether `O_TMPFILE` works in a removed directory depends on the kernel, so it is not used.
+    /// - Trim and freeze are not used.
     pub(crate) fn by_host(self, model: &Model) -> Option<Self> {
         Some(match self {
             Self::Make(place, kind, owner) => {
@@ -102,7 +102,7 @@ fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// The error of the system call.
+/// The result, with the error number of the system call.
 fn os<T>(result: io::Result<T>) -> Result<T, Errno> {
     result.map_err(|error| errno_of(&error))
 }
@@ -112,8 +112,8 @@ fn mode(permissions: u16) -> Mode {
 }
 
 impl HostPair {
-    /// A model whose tree lies below `root`; nothing of it is open. The process has no file mode
-    /// creation mask from here on: what is made has the permissions that the calls say.
+    /// Continues with a model whose tree is below `root`; no file of it is open. Sets the umask of
+    /// the process to zero, so that new inodes have the permissions of the calls.
     pub(crate) fn new(root: PathBuf, model: Model) -> Self {
         rustix::process::umask(Mode::empty());
         Self {
@@ -123,11 +123,11 @@ impl HostPair {
         }
     }
 
-    /// Does a call, which [`Call::by_host`] gave, to both; says what the result is, or `None` if
-    /// there was no room, and nothing was done to the model either.
+    /// Does a call, which must come from [`Call::by_host`], on both, and returns the result. `None`
+    /// if there was no space: the model is unchanged then.
     ///
     /// # Errors
-    /// The results differ.
+    /// If the results differ.
     pub(crate) fn call(&mut self, call: &Call) -> Result<Option<Expected>> {
         let before = self.model.clone();
         let expected = self.model.apply(call);
@@ -154,7 +154,7 @@ impl HostPair {
         }
     }
 
-    /// Where an inode is reached.
+    /// A path to an inode.
     fn path(&self, model: &Model, id: Id) -> PathBuf {
         if id == Model::ROOT {
             return self.root.clone();
@@ -174,7 +174,7 @@ impl HostPair {
         self.path(model, place.dir).join(name)
     }
 
-    /// Makes the system call; gives what was opened by it. `model` is what there was before.
+    /// Does the system call; returns the file that it opened. `model` is the state before.
     fn perform(&mut self, model: &Model, call: &Call) -> Result<Option<File>, Errno> {
         match call {
             Call::MakeUnnamed(dir, owner) => {
@@ -255,10 +255,10 @@ impl HostPair {
                 offset,
                 len,
                 tag,
-            } => self.write(model, *node, *offset, (*len, *tag)),
+            } => self.write(model, *node, *offset, *len, *tag),
             Call::Append { node, len, tag } => {
                 let end = model.node(*node).content().map_or(0, super::Content::size);
-                self.write(model, *node, end, (*len, *tag))
+                self.write(model, *node, end, *len, *tag)
             }
             Call::Truncate(node, size) => os(self.writable(model, *node)?.set_len(*size)),
             Call::Copy(from, range, to, offset) => {
@@ -293,19 +293,13 @@ impl HostPair {
         }
     }
 
-    /// One call of write(2): a shorter one than asked for is an error.
-    fn write(
-        &self,
-        model: &Model,
-        node: Id,
-        offset: u64,
-        (len, tag): (u64, u8),
-    ) -> Result<(), Errno> {
+    /// Writes with a single pwrite(2); a short write is an error.
+    fn write(&self, model: &Model, node: Id, offset: u64, len: u64, tag: u8) -> Result<(), Errno> {
         let bytes = bytes_to_write(tag, offset, len);
         let written = os(self.writable(model, node)?.write_at(&bytes, offset))?;
         match written == bytes.len() {
             true => Ok(()),
-            // Told by a number that no write fails with.
+            // An error number that no write fails with.
             false => Err(Errno::MSGSIZE),
         }
     }

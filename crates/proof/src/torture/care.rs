@@ -1,5 +1,5 @@
-//! **Purpose.** What is done to the file system as a whole while others work in it: freezing,
-//! trimming, syncing, turning tunables, filling it up, and removing what earlier lives left.
+//! **Purpose.** Operations on the file system as a whole while other threads use it: freeze, trim,
+//! sync, changes of tunables, filling it up; and the removal of what earlier lives left.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use fourscore_testkit::explore::Rng;
 use super::wild::accept;
 use crate::BY_ROOT;
 
-/// How the names of trees and files begin that a later life removes.
+/// Prefixes of the names of trees and files that a later life removes.
 pub(super) const LEFT_BEHIND: [&[u8]; 2] = [b"own ", b"fill "];
-/// How long it is frozen, in milliseconds, at most.
+/// The longest time that the file system is frozen, in milliseconds.
 const FROZEN_MILLIS: usize = 20;
-/// What is allocated at once when it is filled, and at its end written.
+/// The sizes that are allocated at once to fill the file system; the last size is written.
 const FILL_BYTES: [u64; 3] = [16 << 20, 1 << 20, LEAST_BYTES];
 const LEAST_BYTES: u64 = 50_000;
-/// What is written at once where nothing can be preallocated, at most.
+/// The most that is written at once where nothing can be preallocated.
 const MOST_WRITTEN_BYTES: usize = 1 << 20;
-/// How often it is filled in a round: where all its room has to be written, as a rule through the
-/// log, once takes longer than all else in the round.
+/// How often the file system is filled in a round. Without preallocation all its space has to be
+/// written, often through the log, which takes longer than the rest of the round.
 const FILLINGS: u32 = 3;
 
-/// What tunables are turned to.
+/// The values that tunables are set to.
 const TUNED: [u32; 8] = [0, 1, 2, 5, 16, 100, 1024, 1 << 20];
 
-/// Whether the file system is filled up meanwhile.
+/// Whether the file system is filled up during a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fills {
     Yes,
     No,
 }
 
-/// The thread that does it.
+/// The thread that does these operations.
 pub(super) struct Caretaker<'a> {
     fs: &'a Arc<Fs>,
-    /// How often it still fills the file system.
+    /// How often it will still fill the file system.
     fillings: u32,
     random: Rng,
 }
@@ -57,10 +57,10 @@ impl<'a> Caretaker<'a> {
         }
     }
 
-    /// Does one thing.
+    /// Does one random operation.
     ///
     /// # Errors
-    /// If the file system says that it is broken.
+    /// If the file system reports that it is corrupted, or that the device failed.
     pub(super) fn step(&mut self) -> Result<()> {
         let fs = self.fs;
         match self.random.below(8) {
@@ -94,7 +94,7 @@ impl<'a> Caretaker<'a> {
         }
     }
 
-    /// Turns a tunable; what is out of its bounds is refused.
+    /// Sets a tunable; values out of bounds are refused.
     fn tune(&mut self) -> Result<()> {
         let tunable = *self.random.pick(Tunable::ALL);
         let value = *self.random.pick(&TUNED);
@@ -102,7 +102,7 @@ impl<'a> Caretaker<'a> {
         Ok(())
     }
 
-    /// Takes all the room there is, and gives it back a moment later.
+    /// Allocates all free space, and frees it a moment later.
     fn fill(&mut self) -> Result<()> {
         let fs = self.fs;
         let name = format!("fill {}", self.random.below(1_000_000)).into_bytes();
@@ -114,7 +114,7 @@ impl<'a> Caretaker<'a> {
         let mut at = 0;
         for length in FILL_BYTES {
             loop {
-                match take(fs, inode, at, (length, &bytes)) {
+                match take(fs, inode, at, length, &bytes) {
                     Ok(taken) => at += taken,
                     Err(Error::NoSpace) => break,
                     Err(error) => return accept(Err(error)),
@@ -127,9 +127,9 @@ impl<'a> Caretaker<'a> {
     }
 }
 
-/// Takes room for a file from `at` on, and says for how many bytes: allocates it, or writes `bytes`
-/// where it is little, or where nothing can be preallocated, since there are no extents.
-fn take(fs: &Fs, inode: InodeNr, at: u64, (length, bytes): (u64, &[u8])) -> fourscore::Result<u64> {
+/// Allocates `length` bytes of a file from `at` on, and returns the number of bytes. Writes `bytes`
+/// instead where `length` is small, or where nothing can be preallocated for lack of extents.
+fn take(fs: &Fs, inode: InodeNr, at: u64, length: u64, bytes: &[u8]) -> fourscore::Result<u64> {
     if length > LEAST_BYTES {
         match fs.fallocate(inode, Fallocate::Allocate, at, length) {
             Err(Error::Unsupported(_)) => {}
@@ -141,7 +141,7 @@ fn take(fs: &Fs, inode: InodeNr, at: u64, (length, bytes): (u64, &[u8])) -> four
     fs.write_at(inode, bytes, at).map(|written| written as u64)
 }
 
-/// Removes all that earlier lives left behind, and makes its room usable.
+/// Removes all that earlier lives left behind, and frees its space.
 ///
 /// # Errors
 /// If something cannot be removed.
@@ -158,7 +158,7 @@ pub(super) fn clear(fs: &Fs) -> Result<()> {
     Ok(fs.sync()?)
 }
 
-/// Removes a name and all below it, what is immutable included.
+/// Removes a name and all below it, including immutable files.
 fn remove(fs: &Fs, dir: InodeNr, name: &[u8], inode: InodeNr) -> Result<()> {
     let stat = fs.stat(inode)?;
     let fixed = InodeFlags::IMMUTABLE_FL | InodeFlags::APPEND_FL;

@@ -1,8 +1,8 @@
-//! **Purpose.** The process that is killed: it mounts the image, works on it with many threads,
-//! unmounts it, and does that again, until it kills itself or its rounds are over.
+//! **Purpose.** The process that is killed (a *life*): it mounts the image, works on it with many
+//! threads, unmounts it, and repeats that until it kills itself or has done its rounds.
 //!
-//! **Locking.** Threads share nothing here but the file system and the notes. The first that finds
-//! something wrong ends the process at once, so that no later death hides it.
+//! **Locking.** Threads share only the file system and the notes. The first thread that finds a
+//! failure ends the process at once, so that a later kill does not hide it.
 
 use std::panic;
 use std::path::{Path, PathBuf};
@@ -24,21 +24,21 @@ use super::wild::Wild;
 use crate::BY_ROOT;
 use crate::model::{Model, Pair, Rules};
 
-/// Threads that keep files.
+/// Threads that keep files in the vault.
 const KEEPERS: usize = 2;
 /// Threads that work on shared names.
 const WILD: usize = 2;
-/// Threads with a tree and a model of their own, where there is room for certain.
+/// Threads with a tree and a model of their own, in rounds in which the file system is not filled.
 const EXACT: usize = 2;
 /// Calls of a thread in one round.
 const CALLS: u64 = 600;
-/// Calls between two notes of how many there were.
+/// The number of calls after which a thread notes them.
 const NOTED_CALLS: u64 = 10;
-/// What an exact thread writes, in bytes: its files are read as a whole.
+/// The offset up to which an exact thread writes, in bytes: its files are read completely.
 const FAR_BYTES: u64 = 1_000_000;
-/// More versions than a keeper makes in a life.
+/// More versions than a keeper creates in a life.
 const VERSIONS: u64 = 1 << 32;
-/// How the process ends when something is wrong.
+/// The exit code of the process after a failure.
 const WRONG: i32 = 1;
 
 /// A life.
@@ -48,17 +48,17 @@ pub struct Life {
     pub image: PathBuf,
     /// Where keepers note what is durable.
     pub notes: PathBuf,
-    /// What decides everything but the moment of death.
+    /// The seed of everything except the moment of the kill.
     pub seed: u64,
-    /// Which life it is on this image; versions of files grow with it.
+    /// The number of the life on this image; versions of files grow with it.
     pub number: u64,
-    /// How long it lives; without it, its rounds are done and it ends by itself.
+    /// The time until the process kills itself; without it, it ends after its rounds.
     pub until_death: Option<Duration>,
     /// How often it mounts the image.
     pub rounds: u64,
 }
 
-/// What threads of a round have in common.
+/// State that the threads of a round share.
 struct Round<'a> {
     fs: &'a Arc<Fs>,
     notes: &'a Notes,
@@ -68,11 +68,12 @@ struct Round<'a> {
 }
 
 impl Life {
-    /// Lives. If it is to die, this does not return, unless something fails first.
+    /// Runs the life. If it is to be killed, this does not return, unless mount or unmount fails
+    /// first.
     ///
     /// # Errors
-    /// What the file system answers to mounting and unmounting. If a thread meets anything that
-    /// must not be, a panic of the library's own threads included, the process ends there.
+    /// Errors of mount and unmount. If a thread finds a failure, or any thread panics, the process
+    /// ends at once.
     pub fn live(&self) -> Result<()> {
         panic::set_hook(Box::new(|panic| {
             eprintln!("{panic}");
@@ -81,7 +82,7 @@ impl Life {
         if let Some(span) = self.until_death {
             thread::spawn(move || {
                 thread::sleep(span);
-                // Nothing in this process runs any more after that.
+                // This ends the process.
                 let _died = kill_process(getpid(), Signal::KILL);
             });
         }
@@ -113,7 +114,7 @@ fn mount(image: &Path, options: &fourscore::MountOptions) -> Result<Arc<Fs>> {
 }
 
 impl Round<'_> {
-    /// All threads work, and end.
+    /// Runs all threads of the round.
     fn work(&self, words: &str) {
         let end = |what: &str, result: Result<()>| {
             if let Err(error) = result {
@@ -141,7 +142,7 @@ impl Round<'_> {
         Rng::new(mix(self.seed ^ role << 32 ^ thread as u64))
     }
 
-    /// Does a step so many times, and notes how many there were.
+    /// Does a step `count` times, and notes the number of calls.
     fn times(&self, count: u64, mut step: impl FnMut() -> Result<()>) -> Result<()> {
         for nth in 1..=count {
             step()?;
@@ -161,7 +162,7 @@ impl Round<'_> {
         let random = self.random(2, keeper);
         let version = self.first_version;
         let mut keeper = Keeper::new(self.fs, self.notes, keeper, version, random)?;
-        // A version takes several calls and a commit.
+        // A version needs several calls and a commit.
         self.times(CALLS / 10, || keeper.step().map(drop))
     }
 

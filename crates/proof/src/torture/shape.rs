@@ -11,10 +11,10 @@ use fourscore_testkit::matrix::kernel_has_quota_format;
 
 /// The size of an image.
 const SIZE: MiB = MiB(256);
-/// The size of its journal: small, so that its end is often met.
+/// The size of its journal: small, so that the log wraps often.
 const JOURNAL: MiB = MiB(8);
 
-/// What mke2fs is told beside the size: the kind, the size of a block in bytes, the features.
+/// Arguments of mke2fs: the type, the size of a block in bytes, the features.
 type Format = (&'static str, u32, &'static [&'static str]);
 
 const FORMATS: [Format; 8] = [
@@ -28,7 +28,7 @@ const FORMATS: [Format; 8] = [
     ("ext4", 4096, &["meta_bg", "^resize_inode", "fast_commit"]),
 ];
 
-/// Words of which a mount has some.
+/// Mount options: a mount gets one of each group.
 const WORDS: &[&[&str]] = &[
     &[
         "data=ordered",
@@ -42,9 +42,9 @@ const WORDS: &[&[&str]] = &[
     &["", "mb_optimize_scan=0"],
 ];
 
-/// Memory for caches: what all threads together cannot do without, some, more than is needed.
+/// Sizes of the caches: the least that all threads need, some more, and more than enough.
 const CACHE_BYTES: [usize; 4] = [2 << 20, 4 << 20, 16 << 20, 16 << 20];
-/// How often the journal commits by itself.
+/// Commit intervals of the journal.
 const COMMIT_MILLIS: [u64; 3] = [2, 50, 1000];
 
 /// Makes the `nth` image of a run.
@@ -59,20 +59,20 @@ pub(super) fn image(nth: u64) -> Result<Image> {
     image.features(features).journal(JOURNAL).make()
 }
 
-/// What is in the `nth` image, for people.
+/// The format of the `nth` image, as text.
 pub(super) fn name(nth: u64) -> String {
     let (kind, block_bytes, features) = format(nth);
     format!("{kind} {block_bytes} {}", features.join(","))
 }
 
-/// Whether the running kernel writes the `nth` image.
+/// Whether the running kernel can mount the `nth` image for writing.
 pub(super) fn is_written_by_kernel(nth: u64) -> bool {
     let (_, _, features) = format(nth);
     !features.contains(&"project") || kernel_has_quota_format()
 }
 
-/// Whether e2fsck recovers the `nth` image as a whole: when it clears an orphan it leaves the
-/// inodes that hold values of its attributes (docs/FINDINGS.md).
+/// Whether e2fsck recovers the `nth` image completely: when it clears an orphan it leaves the
+/// inodes that hold its xattr values (docs/FINDINGS.md).
 pub(super) fn is_recovered_by_e2fsck(nth: u64) -> bool {
     let (_, _, features) = format(nth);
     !features.contains(&"ea_inode")
@@ -83,10 +83,10 @@ fn format(nth: u64) -> Format {
     FORMATS[nth % FORMATS.len()]
 }
 
-/// How an image is mounted once, and the words of it for people.
+/// Random mount options, and their text.
 ///
 /// # Errors
-/// Never: the words are known.
+/// Never: all options are valid.
 pub(super) fn mount_options(random: &mut Rng) -> Result<(MountOptions, String)> {
     let words: Vec<&str> = WORDS.iter().map(|words| *random.pick(words)).collect();
     let words = words.join(",");

@@ -1,9 +1,8 @@
-//! **Purpose.** Lives one after the other on one image, and what is looked at in between.
+//! **Purpose.** Runs lives one after the other on one image, and the checks in between.
 //!
-//! **Model.** After each life the image is checked as it lies there, a copy of it is kept, it is
-//! recovered by somebody, checked again by us and by e2fsck, and the vault is judged. What was
-//! recovered is what the next life begins with. After some lives a new image of another kind is
-//! made.
+//! **Model.** After each life the image is checked as it is and copied. Then it is recovered by us,
+//! by e2fsck or by the kernel, checked again by us and by e2fsck, and the vault is judged. The next
+//! life begins with the recovered image. After some lives a new image with another format is made.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -26,32 +25,32 @@ use super::shape;
 use super::vault::Ledger;
 use crate::sound::check_clean;
 
-/// Lives on one image.
+/// The number of lives on one image.
 const LIVES: u64 = 6;
-/// How long a life lasts at least and at most, in milliseconds; short ones are as likely as long.
+/// The shortest and the longest life, in milliseconds; the distribution is logarithmic.
 const LIFE_MILLIS: (f64, f64) = (15.0, 4000.0);
-/// Of so many lives one ends by itself.
+/// One of this many lives ends by itself.
 const ENDS_ONE_IN: usize = 6;
-/// How long one may take to end: much more than on the busiest of machines.
+/// The longest time for a life: much longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How often the supervisor looks whether a life is over.
+/// The interval in which the supervisor checks whether a life is over.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 const KILLED: i32 = 9;
 
-/// What to do.
+/// A run of the torture test.
 #[derive(Clone, Debug)]
 pub struct Torture {
-    /// What decides everything but when things happen.
+    /// The seed of everything except timing.
     pub seed: u64,
-    /// How long it goes on.
+    /// How long it runs.
     pub span: Duration,
-    /// Where an image is kept with which something is wrong.
+    /// The folder for images that show a failure.
     pub findings: PathBuf,
-    /// The program that lives, and is given what a [`Life`](super::Life) is.
+    /// The program to run as a [`Life`](super::Life).
     pub program: PathBuf,
 }
 
-/// What was done.
+/// The results of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Images that were made.
@@ -62,23 +61,32 @@ pub struct Tally {
     pub killed: u64,
     /// Of these, those whose journal had to be replayed.
     pub recovered: u64,
-    /// Calls that were noted; a few at the end of each life were not.
+    /// Calls that were noted; the last calls of each life were not.
     pub calls: u64,
     /// Versions of files in the vault that were synced.
     pub synced: u64,
-    /// Files of the vault that were held against the notes.
+    /// Files of the vault that were compared with the notes.
     pub judged: u64,
 }
 
-/// Who recovers an image.
+/// What recovers an image.
 #[derive(Clone, Copy, Debug)]
-enum Healer {
-    Ours,
+enum Recoverer {
+    Library,
     E2fsck,
     Kernel,
 }
 
-/// An image with its past.
+/// The number of a life.
+#[derive(Clone, Copy)]
+struct LifeNr {
+    /// The number of its image.
+    image: u64,
+    /// Its number on that image.
+    number: u64,
+}
+
+/// An image with its notes.
 struct Subject {
     image: Image,
     notes: PathBuf,
@@ -86,10 +94,10 @@ struct Subject {
 }
 
 impl Torture {
-    /// Goes on until the time is over.
+    /// Runs until the time is over.
     ///
     /// # Errors
-    /// The first thing that is wrong; the image as the life left it is kept then.
+    /// The first failure; the image as the life left it is saved.
     pub fn run(&self) -> Result<Tally> {
         let began = Instant::now();
         let mut tally = Tally::default();
@@ -105,10 +113,10 @@ impl Torture {
                 if began.elapsed() >= self.span {
                     break;
                 }
-                self.life(&mut subject, (nth, number), &mut tally)
-                    .with_context(|| {
-                        format!("image {nth} ({}), life {number}", shape::name(nth))
-                    })?;
+                let at = LifeNr { image: nth, number };
+                self.life(&mut subject, at, &mut tally).with_context(|| {
+                    format!("image {nth} ({}), life {number}", shape::name(nth))
+                })?;
             }
             tally.images += 1;
             tally.calls += subject.ledger.calls;
@@ -123,24 +131,24 @@ impl Torture {
         Ok(tally)
     }
 
-    /// One life, and what it leaves.
-    fn life(&self, subject: &mut Subject, at: (u64, u64), tally: &mut Tally) -> Result<()> {
-        let (nth, number) = at;
+    /// Runs one life, and checks what it leaves.
+    fn life(&self, subject: &mut Subject, at: LifeNr, tally: &mut Tally) -> Result<()> {
+        let LifeNr { image: nth, number } = at;
         let random = &mut Rng::new(mix(nth << 16 ^ number));
         let span = (!random.happens(1, ENDS_ONE_IN)).then(|| life_span(random));
         self.let_live(subject, number, random.bits(), span)?;
         tally.lives += 1;
         tally.killed += u64::from(span.is_some());
         let left = subject.image.copy()?;
-        let healer = healer(random, nth);
-        let outcome = aftermath(subject, healer, tally);
+        let recoverer = recoverer(random, nth);
+        let outcome = aftermath(subject, recoverer, tally);
         outcome.map_err(|error| match self.keep(left.path(), at) {
-            Ok(kept) => error.context(format!("{healer:?}; see {}", kept.display())),
-            Err(why) => error.context(format!("{healer:?}; not kept: {why:#}")),
+            Ok(kept) => error.context(format!("{recoverer:?}; see {}", kept.display())),
+            Err(why) => error.context(format!("{recoverer:?}; not kept: {why:#}")),
         })
     }
 
-    /// Starts the program, and waits for its death, or its end.
+    /// Starts the program, and waits for its end.
     fn let_live(
         &self,
         subject: &mut Subject,
@@ -159,7 +167,7 @@ impl Torture {
         if let Some(span) = span {
             command.arg(span.as_millis().to_string());
         }
-        let mut child = command.spawn().context("the program that lives")?;
+        let mut child = command.spawn().context("the program of a life")?;
         let status = wait(&mut child)?;
         subject.ledger.read(&fs::read_to_string(&subject.notes)?)?;
         match span {
@@ -169,8 +177,9 @@ impl Torture {
         Ok(())
     }
 
-    /// Keeps an image.
-    fn keep(&self, image: &Path, (nth, number): (u64, u64)) -> Result<PathBuf> {
+    /// Saves an image.
+    fn keep(&self, image: &Path, at: LifeNr) -> Result<PathBuf> {
+        let LifeNr { image: nth, number } = at;
         fs::create_dir_all(&self.findings)?;
         let kept = self.findings.join(format!("image-{nth}-life-{number}"));
         fs::copy(image, &kept)?;
@@ -178,7 +187,7 @@ impl Torture {
     }
 }
 
-/// Between the shortest and the longest, each tenth of the way as likely on a scale of logarithms.
+/// A random length of a life, evenly distributed on a logarithmic scale.
 fn life_span(random: &mut Rng) -> Duration {
     const STEPS: usize = 1000;
     let (least, most) = LIFE_MILLIS;
@@ -186,13 +195,18 @@ fn life_span(random: &mut Rng) -> Duration {
     Duration::from_secs_f64(least * (most / least).powf(share) / 1000.0)
 }
 
-/// Who recovers the `nth` image; others only where they can.
-fn healer(random: &mut Rng, nth: u64) -> Healer {
-    let healer = *random.pick(&[Healer::Ours, Healer::Ours, Healer::E2fsck, Healer::Kernel]);
-    let asks_kernel = || tools::is_root() && shape::is_written_by_kernel(nth);
-    match healer {
-        Healer::Kernel if !asks_kernel() => Healer::Ours,
-        Healer::E2fsck if !shape::is_recovered_by_e2fsck(nth) => Healer::Ours,
+/// What recovers the `nth` image; e2fsck and the kernel only where they can.
+fn recoverer(random: &mut Rng, nth: u64) -> Recoverer {
+    let recoverer = *random.pick(&[
+        Recoverer::Library,
+        Recoverer::Library,
+        Recoverer::E2fsck,
+        Recoverer::Kernel,
+    ]);
+    let can_kernel = || tools::is_root() && shape::is_written_by_kernel(nth);
+    match recoverer {
+        Recoverer::Kernel if !can_kernel() => Recoverer::Library,
+        Recoverer::E2fsck if !shape::is_recovered_by_e2fsck(nth) => Recoverer::Library,
         other => other,
     }
 }
@@ -206,27 +220,27 @@ fn wait(child: &mut Child) -> Result<std::process::ExitStatus> {
         if began.elapsed() > PATIENCE {
             child.kill()?;
             child.wait()?;
-            bail!("a life does not end: its threads wait for each other");
+            bail!("a life does not end: its threads are deadlocked");
         }
         thread::sleep(LOOK_INTERVAL);
     }
 }
 
-/// What is looked at after a life.
-fn aftermath(subject: &mut Subject, healer: Healer, tally: &mut Tally) -> Result<()> {
+/// Recovers and checks the image after a life.
+fn aftermath(subject: &mut Subject, recoverer: Recoverer, tally: &mut Tally) -> Result<()> {
     let image = subject.image.path();
     let is_dirty = assert_sound(image).context("as it was left")?;
     tally.recovered += u64::from(is_dirty);
-    match healer {
-        Healer::Ours => {
+    match recoverer {
+        Recoverer::Library => {
             let device = open_path(image, DeviceOptions::read_write())?;
             Fs::mount(Arc::new(device), &MountOptions::new())?.unmount()?;
         }
-        Healer::E2fsck => drop(e2fsck_repair(image, &[])?),
-        Healer::Kernel => KernelMount::new(image, Access::ReadWrite, "")?.unmount()?,
+        Recoverer::E2fsck => drop(e2fsck_repair(image, &[])?),
+        Recoverer::Kernel => KernelMount::new(image, Access::ReadWrite, "")?.unmount()?,
     }
     let is_dirty = assert_sound(image).context("recovered")?;
-    ensure!(!is_dirty, "recovered, and has something to replay");
+    ensure!(!is_dirty, "the journal is not empty after the recovery");
     let theirs = e2fsck(image)?;
     ensure!(theirs.is_clean(), "e2fsck -fn: {}", theirs.output);
     let device = open_path(image, DeviceOptions::default())?;
@@ -234,7 +248,7 @@ fn aftermath(subject: &mut Subject, healer: Healer, tally: &mut Tally) -> Result
     subject.ledger.judge(&fs)
 }
 
-/// The checker finds nothing; whether it replayed a journal.
+/// Fails if the checker finds an error; returns whether it replayed a journal.
 fn assert_sound(image: &Path) -> Result<bool> {
     let device = open_path(image, DeviceOptions::default())?;
     let report = check_clean(Arc::new(device))?;

@@ -1,15 +1,16 @@
-//! **Purpose.** Files of which it is known what is durable: contents that follow from a number, and
-//! notes about them that outlive the process.
+//! **Purpose.** Files whose durable state is known: data that follows from a number, and notes
+//! about it that outlive the process.
 //!
-//! **Model.** A keeper writes version after version of its files, and notes in a file of the host
-//! when it begins one and when its sync has returned. A file is replaced (written beside, renamed,
-//! synced) or changed in place (overwritten, cut off, synced). The supervisor keeps a ledger of the
-//! notes of all lives. After a death a file must be the last version that was noted as done, or
-//! what the one that was begun may have made of it: either of both where it was replaced, bytes of
-//! either where it was changed in place, or zeroes where it was being cut off.
+//! **Model.** A keeper writes version after version of its files. In a file of the host it notes
+//! when it begins a version and when its sync has returned. A file is replaced (a new file is
+//! written, renamed and synced) or changed in place (overwritten, truncated, synced). The
+//! supervisor keeps a ledger of the notes of all lives. After a kill a file must be the last
+//! version that was noted as done, or a possible state of the one that was begun: one of the two
+//! versions if it was replaced; bytes of either version if it was changed in place, or zeroes where
+//! it was being truncated.
 //!
 //! **Invariants.** A note is one write of less than a page to a file opened for appending, so it is
-//! there as a whole or not at all. Versions only grow, over all lives.
+//! there completely or not at all. Version numbers only grow, over all lives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,9 +26,9 @@ use crate::BY_ROOT;
 
 /// The directory of the vault.
 const FOLDER: &[u8] = b"vault";
-/// Files of a keeper.
+/// The number of files of a keeper.
 const FILES: usize = 6;
-/// No file is longer, in bytes.
+/// The size of the largest file in bytes.
 const MOST_BYTES: usize = 60_000;
 
 /// A file of a keeper.
@@ -46,7 +47,7 @@ impl Slot {
         format!("{}-{}.new", self.keeper, self.file).into_bytes()
     }
 
-    /// What a version of the file holds.
+    /// The data of a version of the file.
     fn content(self, version: u64) -> Vec<u8> {
         let seed = version ^ (self.keeper as u64) << 56 ^ (self.file as u64) << 48;
         let random = &mut Rng::new(seed);
@@ -57,19 +58,19 @@ impl Slot {
     }
 }
 
-/// How a version is made.
+/// How a version is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Replaced,
     InPlace,
 }
 
-/// What is noted.
+/// An event that is noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Begun(Way),
     Done,
-    /// There was no room. Nothing is known of the file until the next version is done.
+    /// There was no space. Nothing is known of the file until the next version is done.
     Failed,
 }
 
@@ -115,12 +116,12 @@ impl Note {
     }
 }
 
-/// Where notes go.
+/// The file of the notes.
 #[derive(Debug)]
 pub(super) struct Notes(File);
 
 impl Notes {
-    /// Goes on with the notes in a file.
+    /// Opens the file of the notes, to append to it.
     ///
     /// # Errors
     /// If it cannot be opened.
@@ -133,7 +134,7 @@ impl Notes {
         Ok((&self.0).write_all(note.to_string().as_bytes())?)
     }
 
-    /// Notes that so many calls were done.
+    /// Notes the number of calls that were done.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -149,13 +150,13 @@ pub(super) struct Keeper<'a> {
     notes: &'a Notes,
     keeper: usize,
     version: u64,
-    /// Files of which it is not known what they hold: they are replaced next.
+    /// Files whose data is not known: they are replaced next.
     unknown: [bool; FILES],
     random: Rng,
 }
 
 impl<'a> Keeper<'a> {
-    /// A keeper whose versions begin behind `version`.
+    /// A keeper whose versions begin after `version`.
     ///
     /// # Errors
     /// If the vault cannot be made.
@@ -177,10 +178,10 @@ impl<'a> Keeper<'a> {
         })
     }
 
-    /// Makes a version of one of its files, and makes it durable; `false` if there was no room.
+    /// Writes a version of one of its files, and syncs it; `false` if there was no space.
     ///
     /// # Errors
-    /// Whatever else the file system answers.
+    /// Any other error of the file system.
     pub(super) fn step(&mut self) -> Result<bool> {
         let file = self.random.below(FILES);
         let slot = Slot {
@@ -220,7 +221,7 @@ impl<'a> Keeper<'a> {
 
     fn replace(&self, slot: Slot, version: u64) -> fourscore::Result<()> {
         let (fs, name, new_name) = (self.fs, slot.name(), slot.new_name());
-        // A life that ended here may have left it.
+        // An earlier life may have been killed before the rename.
         match fs.unlink(self.dir, &new_name) {
             Ok(()) | Err(Error::NotFound) => {}
             Err(error) => return Err(error),
@@ -249,7 +250,7 @@ fn write_all(fs: &Fs, inode: InodeNr, content: &[u8]) -> fourscore::Result<()> {
     Ok(())
 }
 
-/// Makes the vault, as long as there is room for it.
+/// Creates the vault, while there is space for it.
 ///
 /// # Errors
 /// If it cannot be made.
@@ -257,7 +258,7 @@ pub(super) fn prepare(fs: &Fs) -> Result<()> {
     folder(fs).map(drop)
 }
 
-/// The directory of the vault, made if it is not there.
+/// The directory of the vault, created if it does not exist.
 fn folder(fs: &Fs) -> Result<InodeNr> {
     match fs.mkdir(InodeNr::ROOT, FOLDER, &BY_ROOT) {
         Ok(dir) => Ok(dir),
@@ -266,32 +267,32 @@ fn folder(fs: &Fs) -> Result<InodeNr> {
     }
 }
 
-/// What is known of a file.
+/// The state of a file according to the notes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct FileState {
     /// The version that is durable.
     settled: Option<u64>,
-    /// The version that was begun after it.
+    /// The version that was begun after it, and how.
     begun: Option<(u64, Way)>,
 }
 
-/// What all lives noted.
+/// The notes of all lives.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    known: BTreeMap<Slot, Known>,
+    states: BTreeMap<Slot, FileState>,
     /// Versions that were made durable.
     pub(super) synced: u64,
     /// Calls that were noted.
     pub(super) calls: u64,
-    /// Files that were looked at after a death.
+    /// Files that were judged after a kill.
     pub(super) judged: u64,
 }
 
 impl Ledger {
-    /// Takes in the notes of a life.
+    /// Reads the notes of a life.
     ///
     /// # Errors
-    /// If a note makes no sense.
+    /// If a note is malformed.
     pub(super) fn read(&mut self, notes: &str) -> Result<()> {
         for line in notes.lines() {
             if let Some(count) = line.strip_prefix("calls ") {
@@ -299,48 +300,48 @@ impl Ledger {
                 continue;
             }
             let note = Note::parse(line).with_context(|| format!("note {line:?}"))?;
-            let known = self.known.entry(note.slot).or_default();
+            let state = self.states.entry(note.slot).or_default();
             match note.event {
-                Event::Begun(way) => known.begun = Some((note.version, way)),
+                Event::Begun(way) => state.begun = Some((note.version, way)),
                 Event::Done => {
-                    known.settled = Some(note.version);
-                    known.begun = None;
+                    state.settled = Some(note.version);
+                    state.begun = None;
                     self.synced += 1;
                 }
-                Event::Failed => *known = Known::default(),
+                Event::Failed => *state = FileState::default(),
             }
         }
         Ok(())
     }
 
-    /// Holds the vault against the notes.
+    /// Compares the vault with the notes.
     ///
     /// # Errors
-    /// The first file that is not what it must be.
+    /// The first file in an impossible state.
     pub(super) fn judge(&mut self, fs: &Fs) -> Result<()> {
-        for (slot, known) in &mut self.known {
+        for (slot, state) in &mut self.states {
             let path = [FOLDER, b"/", &slot.name()].concat();
-            let found = content(fs, &path).with_context(|| format!("{slot:?}: {known:?}"))?;
+            let found = content(fs, &path).with_context(|| format!("{slot:?}: {state:?}"))?;
             let is = |version: u64| found.as_deref() == Some(&slot.content(version)[..]);
-            let settled = match (known.settled, known.begun) {
+            let settled = match (state.settled, state.begun) {
                 (None, begun) => begun.map(|(version, _)| version).filter(|begun| is(*begun)),
                 (Some(settled), _) if is(settled) => Some(settled),
                 (Some(_), Some((begun, _))) if is(begun) => Some(begun),
                 (Some(settled), Some((begun, Way::InPlace))) => {
-                    let found = found.with_context(|| format!("{slot:?} is gone: {known:?}"))?;
+                    let found = found.with_context(|| format!("{slot:?} is missing: {state:?}"))?;
                     let versions = [settled, begun].map(|version| slot.content(version));
                     ensure_mixed(&found, &versions)
-                        .with_context(|| format!("{slot:?}: {known:?}"))?;
+                        .with_context(|| format!("{slot:?}: {state:?}"))?;
                     None
                 }
                 (Some(_), _) => match found {
                     Some(found) => {
-                        bail!("{slot:?} is otherwise ({} bytes): {known:?}", found.len())
+                        bail!("{slot:?} has wrong data ({} bytes): {state:?}", found.len())
                     }
-                    None => bail!("{slot:?} is gone: {known:?}"),
+                    None => bail!("{slot:?} is missing: {state:?}"),
                 },
             };
-            *known = Known {
+            *state = FileState {
                 settled,
                 begun: None,
             };
@@ -350,8 +351,8 @@ impl Ledger {
     }
 }
 
-/// Each byte is that of the one version or of the other, or was cut off and not yet forgotten: the
-/// rest of the last block is zeroed at once, and the size changes with the commit.
+/// Checks that each byte is that of one of the two versions, or zero where the file was being
+/// truncated: the rest of the last block is zeroed at once, but the size changes with the commit.
 fn ensure_mixed(found: &[u8], [old, new]: &[Vec<u8>; 2]) -> Result<()> {
     let (least, most) = (old.len().min(new.len()), old.len().max(new.len()));
     ensure!(
@@ -369,7 +370,7 @@ fn ensure_mixed(found: &[u8], [old, new]: &[Vec<u8>; 2]) -> Result<()> {
     Ok(())
 }
 
-/// What is in a file; `None` if it is not there.
+/// The data of a file; `None` if it does not exist.
 fn content(fs: &Fs, path: &[u8]) -> Result<Option<Vec<u8>>> {
     let inode = match fs.resolve(path, Follow::No) {
         Ok(inode) => inode,

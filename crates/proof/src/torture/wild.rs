@@ -1,7 +1,8 @@
-//! **Purpose.** Calls on names that all threads share, whatever they answer.
+//! **Purpose.** Calls on names that all threads share, with any result.
 //!
-//! **Model.** A call is drawn and done; another thread may have taken away what it is about. What
-//! the answer must be nobody knows, but it is never that the file system is broken.
+//! **Model.** A thread draws a call and does it; another thread may have removed its subject
+//! meanwhile. So any result is possible, except for an error of a corrupted file system or a failed
+//! device.
 
 use anyhow::{Result, bail};
 use fourscore::ondisk::inode::DeviceNr;
@@ -17,32 +18,32 @@ use crate::model::FALLOCATE;
 const FOLDERS: [&str; 3] = ["wild-0", "wild-1", "wild-2"];
 /// Names in each.
 const NAMES: usize = 20;
-/// Nothing is written or allocated behind this offset, so that the image is not filled by it.
+/// The offset up to which calls write and allocate, so that they do not fill the image.
 const FAR_BYTES: usize = 300_000;
-/// So many files are open at most.
+/// The most files that a thread has open.
 const MOST_OPEN: usize = 4;
 
-/// A thread that does them.
+/// A thread that does these calls.
 pub(super) struct Wild<'a> {
     fs: &'a Arc<Fs>,
     folders: Vec<InodeNr>,
     open: Vec<OpenInode>,
     random: Rng,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl<'a> Wild<'a> {
-    /// One more thread; the directories are made if they are not there.
+    /// A new thread; creates the directories if they do not exist.
     ///
     /// # Errors
-    /// If they cannot be made.
+    /// If they cannot be created.
     pub(super) fn new(fs: &'a Arc<Fs>, random: Rng) -> Result<Self> {
         let mut folders = Vec::new();
         for name in FOLDERS {
             folders.push(match fs.mkdir(InodeNr::ROOT, name.as_bytes(), &BY_ROOT) {
                 Ok(dir) => dir,
                 Err(Error::Exists) => fs.lookup(InodeNr::ROOT, name.as_bytes())?,
-                // It will be there in another life.
+                // A later life may create it.
                 Err(Error::NoSpace) => continue,
                 Err(error) => return Err(error.into()),
             });
@@ -53,14 +54,14 @@ impl<'a> Wild<'a> {
             folders,
             open: Vec::new(),
             random,
-            room: vec![0; FAR_BYTES],
+            buffer: vec![0; FAR_BYTES],
         })
     }
 
     /// Does one call.
     ///
     /// # Errors
-    /// If the file system says that it is broken.
+    /// If the file system reports that it is corrupted, or that the device failed.
     pub(super) fn step(&mut self) -> Result<()> {
         let result = match self.random.below(20) {
             0..=10 => self.change_names(),
@@ -111,12 +112,13 @@ impl<'a> Wild<'a> {
         }
     }
 
-    /// Opens what a name leads to: a number alone may by now be that of a file of somebody else.
+    /// Opens the inode of a name. A looked-up inode number alone may have been reused by another
+    /// thread.
     fn held(&self, dir: InodeNr, name: &[u8]) -> fourscore::Result<OpenInode> {
         OpenInode::named(Arc::clone(self.fs), dir, name)
     }
 
-    /// Changes an inode that is open, or that has a name for the moment.
+    /// Changes an inode that is open, or that has a name now.
     fn change_inode(&mut self) -> fourscore::Result<()> {
         if !self.open.is_empty() && self.random.happens(1, 2) {
             let inode = self.random.pick(&self.open).inode();
@@ -133,7 +135,10 @@ impl<'a> Wild<'a> {
         let fs = self.fs;
         let offset = self.random.below(FAR_BYTES);
         let length = 1 + self.random.below(FAR_BYTES - offset);
-        let bytes = self.room.get_mut(..length.min(40_000)).unwrap_or_default();
+        let bytes = self
+            .buffer
+            .get_mut(..length.min(40_000))
+            .unwrap_or_default();
         match self.random.below(16) {
             0..=4 => fs.write_at(inode, bytes, offset as u64).map(drop),
             5 if fs.stat(inode)?.size_bytes < FAR_BYTES as u64 => fs.append(inode, bytes).map(drop),
@@ -186,10 +191,10 @@ impl<'a> Wild<'a> {
         Ok(())
     }
 
-    /// Closes what is open.
+    /// Closes all files.
     ///
     /// # Errors
-    /// If the file system says that it is broken.
+    /// If the file system reports that it is corrupted, or that the device failed.
     pub(super) fn finish(mut self) -> Result<()> {
         while let Some(open) = self.open.pop() {
             accept(open.close())?;
@@ -198,8 +203,7 @@ impl<'a> Wild<'a> {
     }
 }
 
-/// Any answer will do but that the device failed, that what lies on it is broken, or that it may
-/// not be written any more.
+/// Accepts any result except for an I/O error, corruption, or a file system that became read-only.
 pub(super) fn accept(result: fourscore::Result<()>) -> Result<()> {
     match result {
         Err(error @ (Error::Io(_) | Error::Corrupt(_) | Error::ReadOnly(_))) => bail!(error),

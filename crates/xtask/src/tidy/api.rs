@@ -1,6 +1,6 @@
-//! **Purpose.** Rules about functions: tests that can fail, and parameters that say what they mean.
+//! **Purpose.** Rules about functions: tests that can fail, and parameters that show their meaning.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Function, Source, has_word};
 
 /// What makes a test able to fail, apart from a question mark.
@@ -70,7 +70,7 @@ fn calls(source: &Source, function: &Function, callee: &Function) -> bool {
         })
 }
 
-/// `bare-bool`: no public function takes a bare `bool`: at the call, `true` says nothing.
+/// `bare-bool`: no public function takes a bare `bool`: at a call, `true` has no name.
 pub(super) fn bare_bool(source: &Source, found: &mut Vec<Finding>) {
     if !source.in_src() {
         return;
@@ -127,7 +127,7 @@ fn takes_bool(parameters: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings_of;
+    use super::super::finding::findings_of;
     use super::*;
 
     const PATH: &str = "crates/fs/src/a.rs";

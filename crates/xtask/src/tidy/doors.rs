@@ -1,14 +1,14 @@
 //! **Purpose.** Rules about what only some crates may do: share memory between threads, and use
 //! `unsafe`.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, has_word};
 
 /// The crates that may contain `unsafe`, each block with a SAFETY comment (clippy sees to that).
 const UNSAFE_CRATES: &[&str] = &["sync", "block"];
 
-/// Single files of other crates that may contain it. The root of such a crate denies it, since what
-/// is forbidden cannot be allowed again.
+/// Single files of other crates that may contain it. The root of such a crate denies it, because a
+/// module cannot allow what its crate forbids.
 const UNSAFE_FILES: &[&str] = &[
     "crates/fuse/src/anchor.rs",
     "crates/fuse/src/clone_device.rs",
@@ -16,8 +16,8 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/fuse/tests/sandbox.rs",
 ];
 
-/// Names that only the crate `sync` may say. `std::thread` is in it as a whole, but for functions
-/// that share nothing.
+/// Names that only the crate `sync` may use: all of `std::thread`, except for functions that share
+/// nothing.
 const SYNC_NAMES: &[&str] = &[
     "std::sync",
     "core::sync",
@@ -32,13 +32,13 @@ const SYNC_NAMES: &[&str] = &[
     "seize",
 ];
 
-/// What of `std::thread` everybody may use.
+/// The functions of `std::thread` that every crate may use.
 const HARMLESS_THREAD_FUNCTIONS: &[&str] =
     &["sleep", "available_parallelism", "panicking", "current"];
 
-/// `sync-door`: nobody but the crate `sync` names locks, atomics, threads or their crates.
-/// Otherwise the shuttle and counting builds would not see them. xtask is not part of any of these
-/// builds, but has no reason for an exception either.
+/// `sync-door`: only the crate `sync` names locks, atomics, threads or their crates. The shuttle
+/// and counting builds would not see others. xtask is not part of these builds, but needs no
+/// exception.
 pub(super) fn sync_door(source: &Source, found: &mut Vec<Finding>) {
     if source.crate_folder() == "sync" {
         return;
@@ -108,8 +108,8 @@ fn grouped_import(code: &[String], index: usize) -> Option<&'static str> {
     None
 }
 
-/// `forbid-unsafe`: the root of every crate forbids unsafe code, and no file says `unsafe`, but in
-/// the crates that exist for it.
+/// `forbid-unsafe`: the root of every crate forbids unsafe code, and no file contains `unsafe`,
+/// except in the crates that exist for it.
 pub(super) fn forbid_unsafe(source: &Source, found: &mut Vec<Finding>) {
     if UNSAFE_CRATES.contains(&source.crate_folder())
         || UNSAFE_FILES.contains(&source.path.as_str())
@@ -144,7 +144,7 @@ pub(super) fn forbid_unsafe(source: &Source, found: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings_of;
+    use super::super::finding::findings_of;
     use super::*;
 
     #[test]

@@ -1,11 +1,11 @@
-//! **Purpose.** Rules about manifests: which crate may know which, and under which licence.
+//! **Purpose.** Rules about manifests: which crate may depend on which, and the licence.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::Manifest;
 
-/// The layers: a crate may depend on crates of smaller numbers only, so neither on one above nor on
-/// one beside it. `mballoc` and `journal` stand side by side because both must run alone; `ondisk`
-/// stands at the bottom because it has neither locks nor I/O.
+/// The layers: a crate may depend on crates of smaller numbers only. `mballoc` and `journal` have
+/// the same number because each must run without the other; `ondisk` has the lowest because it has
+/// neither locks nor I/O.
 const LAYERS: &[(&str, u32)] = &[
     ("fourscore-sync", 0),
     ("fourscore-ondisk", 0),
@@ -22,15 +22,15 @@ const LAYERS: &[(&str, u32)] = &[
     ("fourscore-cli", 7),
 ];
 
-/// Crates that only tests may depend on, and those of them that stand above.
+/// Crates that only tests may depend on, with their layers.
 const FOR_TESTS_ONLY: &[(&str, u32)] = &[
     ("fourscore-testkit", 4),
     ("fourscore-proof", 7),
     ("xtask", 8),
 ];
 
-/// External crates that only `sync` may depend on: what they offer goes through its door.
-/// (shuttle and loom are no locks of ours: a test starts its schedules with them.)
+/// External crates that only `sync` may depend on: other crates use its wrappers of them. (shuttle
+/// and loom are not in this list: tests start their schedules with them.)
 const BEHIND_THE_SYNC_DOOR: &[&str] = &[
     "parking_lot",
     "crossbeam",
@@ -53,7 +53,7 @@ pub(super) fn downward_deps(manifest: &Manifest, found: &mut Vec<Finding>) {
         found.push(Finding::new(
             "downward-deps",
             1,
-            format_args!("{name} has no layer (say in tidy which crates it may know)"),
+            format_args!("{name} has no layer (add it to LAYERS in tidy/manifests.rs)"),
         ));
         return;
     };
@@ -64,7 +64,7 @@ pub(super) fn downward_deps(manifest: &Manifest, found: &mut Vec<Finding>) {
             found.push(Finding::new(
                 "downward-deps",
                 entry.line,
-                format_args!("{name} must not know {}", entry.key),
+                format_args!("{name} must not depend on {}", entry.key),
             ));
         }
     }

@@ -1,48 +1,43 @@
 //! **Purpose.** The rules of style that a program can check. Each has a name, and each finding is
-//! one line `file:line: name: what (what to do)`.
+//! one line `file:line: name: what was found (what to do)`.
 //!
 //! | module | rules |
 //! |---|---|
+//! | [`finding`] | none: what rules report |
 //! | [`source`] | none: splits Rust text into code, comments and functions |
 //! | [`doors`] | `sync-door`, `forbid-unsafe` |
 //! | [`size`] | `file-length`, `function-length`, `line-width` |
 //! | [`words`] | `module-purpose`, `no-todo`, `todo-docs`, `no-phase-names`, `machine-paths` |
 //! | [`api`] | `test-has-assert`, `bare-bool` |
+//! | [`params`] | `tuple-parameter` |
+//! | [`dialect`] | `words` |
 //! | [`manifests`] | `downward-deps`, `licence-fields` |
+//! | [`tokens`] | none: splits code into tokens, without what only tests compile |
+//! | [`modules`] | none: the modules of a crate, and what paths refer to |
+//! | [`circles`] | `file-circles` |
 
 mod api;
+mod circles;
+mod dialect;
 mod doors;
+mod finding;
 mod manifests;
+mod modules;
+mod params;
 mod size;
 mod source;
+mod tokens;
 mod words;
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 
 use crate::workspace::Workspace;
+use finding::Finding;
 use source::Source;
-
-/// Something that breaks a rule.
-#[derive(Debug, PartialEq, Eq)]
-struct Finding {
-    rule: &'static str,
-    line: usize,
-    what: String,
-}
-
-impl Finding {
-    fn new(rule: &'static str, line: usize, what: impl fmt::Display) -> Self {
-        Self {
-            rule,
-            line,
-            what: what.to_string(),
-        }
-    }
-}
 
 /// Rules that look at one Rust file.
 const SOURCE_RULES: &[fn(&Source, &mut Vec<Finding>)] = &[
@@ -57,27 +52,67 @@ const SOURCE_RULES: &[fn(&Source, &mut Vec<Finding>)] = &[
     words::machine_paths,
     api::test_has_assert,
     api::bare_bool,
+    params::tuple_parameter,
+    dialect::words,
 ];
 
 /// Folders with Rust sources and documents, below the root.
 const SOURCE_FOLDERS: &[&str] = &["crates", "fuzz"];
 
+/// The command line of `tidy`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Prints which files of a crate (a folder below crates/) depend on each other in circles,
+    /// instead of checking the rules.
+    #[arg(long, value_name = "CRATE")]
+    circles: Option<String>,
+}
+
+/// Checks the whole tree, or prints what the options ask for.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    match &options.circles {
+        Some(crate_folder) => print_circles(workspace, crate_folder),
+        None => check(workspace),
+    }
+}
+
+fn print_circles(workspace: &Workspace, crate_folder: &str) -> Result<()> {
+    let folder = format!("crates/{crate_folder}");
+    let sources = sources_below(workspace, &folder)?;
+    if sources.is_empty() {
+        bail!("{folder} has no Rust files (name a folder below crates/)");
+    }
+    println!("{}", circles::Report::new(&sources, crate_folder));
+    Ok(())
+}
+
+/// The Rust files below a folder of the tree.
+fn sources_below(workspace: &Workspace, folder: &str) -> Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    for path in files_below(&workspace.path(folder), "rs")? {
+        let name = below_root(workspace, &path);
+        let text = fs::read_to_string(&path).with_context(|| name.clone())?;
+        sources.push(Source::new(&name, &text));
+    }
+    Ok(sources)
+}
+
 /// Checks the whole tree; an error if anything was found.
-pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let mut findings = Vec::new();
     let mut files = 0;
     for folder in SOURCE_FOLDERS {
-        for path in files_below(&workspace.path(folder), "rs")? {
-            let name = below_root(workspace, &path);
-            let text = fs::read_to_string(&path).with_context(|| name.clone())?;
-            let source = Source::new(&name, &text);
-            files += 1;
+        let sources = sources_below(workspace, folder)?;
+        files += sources.len();
+        for source in &sources {
             for rule in SOURCE_RULES {
                 let mut found = Vec::new();
-                rule(&source, &mut found);
-                findings.extend(found.into_iter().map(|finding| (name.clone(), finding)));
+                rule(source, &mut found);
+                let with_name = |finding| (source.path.clone(), finding);
+                findings.extend(found.into_iter().map(with_name));
             }
         }
+        circles::file_circles(&sources, &mut findings);
     }
     for path in documents(workspace)? {
         let name = below_root(workspace, &path);
@@ -85,6 +120,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         files += 1;
         let mut found = Vec::new();
         words::document(&name, &text, &mut found);
+        dialect::document(&name, &text, &mut found);
         findings.extend(found.into_iter().map(|finding| (name.clone(), finding)));
     }
     for manifest in workspace.manifests()? {
@@ -107,7 +143,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     if findings.is_empty() {
         Ok(())
     } else {
-        bail!("tidy found {} faults", findings.len())
+        bail!("tidy found {} violations of its rules", findings.len())
     }
 }
 
@@ -151,14 +187,6 @@ fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
-}
-
-/// Runs one rule on a snippet that stands at `path`; for the tests of the rules.
-#[cfg(test)]
-fn findings_of(rule: fn(&Source, &mut Vec<Finding>), path: &str, text: &str) -> Vec<usize> {
-    let mut found = Vec::new();
-    rule(&Source::new(path, text), &mut found);
-    found.into_iter().map(|finding| finding.line).collect()
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! **Purpose.** Rules about how large things may be.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::Source;
 
-/// A file that is longer does more than one thing.
+/// The limit for files: a longer one has more than one responsibility.
 const FILE_LINES: usize = 800;
 
-/// A function fits a screen: about 70 lines, and never more than this.
+/// The limit for functions, which should fit a screen (about 70 lines).
 const FUNCTION_LINES: usize = 80;
 
-/// What rustfmt keeps for code, asked of comments too.
+/// The width that rustfmt keeps for code; comments keep it too.
 const LINE_COLUMNS: usize = 100;
 
 /// `file-length`: no file is longer than 800 lines.
@@ -43,8 +43,8 @@ pub(super) fn function_length(source: &Source, found: &mut Vec<Finding>) {
     }
 }
 
-/// `line-width`: no line is wider than 100 characters, but rows of tables, addresses, and string
-/// literals, which rustfmt does not break either.
+/// `line-width`: no line is wider than 100 characters. Rows of tables, addresses and string
+/// literals are exempt: rustfmt does not break them either.
 pub(super) fn line_width(source: &Source, found: &mut Vec<Finding>) {
     for (index, line) in source.lines.iter().enumerate() {
         let columns = line.chars().count();
@@ -62,7 +62,7 @@ pub(super) fn line_width(source: &Source, found: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings_of;
+    use super::super::finding::findings_of;
     use super::*;
 
     const PATH: &str = "crates/fs/src/a.rs";

@@ -1,10 +1,10 @@
 //! **Purpose.** Splits the text of a Rust file into code and comments, line by line, and finds its
 //! functions.
 //!
-//! **Model.** Two copies of the text are kept, with the same lines and columns: in `code`, comments
-//! and the content of strings and characters are blanks; in `comments`, everything but comments is.
-//! Rules then search plain text without being fooled by a word in a string. This is a scanner, not
-//! a parser: it knows nested comments, raw strings, and lifetimes from characters.
+//! **Model.** Three copies of the text are kept, with the same lines and columns: `code`,
+//! `comments` and `strings`. Each has blanks where one of the others has text. Rules then search
+//! plain text, and a word in a string is not mistaken for code. This is a scanner, not a parser: it
+//! knows nested comments and raw strings, and distinguishes lifetimes from characters.
 
 /// A Rust file, prepared for the rules.
 pub(super) struct Source {
@@ -16,6 +16,8 @@ pub(super) struct Source {
     pub(super) code: Vec<String>,
     /// The lines with nothing but comments.
     pub(super) comments: Vec<String>,
+    /// The lines with nothing but the content of strings and characters.
+    pub(super) strings: Vec<String>,
     /// The functions with a body, in the order of their names' appearance.
     pub(super) functions: Vec<Function>,
 }
@@ -31,14 +33,14 @@ pub(super) struct Function {
     pub(super) last_line: usize,
     /// Whether an attribute above it makes it a test.
     pub(super) is_test: bool,
-    /// Whether an attribute above it says that it must panic.
+    /// Whether it has the attribute `should_panic`.
     pub(super) should_panic: bool,
 }
 
 impl Source {
     /// Scans a file.
     pub(super) fn new(path: &str, text: &str) -> Self {
-        let (code, comments) = split(text);
+        let [code, comments, strings] = split(text);
         let to_lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         let code = to_lines(&code);
         Self {
@@ -47,6 +49,7 @@ impl Source {
             functions: functions(&code),
             code,
             comments: to_lines(&comments),
+            strings: to_lines(&strings),
         }
     }
 
@@ -67,20 +70,9 @@ impl Source {
 
     /// Whether a line (counted from 0) contains a string or a part of one.
     pub(super) fn has_string(&self, index: usize) -> bool {
-        let (Some(line), Some(code), Some(comment)) = (
-            self.lines.get(index),
-            self.code.get(index),
-            self.comments.get(index),
-        ) else {
-            return false;
-        };
-        let blank = |c: Option<char>| c.is_none_or(char::is_whitespace);
-        let (mut code_chars, mut comment_chars) = (code.chars(), comment.chars());
-        code.contains('"')
-            || line.chars().any(|c| {
-                let (code, comment) = (code_chars.next(), comment_chars.next());
-                !c.is_whitespace() && blank(code) && blank(comment)
-            })
+        let has_text = |string: &String| !string.trim().is_empty();
+        self.code.get(index).is_some_and(|code| code.contains('"'))
+            || self.strings.get(index).is_some_and(has_text)
     }
 
     /// The lines of code of a function, signature included.
@@ -112,18 +104,20 @@ enum State {
     Text { hashes: Option<usize> },
 }
 
-/// The code and the comments of a text, each with blanks where the other is.
-fn split(text: &str) -> (String, String) {
+/// The code, the comments and the strings of a text, each with blanks where the others are.
+fn split(text: &str) -> [String; 3] {
+    const KINDS: [Kind; 3] = [Kind::Code, Kind::Comment, Kind::Content];
     let chars: Vec<char> = text.chars().collect();
-    let (mut code, mut comments) = (String::new(), String::new());
+    let mut parts = KINDS.map(|_| String::new());
     let mut state = State::Code;
     let mut at = 0;
     while let Some(&c) = chars.get(at) {
         let (next_state, length, kind) = step(state, &chars, at);
         for &c in chars.iter().skip(at).take(length) {
             let blank = if c == '\n' { '\n' } else { ' ' };
-            code.push(if kind == Kind::Code { c } else { blank });
-            comments.push(if kind == Kind::Comment { c } else { blank });
+            for (part, of) in parts.iter_mut().zip(KINDS) {
+                part.push(if kind == of { c } else { blank });
+            }
         }
         if c == '\n' && matches!(state, State::LineComment) {
             state = State::Code;
@@ -132,7 +126,7 @@ fn split(text: &str) -> (String, String) {
         }
         at += length;
     }
-    (code, comments)
+    parts
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -293,12 +287,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_strings_are_told_from_code() {
+    fn comments_strings_and_code_are_kept_apart() {
         let text = "let a = \"x // y\"; // b \"c\n/* d /* e */ f */ let g = 'h';\n\
                     fn i<'j>(k: &'j str) {}\nlet l = r#\"m\" // n\"#; let o = b'\\'';\n";
         let source = Source::new("crates/x/src/lib.rs", text);
         assert_eq!(source.code[0].trim_end(), "let a = \"      \";");
         assert_eq!(source.comments[0].trim(), "// b \"c");
+        assert_eq!(source.strings[0].trim(), "x // y");
         assert_eq!(source.code[1].trim(), "let g =    ;");
         assert_eq!(source.comments[1].trim_end(), "/* d /* e */ f */");
         assert_eq!(source.code[2], "fn i< j>(k: & j str) {}");

@@ -1,12 +1,12 @@
-//! **Purpose.** Rules about what comments and documents say.
+//! **Purpose.** Rules about the text of comments and documents.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, has_word};
 
-/// Words that admit unfinished work.
+/// Words that mark unfinished work.
 const UNFINISHED: &[&str] = &["TODO", "FIXME", "XXX", "HACK", "WIP"];
 
-/// Phrases that admit it in more words, in lower case.
+/// Phrases that do the same, in lower case.
 const UNFINISHED_PHRASES: &[&str] = &[
     "for now,",
     "for now.",
@@ -17,11 +17,11 @@ const UNFINISHED_PHRASES: &[&str] = &[
 /// Words that, followed by a number, name a step of some plan instead of a property of the code.
 const PHASES: &[&str] = &["phase", "milestone", "sprint", "iteration"];
 
-/// Documents that record what was when: dates are their content.
+/// Documents that may contain dates.
 const DATED_DOCUMENTS: &[&str] = &["CHANGELOG.md", "docs/PERFORMANCE.md", "docs/results/"];
 
 /// `module-purpose`: a file below src/ opens with a module comment, and in a library crate that
-/// comment states the module's purpose. Files of tests need no purpose: they have their subject's.
+/// comment states the module's purpose. Files of tests need none: it is that of the tested module.
 pub(super) fn module_purpose(source: &Source, found: &mut Vec<Finding>) {
     if !source.in_src() {
         return;
@@ -49,7 +49,7 @@ pub(super) fn module_purpose(source: &Source, found: &mut Vec<Finding>) {
     }
 }
 
-/// `no-todo`: neither code nor comments admit unfinished work: it is an issue, or it is done.
+/// `no-todo`: neither code nor comments mark unfinished work, which belongs in an issue.
 pub(super) fn no_todo(source: &Source, found: &mut Vec<Finding>) {
     for (index, line) in source.comments.iter().enumerate() {
         if let Some(word) = unfinished(line) {
@@ -85,8 +85,7 @@ fn unfinished(line: &str) -> Option<&'static str> {
         .copied()
 }
 
-/// `no-phase-names`: comments name no step of a plan, no date and no status: these age, the code
-/// stays.
+/// `no-phase-names`: comments name no step of a plan, no date and no status, which become outdated.
 pub(super) fn no_phase_names(source: &Source, found: &mut Vec<Finding>) {
     for (index, line) in source.comments.iter().enumerate() {
         if let Some(what) = phase(line).or_else(|| date(line)) {
@@ -124,7 +123,7 @@ fn date(line: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// `machine-paths`: no comment points into somebody's home or working folder. Strings may: paths
+/// `machine-paths`: no comment names a home or working folder of one machine. Strings may: paths
 /// inside of test images look like that.
 pub(super) fn machine_paths(source: &Source, found: &mut Vec<Finding>) {
     for (index, line) in source.comments.iter().enumerate() {
@@ -174,7 +173,7 @@ pub(super) fn document(path: &str, text: &str, found: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings_of;
+    use super::super::finding::findings_of;
     use super::*;
 
     const PATH: &str = "crates/fs/src/a.rs";

@@ -1,45 +1,60 @@
-//! **Purpose.** Judging content: whether each cell that was read held a value that it can have had
-//! while it was read.
+//! **Purpose.** Judges file data: whether each cell that was read held a value that it can have had
+//! during the read.
 //!
-//! **Model.** The calls that change a file are its log, each with a begin and an end. Calls that
-//! leave content where it is run beside each other; a call that moves content (collapse, insert)
-//! runs alone among those that change the file, so the log falls into *spans* between moves, and a
-//! place in one span is that of another by the moves in between. Readers run beside everything.
+//! **Model.** The calls that change a file form its log, each with a begin and an end. Calls that
+//! do not move data may overlap. A call that moves data (collapse, insert) excludes all other
+//! changes of the file, so the log falls into *spans* between moves, and an offset in one span
+//! corresponds to one in another by the moves in between. Reads overlap with everything.
 //!
-//! A value of a cell that was read from `b` to `e` comes from a change `c` of that cell in one of
-//! the spans that ran between `b` and `e`. It is possible if `c.begin < e`, and there is no change
-//! `d` of the cell that certainly came behind `c` and before the read: `c.end < d.begin` and `d.end
-//! < b`. A span begins with what the one before it ended with, and the first one with zeroes. What
-//! was copied is what the source can have held while the call ran, so that question is asked again
-//! of the source.
+//! The value of a cell that was read from `b` to `e` comes from a change `c` of that cell in a span
+//! that overlaps `b..e`. It is possible if `c.begin < e`, and there is no change `d` of the cell
+//! that certainly came after `c` and before the read: `c.end < d.begin` and `d.end < b`. A span
+//! begins with the data at the end of the span before, the first one with zeroes. Data that was
+//! copied is any data that the source can have held while the copy ran, so the same question is
+//! asked of the source.
 //!
-//! **Invariants.** What a call that failed may have done is possible, and not certain; where it is
-//! not known which bytes that were, everything is possible in the file. The questions about copies
-//! of copies are bounded in depth and number; where that is not enough, everything is possible.
+//! **Invariants.** The changes of a call that failed are possible, but not certain; where it is not
+//! known which bytes it changed, any value of the file is possible. The search through copies of
+//! copies is bounded in depth and number; beyond that any value is possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::call::{Call, Event, Outcome, Range, Time};
 use super::super::stamp::{CELL_BYTES, FileId, Run, Value, Version};
-use super::{ALWAYS, Wrong};
+use super::violation::Violation;
 
-/// A cell in so many bytes of a run with one origin is asked about, and the last.
+/// One cell in this many bytes of a run is checked, and the last one.
 const STEP_BYTES: u64 = 512;
-/// Copies of copies.
+/// The greatest depth of copies of copies.
 const MOST_DEEP: u32 = 6;
-/// Questions for one cell.
-const MOST_QUESTIONS: u32 = 20_000;
+/// The most steps of the search for one cell.
+const MOST_STEPS: u32 = 20_000;
 
-/// What a change makes of the cells of its range.
+/// A time span.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    begin: Time,
+    end: Time,
+}
+
+/// A cell of a file.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    file: FileId,
+    /// Its offset in bytes.
+    place: u64,
+}
+
+/// The new data in the range of a change.
 #[derive(Clone, Copy, Debug)]
 enum Made {
     Written(Version),
     Zero,
-    /// What lay in another file, or another place, at this offset.
+    /// Data of a file at this offset.
     Copied(FileId, u64),
 }
 
-/// A change that leaves the rest where it is.
+/// A change that does not move data.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     begin: Time,
@@ -47,12 +62,12 @@ struct Change {
     from: u64,
     to: u64,
     made: Made,
-    /// Whether all of it was done; else each cell may be as it was before.
+    /// Whether it succeeded; otherwise each cell may be unchanged.
     is_whole: bool,
     event: usize,
 }
 
-/// A change that moves what lies behind it.
+/// A change that moves the data behind it.
 #[derive(Clone, Copy, Debug)]
 struct Move {
     begin: Time,
@@ -62,42 +77,42 @@ struct Move {
     len: u64,
 }
 
-/// What happened between two moves.
+/// The changes between two moves.
 #[derive(Clone, Debug)]
 struct Span {
-    /// What began it; `None` for the first.
+    /// The move that began it; `None` for the first.
     moved: Option<Move>,
     changes: Vec<Change>,
-    /// By the part of the file, in order: the changes that touch it.
+    /// For each part of the file, the changes that touch it.
     parts: BTreeMap<u64, Part>,
 }
 
-/// The changes that touch a part of a file, in the order of their begins.
+/// The changes that touch a part of a file, ordered by their begins.
 #[derive(Clone, Debug, Default)]
 struct Part {
     changes: Vec<usize>,
-    /// The latest end of all changes up to each.
+    /// For each change, the latest end of it and all before it.
     ends: Vec<Time>,
 }
 
-/// What happened to a file.
+/// The changes of a file.
 #[derive(Clone, Debug)]
 struct Log {
     spans: Vec<Span>,
-    /// Whether something failed half-way.
+    /// Whether a call failed and it is not known which bytes it changed.
     is_unclear: bool,
 }
 
 #[derive(Debug, Default)]
 struct Logs(BTreeMap<FileId, Log>);
 
-/// How much may still be asked.
+/// The number of steps that the search may still take.
 struct Budget {
-    questions: u32,
+    steps: u32,
 }
 
 impl Move {
-    /// Where the cell at `place` behind the move was before; `None` if it was made by it.
+    /// The offset before the move of the cell at `place` after it; `None` if the move created it.
     fn before(&self, place: u64) -> Option<u64> {
         if place < self.offset {
             return Some(place);
@@ -120,7 +135,7 @@ impl Span {
         }
     }
 
-    /// Adds a change that began behind all others.
+    /// Adds a change that began after all others.
     fn push(&mut self, change: Change) {
         let index = self.changes.len();
         for number in part_of(change.from)..=part_of(change.to) {
@@ -132,12 +147,14 @@ impl Span {
         self.changes.push(change);
     }
 
-    /// The changes from which a cell can have its value between two moments: those that began
-    /// before the end and are not certainly followed by another that ended before the begin. And
-    /// whether one certainly ended before the begin.
-    fn sources(&self, place: u64, (begin, end): (Time, Time)) -> (Vec<&Change>, bool) {
+    /// The changes from which a cell can have its value in an interval: those that began before its
+    /// end, unless another change certainly followed before the interval. And whether a change
+    /// certainly ended before the interval.
+    fn sources(&self, place: u64, during: Interval) -> (Vec<&Change>, bool) {
+        let Interval { begin, end } = during;
         let mut found: Vec<&Change> = Vec::new();
-        // The latest begin of what ended before the read: whatever ended before that is gone.
+        // The latest begin of the changes that ended before the read; they replaced all changes
+        // that ended before that.
         let mut last_begin = None;
         let Some(part) = self.parts.get(&part_of(place)) else {
             return (found, false);
@@ -166,7 +183,7 @@ impl Span {
     }
 }
 
-/// The number of the part of a file in which a place lies; the last part has no end.
+/// The number of the part of a file that contains an offset; the last part has no end.
 fn part_of(place: u64) -> u64 {
     const PART_BYTES: u64 = 4096;
     const MOST_PARTS: u64 = 256;
@@ -268,55 +285,56 @@ impl Logs {
         }
     }
 
-    /// Whether a cell of a file can have held a value between two moments.
+    /// Whether a cell can have held a value in an interval.
     fn can_hold(
         &self,
-        (file, place): (FileId, u64),
+        cell: Cell,
         value: Value,
-        (begin, end): (Time, Time),
+        during: Interval,
         depth: u32,
         budget: &mut Budget,
     ) -> bool {
-        let Some(log) = self.0.get(&file) else {
+        let Some(log) = self.0.get(&cell.file) else {
             return value == Value::Zero;
         };
         if log.is_unclear || depth > MOST_DEEP {
             return true;
         }
         for (number, span) in log.spans.iter().enumerate() {
-            let from = span.moved.map_or(ALWAYS.0, |moved| moved.begin);
+            let from = span.moved.map_or(Time::MIN, |moved| moved.begin);
             let next = log.spans.get(number + 1).and_then(|next| next.moved);
-            let to = next.map_or(ALWAYS.1, |moved| moved.end);
-            if from > end || to < begin {
+            let to = next.map_or(Time::MAX, |moved| moved.end);
+            if from > during.end || to < during.begin {
                 continue;
             }
-            let during = (begin.max(from), end.min(to));
-            let at = (file, place);
-            if self.can_hold_in(log, number, at, value, during, depth, budget) {
+            let during = Interval {
+                begin: during.begin.max(from),
+                end: during.end.min(to),
+            };
+            if self.can_hold_in(number, cell, value, during, depth, budget) {
                 return true;
             }
         }
         false
     }
 
-    /// The same for the `number`th span and those before it.
-    #[expect(clippy::too_many_arguments, reason = "a question with all its parts")]
+    /// As [`Self::can_hold`], in the `number`th span of the file and those before it.
     fn can_hold_in(
         &self,
-        log: &Log,
         number: usize,
-        (file, place): (FileId, u64),
+        cell: Cell,
         value: Value,
-        (begin, end): (Time, Time),
+        during: Interval,
         depth: u32,
         budget: &mut Budget,
     ) -> bool {
-        if budget.questions == 0 {
+        if budget.steps == 0 {
             return true;
         }
-        budget.questions -= 1;
-        let span = &log.spans[number];
-        let (sources, is_changed) = span.sources(place, (begin, end));
+        budget.steps -= 1;
+        let Cell { file, place } = cell;
+        let span = &self.0[&file].spans[number];
+        let (sources, is_changed) = span.sources(place, during);
         for change in sources {
             let is_source = match (change.made, value) {
                 (Made::Zero, Value::Zero) => true,
@@ -329,8 +347,14 @@ impl Logs {
                     },
                 ) => of == file && is == version && offset == place,
                 (Made::Copied(source, offset), _) => {
-                    let from = (source, offset + (place - change.from));
-                    let during = (change.begin, change.end);
+                    let from = Cell {
+                        file: source,
+                        place: offset + (place - change.from),
+                    };
+                    let during = Interval {
+                        begin: change.begin,
+                        end: change.end,
+                    };
                     self.can_hold(from, value, during, depth + 1, budget)
                 }
                 _ => false,
@@ -348,13 +372,17 @@ impl Logs {
         match moved.before(place) {
             None => value == Value::Zero,
             Some(old) => {
-                let during = (moved.begin, moved.begin);
-                self.can_hold_in(log, number - 1, (file, old), value, during, depth, budget)
+                let during = Interval {
+                    begin: moved.begin,
+                    end: moved.begin,
+                };
+                let cell = Cell { file, place: old };
+                self.can_hold_in(number - 1, cell, value, during, depth, budget)
             }
         }
     }
 
-    /// The changes of a file, for who tells about it.
+    /// The events that changed a file, for a report.
     fn events(&self, file: FileId) -> BTreeSet<usize> {
         let spans = self.0.get(&file).into_iter().flat_map(|log| &log.spans);
         spans
@@ -363,19 +391,23 @@ impl Logs {
     }
 }
 
-/// Judges everything that was read in a round.
+/// Judges all reads of a round.
 ///
 /// # Errors
-/// The first cell that held what it cannot have held.
-pub(super) fn judge(events: &[Event]) -> Result<(), Box<Wrong>> {
+/// The first cell with an impossible value.
+pub(super) fn judge(events: &[Event]) -> Result<(), Box<Violation>> {
     let logs = Logs::of(events);
     for (index, event) in events.iter().enumerate() {
         let (Call::Read { file, .. }, Outcome::Bytes(_, runs)) = (event.call, &event.outcome)
         else {
             continue;
         };
+        let during = Interval {
+            begin: event.begin,
+            end: event.end,
+        };
         for run in runs {
-            if let Some(bad) = bad_cell(&logs, file, run, (event.begin, event.end)) {
+            if let Some(bad) = bad_cell(&logs, file, run, during) {
                 let value = run.value.behind(bad - run.offset);
                 let what = match value {
                     Value::Poison => "bytes from before the file system was made".to_owned(),
@@ -387,24 +419,22 @@ pub(super) fn judge(events: &[Event]) -> Result<(), Box<Wrong>> {
                 };
                 let what = format!("{what}, at {bad} of {file:?}, in {run:?}");
                 let about = logs.events(file);
-                return Err(Wrong::among(events, index, what, &about));
+                return Err(Violation::among(events, index, what, &about));
             }
         }
     }
     Ok(())
 }
 
-/// The first place of those asked about in a run that cannot have held what was read.
-fn bad_cell(logs: &Logs, file: FileId, run: &Run, during: (Time, Time)) -> Option<u64> {
+/// The offset of the first checked cell of a run with an impossible value.
+fn bad_cell(logs: &Logs, file: FileId, run: &Run, during: Interval) -> Option<u64> {
     let end = run.offset + run.len;
     let steps = (run.offset..end).step_by(usize::try_from(STEP_BYTES).unwrap_or(1));
     let mut places = steps.chain([end - CELL_BYTES]);
     places.find(|&place| {
         let value = run.value.behind(place - run.offset);
-        let mut budget = Budget {
-            questions: MOST_QUESTIONS,
-        };
+        let mut budget = Budget { steps: MOST_STEPS };
         let is_known = matches!(value, Value::Zero | Value::Written { .. });
-        !is_known || !logs.can_hold((file, place), value, during, 0, &mut budget)
+        !is_known || !logs.can_hold(Cell { file, place }, value, during, 0, &mut budget)
     })
 }

@@ -1,17 +1,18 @@
-//! **Purpose.** Which errors a call may be answered with on a healthy file system.
+//! **Purpose.** The errors that a call may return on a healthy file system.
 //!
-//! **Model.** What names lead to may be of another type, or gone, by the time a call comes to it,
-//! so most calls about names may be refused. No call may be told that what is on the device is
-//! broken, that the device failed, or that nothing is written any more.
+//! **Model.** By the time a call reaches the inode of a name, it may be of another type or removed,
+//! so most calls on names may fail. No call may report that the file system is corrupted, that the
+//! device failed, or that the file system is read-only.
 
 use super::super::call::{Call, Event, Outcome};
-use super::{Context, Wrong, errno};
+use super::context::{Context, errno};
+use super::violation::Violation;
 
 /// Judges the errors of a round.
 ///
 /// # Errors
-/// The first that must not be.
-pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong>> {
+/// The first error that is not allowed.
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Violation>> {
     let mut made = 0;
     for (index, event) in events.iter().enumerate() {
         made += usize::from(matches!(event.call, Call::Make(..) | Call::Open(_)));
@@ -27,13 +28,13 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong
                 "error {} on a healthy file system: {}",
                 failure.errno, failure.text
             );
-            return Err(Wrong::new(events, index, what));
+            return Err(Violation::new(events, index, what));
         }
     }
     Ok(())
 }
 
-/// Whether a call makes an inode.
+/// Whether a call creates an inode.
 fn is_making(call: Call) -> bool {
     matches!(call, Call::Make(..) | Call::Open(_))
 }
@@ -54,14 +55,14 @@ fn may_fail(context: &Context, call: Call, number: i32) -> bool {
         },
         Call::Exchange(..) => matches!(number, NOENT | NOTDIR | NOTEMPTY | INVAL),
         Call::Lookup(at) => match number {
-            NOTDIR => !context.lasts(at.dir),
+            NOTDIR => !context.is_permanent(at.dir),
             _ => number == NOENT,
         },
         Call::Resolve(_) => number == NOENT,
-        Call::List(dir) => !context.lasts(dir) && matches!(number, NOENT | NOTDIR),
-        Call::StatNumber(nr) => !context.lasts(nr) && number == NOENT,
+        Call::List(dir) => !context.is_permanent(dir) && matches!(number, NOENT | NOTDIR),
+        Call::StatNumber(nr) => !context.is_permanent(nr) && number == NOENT,
         Call::Change { what, .. } => match number {
-            // A range to be moved has to lie inside of the file.
+            // A range that is collapsed or inserted must lie within the file.
             INVAL => what.moves(),
             errno::OPNOTSUPP => context.pointers,
             _ => false,

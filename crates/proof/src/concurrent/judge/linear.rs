@@ -1,17 +1,16 @@
-//! **Purpose.** Whether what several threads did to one object, and saw of it, can have happened
-//! one after the other.
+//! **Purpose.** Decides whether the calls of several threads on one object are linearizable.
 //!
 //! **Model.** The object has a state. Each call began and ended at some time, and took effect at
-//! one moment in between. The calls are gone through in the order of their begins and ends; when
-//! one ends, all orders are tried in which it and others that are under way may have taken effect.
-//! What is kept are all states that are possible so far, each with the calls under way that have
-//! taken effect in it. A call that only looks is explained by the first state that it can have
-//! seen: whatever follows can follow then, too. So only calls that change something are tried in
-//! several places.
+//! one moment in between. The begins and ends of all calls are processed in order. When a call
+//! ends, all orders are tried in which it and others that are in progress may have taken effect.
+//! The search keeps all states that are possible so far, each with the calls in progress that have
+//! taken effect in it. A read is explained by the first state that it can have seen, since
+//! everything that can follow without it can follow with it; only calls that change the object are
+//! tried at several moments.
 //!
-//! **Invariants.** The search is bounded: where more than [`MOST_POSSIBLE`] states are possible, or
-//! more than 64 calls are under way, the calls count as explained. So it refuses only what no order
-//! explains.
+//! **Invariants.** The search is bounded: if more than [`MOST_POSSIBLE`] states are possible, or
+//! more than 64 calls are in progress, the calls count as explained. So it rejects only calls that
+//! no order explains.
 //!
 //! **References.** Wing, Gong: "Testing and Verifying Concurrent Objects" (1993); Lowe: "Testing
 //! for linearizability" (2017), just-in-time linearization.
@@ -20,19 +19,19 @@ use std::collections::BTreeSet;
 
 use super::super::call::Time;
 
-/// More states are not kept.
+/// The most states that are kept.
 const MOST_POSSIBLE: usize = 4_000;
 
-/// What a call does to a state.
+/// The effect of a call on a state.
 pub(super) trait Effect {
     /// The state of the object.
     type State: Ord + Clone;
 
-    /// Appends the states that may follow on one; none if it cannot take effect there.
+    /// Appends the states that may follow `state`; none if it cannot take effect there.
     fn after(&self, state: &Self::State, into: &mut Vec<Self::State>);
 
-    /// Whether the call only looks, so that nothing follows from it for the object.
-    fn is_look(&self) -> bool;
+    /// Whether the call only reads the object.
+    fn is_read(&self) -> bool;
 }
 
 /// An effect with the begin and the end of its call.
@@ -41,14 +40,14 @@ pub(super) struct Timed<E> {
     pub(super) begin: Time,
     pub(super) end: Time,
     pub(super) effect: E,
-    /// The call, for who tells about it.
+    /// The index of the call, for a report.
     pub(super) event: usize,
 }
 
-/// A state, and a bit for each call under way that has taken effect.
+/// A state, and a bit for each call in progress that has taken effect.
 type Possible<S> = (S, u64);
 
-/// Looks for an order that explains all calls.
+/// Searches for an order that explains all calls.
 ///
 /// # Errors
 /// The index of the first call in the order of ends that no order explains.
@@ -83,8 +82,8 @@ pub(super) fn explain<E: Effect>(initial: E::State, calls: &[Timed<E>]) -> Resul
     Ok(())
 }
 
-/// The states in which the call in slot `ends` has taken effect, reached by letting calls that are
-/// under way take theirs first; `None` if there are too many.
+/// The states in which the call in slot `ends` has taken effect, perhaps after others that are in
+/// progress; `None` if there are too many.
 fn with_effect<E: Effect>(
     calls: &[Timed<E>],
     slots: &[Option<usize>; 64],
@@ -92,7 +91,7 @@ fn with_effect<E: Effect>(
     ends: usize,
 ) -> Option<BTreeSet<Possible<E::State>>> {
     let bit = 1_u64 << ends;
-    let under_way: Vec<(u64, &E)> = slots
+    let in_progress: Vec<(u64, &E)> = slots
         .iter()
         .enumerate()
         .filter_map(|(slot, held)| Some((1 << slot, &calls[(*held)?].effect)))
@@ -103,12 +102,12 @@ fn with_effect<E: Effect>(
     let mut after = Vec::new();
     while let Some((state, mut done)) = pending.pop() {
         let mut changes = Vec::new();
-        for &(slot, effect) in &under_way {
+        for &(slot, effect) in &in_progress {
             if done & slot != 0 {
                 continue;
             }
             effect.after(&state, &mut after);
-            if effect.is_look() && after.len() == 1 && after[0] == state {
+            if effect.is_read() && after.len() == 1 && after[0] == state {
                 done |= slot;
             } else {
                 changes.extend(after.iter().cloned().map(|state| (state, slot)));

@@ -1,41 +1,42 @@
-//! **Purpose.** Judging names: what calls did to a name of a directory, and what lookups, paths and
-//! listings saw of it.
+//! **Purpose.** Judges names: the calls that changed a name of a directory, and the results of
+//! lookups, path resolution and listings.
 //!
-//! **Model.** A name in the directory with a number is a register: it is missing, or leads to an
-//! inode number. A call about two names is one about each of them; that it is atomic is not asked.
-//! A directory that is removed is empty, and so is one that is made of its number later, so the
-//! registers of a number outlive the directory: a call about a directory that is gone sees that the
-//! name is missing. A listing is no moment, but of each name it lists what was there at some moment
-//! between its begin and its end; so a name that was there all the time is listed once, and one
-//! that never was is not.
+//! **Model.** A name in the directory with an inode number is a register: it is missing, or refers
+//! to an inode number. A call on two names counts as one on each of them; whether it was atomic is
+//! not checked. A removed directory is empty, and so is a new one that reuses its number, so the
+//! registers of a number outlive the directory: a call on a removed directory sees that the name is
+//! missing. A listing is not atomic: for each name it returns the state at some moment between its
+//! begin and its end. So a name that existed all the time is listed once, and one that never
+//! existed is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::call::{Call, Event, Listed, Name, Outcome, Place, Time};
+use super::context::{Context, errno};
 use super::linear::{Effect, Timed, explain};
-use super::{Context, Wrong, errno};
+use super::violation::Violation;
 
-/// The state of a name: `None` inside is an inode whose number is not known.
+/// The state of a name. `There(None)` is an inode whose number is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     Missing,
     There(Option<u64>),
 }
 
-/// What a call did to a name, or saw of it.
+/// The effect of a call on a name, or its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameEffect {
-    /// It was missing, and leads to this number now.
+    /// It was missing, and refers to this number now.
     Adds(Option<u64>),
-    /// It was there, and is missing now.
+    /// It existed, and is missing now.
     Removes,
-    /// It was there, and may be missing now.
+    /// It existed, and may be missing now.
     MayRemove,
-    /// Whatever was before, it leads to this number now.
+    /// It refers to this number now, in whatever state it was.
     Sets(Option<u64>),
-    /// It was there, and leads to something else now.
+    /// It existed, and refers to another inode now.
     Redirects,
-    /// It was there, with this number if that is known.
+    /// It existed, with this number if that is known.
     Sees(Option<u64>),
     SeesMissing,
 }
@@ -58,7 +59,7 @@ impl Effect for NameEffect {
         }
     }
 
-    fn is_look(&self) -> bool {
+    fn is_read(&self) -> bool {
         matches!(self, Self::Sees(_) | Self::SeesMissing)
     }
 }
@@ -66,8 +67,8 @@ impl Effect for NameEffect {
 /// Judges all names of a round.
 ///
 /// # Errors
-/// The first call that nothing explains.
-pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong>> {
+/// The first call that no order explains.
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Violation>> {
     judge_numbers(events)?;
     let mut registers: BTreeMap<Place, Vec<Timed<NameEffect>>> = BTreeMap::new();
     let mut universe: BTreeMap<u64, BTreeSet<Name>> = BTreeMap::new();
@@ -89,7 +90,7 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong
         };
         let known = universe.get(&dir);
         let seen = listing(dir, entries, *listed, known);
-        for (place, effect) in seen.map_err(|what| Wrong::new(events, index, what))? {
+        for (place, effect) in seen.map_err(|what| Violation::new(events, index, what))? {
             registers.entry(place).or_default().push(Timed {
                 begin: event.begin,
                 end: event.end,
@@ -106,13 +107,13 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong
                 around(calls, at)
             );
             let about = calls.iter().map(|call| call.event).collect();
-            return Err(Wrong::among(events, calls[at].event, what, &about));
+            return Err(Violation::among(events, calls[at].event, what, &about));
         }
     }
     Ok(())
 }
 
-/// What calls before and behind the one at `at` did to a name or saw of it, a line each.
+/// The effects of calls around the one at `at` on the same name, a line each.
 fn around(calls: &[Timed<NameEffect>], at: usize) -> String {
     const SHOWN: usize = 12;
     let begin = calls[at].begin;
@@ -129,9 +130,9 @@ fn around(calls: &[Timed<NameEffect>], at: usize) -> String {
     nearest.iter().map(line).collect()
 }
 
-/// What a name leads to is there as long as the name is: judges calls about a number that follow on
-/// the lookup that told it.
-fn judge_numbers(events: &[Event]) -> Result<(), Box<Wrong>> {
+/// The inode of a name exists as long as the name does: judges calls that use an inode number after
+/// the lookup that returned it.
+fn judge_numbers(events: &[Event]) -> Result<(), Box<Violation>> {
     let mut losses: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
     for (index, event) in events
         .iter()
@@ -155,7 +156,7 @@ fn judge_numbers(events: &[Event]) -> Result<(), Box<Wrong>> {
                 found.insert(event.thread, (event.begin, at, number));
             }
             (Call::StatNumber(number), Outcome::Failed(_)) => {
-                let Some(&(since, at, told)) = found.get(&event.thread) else {
+                let Some(&(since, at, found)) = found.get(&event.thread) else {
                     continue;
                 };
                 let lost = losses
@@ -164,9 +165,9 @@ fn judge_numbers(events: &[Event]) -> Result<(), Box<Wrong>> {
                     .flatten()
                     .map(|&loss| &events[loss]);
                 let mut lost = lost.filter(|loss| loss.end > since && loss.begin < event.end);
-                if told == number && lost.next().is_none() {
-                    let what = format!("{at:?} leads to {number} all the time");
-                    return Err(Wrong::new(events, index, what));
+                if found == number && lost.next().is_none() {
+                    let what = format!("{at:?} refers to {number} all the time");
+                    return Err(Violation::new(events, index, what));
                 }
             }
             _ => {}
@@ -175,7 +176,7 @@ fn judge_numbers(events: &[Event]) -> Result<(), Box<Wrong>> {
     Ok(())
 }
 
-/// What a call did to names, or saw of them.
+/// The effects of a call on names.
 fn effects(context: &Context, event: &Event) -> Vec<(Place, NameEffect)> {
     use NameEffect::{Adds, MayRemove, Redirects, Removes, Sees, SeesMissing, Sets};
     let number = match event.outcome {
@@ -195,7 +196,7 @@ fn effects(context: &Context, event: &Event) -> Vec<(Place, NameEffect)> {
         (Call::Lookup(at) | Call::Resolve(at), None) => vec![(at, Sees(number))],
         (Call::Lookup(at) | Call::Resolve(at), Some(errno::NOENT)) => vec![(at, SeesMissing)],
         (Call::Rename { from, to, .. }, None) => {
-            // With two names of one inode nothing is done.
+            // A rename between two names of one inode does nothing.
             let gone = if context.has_links {
                 MayRemove
             } else {
@@ -203,7 +204,7 @@ fn effects(context: &Context, event: &Event) -> Vec<(Place, NameEffect)> {
             };
             vec![(from, gone), (to, Sets(None))]
         }
-        (Call::Rename { from, to, .. }, Some(errno::NOENT)) if context.lasts(to.dir) => {
+        (Call::Rename { from, to, .. }, Some(errno::NOENT)) if context.is_permanent(to.dir) => {
             vec![(from, SeesMissing)]
         }
         (Call::Rename { to, .. }, Some(errno::EXIST | errno::NOTEMPTY)) => vec![(to, Sees(None))],
@@ -212,7 +213,7 @@ fn effects(context: &Context, event: &Event) -> Vec<(Place, NameEffect)> {
     }
 }
 
-/// What a listing saw of the names that there may have been.
+/// The effects of a listing on all names that may have existed.
 fn listing(
     dir: u64,
     entries: &[(Name, u64)],
@@ -241,7 +242,7 @@ fn listing(
         let at = Place { dir, name };
         effects.extend(numbers.iter().map(|&nr| (at, NameEffect::Sees(Some(nr)))));
         if numbers.len() > 1 {
-            // Who is listed twice was gone in between.
+            // A name that is listed twice was missing in between.
             effects.push((at, NameEffect::SeesMissing));
         }
     }

@@ -1,28 +1,29 @@
-//! **Purpose.** Judging what a file is known by: its size and its attributes.
+//! **Purpose.** Judges the sizes and extended attributes of files.
 //!
-//! **Model.** Both are registers. A call that makes a file longer may do so in steps, so a size
-//! between the old one and the new one may be seen while it runs.
+//! **Model.** Both are registers. A call that makes a file longer may do so in steps, so that a
+//! size between the old one and the new one may be seen while it runs.
 
 use std::collections::BTreeMap;
 
 use super::super::call::{Call, Event, Outcome, Range};
 use super::super::stamp::FileId;
+use super::context::Context;
 use super::linear::{Effect, Timed, explain};
-use super::{Context, Wrong};
+use super::violation::Violation;
 
-/// What a call did to a size, or saw of it, in bytes.
+/// The effect of a call on a size, or its result, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SizeEffect {
     /// It is at least this.
     Grows(u64),
     Sets(u64),
-    /// It was this, and is that.
+    /// It was the first, and is the second now.
     Steps(u64, u64),
     Adds(u64),
     Takes(u64),
-    /// It was between the first two, or on its way up to the third.
+    /// It was between the first two, or was growing up to the third.
     Sees(u64, u64, u64),
-    /// Nobody knows.
+    /// It is unknown now.
     Any,
 }
 
@@ -46,7 +47,7 @@ impl Effect for SizeEffect {
             Self::Takes(len) => into.push(Some(size.saturating_sub(len))),
             Self::Any => into.push(None),
             Self::Sees(least, most, _) if (least..=most).contains(&size) => into.push(Some(size)),
-            // While it grows, what was seen is what it was then.
+            // While it grows, the size that was seen was the size at that moment.
             Self::Sees(least, _, limit) if size < least && least <= limit => {
                 into.push(Some(least));
             }
@@ -54,12 +55,12 @@ impl Effect for SizeEffect {
         }
     }
 
-    fn is_look(&self) -> bool {
+    fn is_read(&self) -> bool {
         matches!(self, Self::Sees(..))
     }
 }
 
-/// What a call did to an attribute, or saw of it.
+/// The effect of a call on an attribute, or its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttributeEffect {
     Sets(u64),
@@ -79,7 +80,7 @@ impl Effect for AttributeEffect {
         }
     }
 
-    fn is_look(&self) -> bool {
+    fn is_read(&self) -> bool {
         matches!(self, Self::Sees(_))
     }
 }
@@ -87,8 +88,8 @@ impl Effect for AttributeEffect {
 /// Judges sizes and attributes.
 ///
 /// # Errors
-/// The first call that nothing explains.
-pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong>> {
+/// The first call that no order explains.
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Violation>> {
     let mut sizes: BTreeMap<FileId, Vec<Timed<SizeEffect>>> = BTreeMap::new();
     let mut attributes: BTreeMap<(FileId, u32), Vec<Timed<AttributeEffect>>> = BTreeMap::new();
     for (index, event) in events.iter().enumerate() {
@@ -107,27 +108,27 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Wrong
     }
     for (file, mut calls) in sizes {
         if context.kernel_keeps_sizes {
-            let changes: Vec<_> = calls.iter().filter(|call| !call.effect.is_look()).collect();
+            let changes: Vec<_> = calls.iter().filter(|call| !call.effect.is_read()).collect();
             let changes: Vec<_> = changes.iter().map(|call| (call.begin, call.end)).collect();
             calls.retain(|call| {
-                let mut beside = changes.iter();
-                !call.effect.is_look()
-                    || !beside.any(|(begin, end)| *begin < call.end && call.begin < *end)
+                let mut overlapping = changes.iter();
+                !call.effect.is_read()
+                    || !overlapping.any(|(begin, end)| *begin < call.end && call.begin < *end)
             });
         }
         let growing: Vec<_> = calls.iter().filter_map(growth).collect();
         for call in &mut calls {
             if let SizeEffect::Sees(_, _, limit) = &mut call.effect {
-                let beside = growing.iter();
-                let beside =
-                    beside.filter(|(begin, end, _)| *begin < call.end && call.begin < *end);
-                *limit = beside.map(|(_, _, to)| *to).max().unwrap_or(0);
+                let overlapping = growing.iter();
+                let overlapping =
+                    overlapping.filter(|(begin, end, _)| *begin < call.end && call.begin < *end);
+                *limit = overlapping.map(|(_, _, to)| *to).max().unwrap_or(0);
             }
         }
-        refuse(events, &calls, Some(0), &format!("the size of {file:?}"))?;
+        check(events, &calls, Some(0), &format!("the size of {file:?}"))?;
     }
     for (key, calls) in &attributes {
-        refuse(
+        check(
             events,
             calls,
             None,
@@ -153,19 +154,19 @@ fn growth(call: &Timed<SizeEffect>) -> Option<(u64, u64, u64)> {
     }
 }
 
-fn refuse<E: Effect + std::fmt::Debug>(
+fn check<E: Effect + std::fmt::Debug>(
     events: &[Event],
     calls: &[Timed<E>],
     initial: E::State,
     what: &str,
-) -> Result<(), Box<Wrong>> {
+) -> Result<(), Box<Violation>> {
     explain(initial, calls).map_err(|at| {
         let what = format!(
             "no order of calls explains {:?} of {what}",
             calls[at].effect
         );
         let about = calls.iter().map(|call| call.event).collect();
-        Wrong::among(events, calls[at].event, what, &about)
+        Violation::among(events, calls[at].event, what, &about)
     })
 }
 

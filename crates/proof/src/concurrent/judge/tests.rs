@@ -1,4 +1,4 @@
-//! Histories made by hand: what can have been passes, what cannot is refused.
+//! Histories made by hand: possible ones pass, impossible ones are rejected.
 
 use super::super::call::{Call, Event, Failure, Kind, Listed, Name, Outcome, Place, Range};
 use super::super::stamp::{FileId, Run, Value, Version};
@@ -15,8 +15,9 @@ fn at(name: usize) -> Place {
     }
 }
 
-fn event((begin, end): (u64, u64), call: Call, outcome: Outcome) -> Event {
-    // Each call is that of a thread of its own, unless two follow on each other.
+fn event(when: (u64, u64), call: Call, outcome: Outcome) -> Event {
+    let (begin, end) = when;
+    // The rules use the thread only for calls that follow each other.
     let thread = usize::from(begin >= 1000);
     Event {
         begin,
@@ -32,7 +33,7 @@ fn failed(errno: i32) -> Outcome {
     Outcome::Failed(Failure { errno, text })
 }
 
-/// What the judge says, if anything.
+/// The violation that the judge finds, if any.
 fn refused(events: &[Event]) -> Option<String> {
     let context = Context {
         free_inodes: 1000,
@@ -48,7 +49,7 @@ fn passes(events: &[Event]) {
 
 #[track_caller]
 fn fails(events: &[Event], why: &str) {
-    let said = refused(events).expect("it cannot have been");
+    let said = refused(events).expect("the history is impossible");
     assert!(said.contains(why), "{said}");
 }
 
@@ -92,7 +93,7 @@ fn list(when: (u64, u64), names: &[(usize, u64)]) -> Event {
 }
 
 #[test]
-fn a_name_is_found_from_when_it_is_made_until_it_goes() {
+fn a_name_is_found_from_its_creation_until_its_removal() {
     passes(&[
         make((1, 4), 0, 20),
         lookup((2, 3), 0, None),
@@ -140,7 +141,7 @@ fn a_name_that_is_replaced_is_never_missing() {
 }
 
 #[test]
-fn two_cannot_rename_the_same_name() {
+fn one_name_cannot_be_renamed_twice() {
     let before = make((1, 2), 0, 20);
     passes(&[before.clone(), rename((3, 5), 0, 1)]);
     fails(
@@ -150,7 +151,7 @@ fn two_cannot_rename_the_same_name() {
 }
 
 #[test]
-fn a_listing_has_what_was_there_all_the_time_once() {
+fn a_listing_has_names_that_always_exist_once() {
     let before = [make((1, 2), 0, 20), make((3, 4), 1, 21)];
     let after = |last: &[Event]| [&before[..], last].concat();
     passes(&after(&[list((5, 6), &[(0, 20), (1, 21)])]));
@@ -167,7 +168,7 @@ fn a_listing_has_what_was_there_all_the_time_once() {
         &after(&[list((5, 6), &[(0, 20), (1, 21), (2, 22)])]),
         "Sees(Some(22))",
     );
-    // What comes or goes meanwhile may be listed or not, what moves even twice.
+    // A name that is created or removed meanwhile may be listed or not; a renamed inode even twice.
     let third = make((5, 10), 2, 22);
     passes(&after(&[
         third.clone(),
@@ -182,7 +183,7 @@ fn a_listing_has_what_was_there_all_the_time_once() {
 }
 
 #[test]
-fn what_a_name_leads_to_is_there() {
+fn the_inode_of_a_name_exists() {
     let stat = |when| event(when, Call::StatNumber(20), failed(2));
     let before = [make((1, 2), 0, 20), lookup((3, 4), 0, Some(20))];
     fails(&[&before[..], &[stat((5, 6))]].concat(), "all the time");
@@ -192,7 +193,7 @@ fn what_a_name_leads_to_is_there() {
 }
 
 #[test]
-fn errors_of_broken_file_systems_never_come() {
+fn errors_of_corrupted_file_systems_are_rejected() {
     for errno in [5, 117, 30, 12, 28] {
         let read = Call::Read {
             file: A,
@@ -207,7 +208,8 @@ fn errors_of_broken_file_systems_never_come() {
     );
 }
 
-fn write(when: (u64, u64), file: FileId, version: u32, (offset, len): (u64, u64)) -> Event {
+fn write(when: (u64, u64), file: FileId, version: u32, range: std::ops::Range<u64>) -> Event {
+    let (offset, len) = (range.start, range.end - range.start);
     let version = Version(version);
     event(
         when,
@@ -221,7 +223,8 @@ fn write(when: (u64, u64), file: FileId, version: u32, (offset, len): (u64, u64)
     )
 }
 
-fn change(when: (u64, u64), what: Range, (offset, len): (u64, u64)) -> Event {
+fn change(when: (u64, u64), what: Range, range: std::ops::Range<u64>) -> Event {
+    let (offset, len) = (range.start, range.end - range.start);
     event(
         when,
         Call::Change {
@@ -263,9 +266,9 @@ fn value(file: FileId, version: u32, offset: u64) -> Value {
 }
 
 #[test]
-fn a_cell_holds_the_last_write_or_one_beside_the_read() {
-    let old = write((1, 2), A, 1, (0, 1024));
-    let new = write((3, 6), A, 2, (512, 512));
+fn a_cell_holds_the_last_write_or_one_that_overlaps_the_read() {
+    let old = write((1, 2), A, 1, 0..1024);
+    let new = write((3, 6), A, 2, 512..1024);
     let both = |when, seen| [old.clone(), new.clone(), read(when, A, 512, &[(512, seen)])];
     passes(&both((4, 5), value(A, 1, 512)));
     passes(&both((4, 5), value(A, 2, 512)));
@@ -281,16 +284,16 @@ fn a_cell_holds_the_last_write_or_one_beside_the_read() {
         &[
             old.clone(),
             read((3, 4), A, 512, &[(512, value(A, 2, 512))]),
-            write((5, 6), A, 2, (512, 512)),
+            write((5, 6), A, 2, 512..1024),
         ],
         "cannot be there",
     );
 }
 
 #[test]
-fn what_was_punched_is_zero_and_what_fails_halfway_may_have_been_done() {
-    let old = write((1, 2), A, 1, (0, 1024));
-    let punch = change((3, 4), Range::Punch, (0, 512));
+fn punched_ranges_are_zero_and_a_failed_write_may_have_happened() {
+    let old = write((1, 2), A, 1, 0..1024);
+    let punch = change((3, 4), Range::Punch, 0..512);
     let seen = |value| read((5, 6), A, 0, &[(512, value)]);
     passes(&[old.clone(), punch.clone(), seen(Value::Zero)]);
     fails(
@@ -298,7 +301,7 @@ fn what_was_punched_is_zero_and_what_fails_halfway_may_have_been_done() {
         "cannot be there",
     );
     fails(&[old.clone(), seen(Value::Zero)], "cannot be there");
-    let mut logs = [old, write((3, 4), A, 2, (0, 512))];
+    let mut logs = [old, write((3, 4), A, 2, 0..512)];
     logs[1].outcome = failed(28);
     for value in [value(A, 1, 0), value(A, 2, 0)] {
         let said = super::content::judge(&[&logs[..], &[seen(value)]].concat());
@@ -307,10 +310,10 @@ fn what_was_punched_is_zero_and_what_fails_halfway_may_have_been_done() {
 }
 
 #[test]
-fn content_moves_with_collapse_and_insert() {
-    let old = write((1, 2), A, 1, (0, 4096));
-    let collapse = change((3, 6), Range::Collapse, (1024, 1024));
-    let insert = change((7, 8), Range::Insert, (0, 1024));
+fn collapse_and_insert_move_data() {
+    let old = write((1, 2), A, 1, 0..4096);
+    let collapse = change((3, 6), Range::Collapse, 1024..2048);
+    let insert = change((7, 8), Range::Insert, 0..1024);
     let seen = |when, offset, value| read(when, A, offset, &[(512, value)]);
     let after = |last| [old.clone(), collapse.clone(), insert.clone(), last];
     passes(&after(seen((4, 5), 1024, value(A, 1, 1024))));
@@ -329,19 +332,19 @@ fn content_moves_with_collapse_and_insert() {
 }
 
 #[test]
-fn what_was_copied_is_what_the_source_held_meanwhile() {
+fn copied_data_is_data_of_the_source_during_the_copy() {
     let (from, to) = ((A, 0), (B, 512));
     let history = |seen, of| {
         [
-            write((1, 2), A, 1, (0, 512)),
-            write((3, 4), A, 2, (0, 512)),
+            write((1, 2), A, 1, 0..512),
+            write((3, 4), A, 2, 0..512),
             event(
                 (5, 8),
                 Call::Copy { from, to, len: 512 },
                 Outcome::Number(512),
             ),
-            write((6, 7), A, 3, (0, 512)),
-            write((9, 10), A, 4, (0, 512)),
+            write((6, 7), A, 3, 0..512),
+            write((9, 10), A, 4, 0..512),
             read((11, 12), B, 512, &[(512, value(of, seen, 0))]),
         ]
     };
@@ -356,12 +359,12 @@ fn what_was_copied_is_what_the_source_held_meanwhile() {
 fn sizes_are_those_of_some_order() {
     let size = |when, size| event(when, Call::Size(A), Outcome::Number(size));
     let cut = event((3, 4), Call::Truncate { file: A, size: 0 }, Outcome::Done);
-    let before = [write((1, 2), A, 1, (0, 4096)), cut];
+    let before = [write((1, 2), A, 1, 0..4096), cut];
     let after = |last: &[Event]| [&before[..], last].concat();
     passes(&after(&[size((5, 6), 0)]));
     fails(&after(&[size((5, 6), 4096)]), "the size");
-    // While a file grows, it may be seen half grown, but not to shrink.
-    let grows = write((5, 12), A, 2, (0, 4096));
+    // While a file grows, sizes in between may be seen, but no decrease.
+    let grows = write((5, 12), A, 2, 0..4096);
     passes(&after(&[
         grows.clone(),
         size((6, 7), 1024),
@@ -375,7 +378,7 @@ fn sizes_are_those_of_some_order() {
 }
 
 #[test]
-fn an_attribute_is_what_it_was_set_to() {
+fn an_attribute_has_the_value_that_was_set() {
     let set = |when, value| event(when, Call::SetXattr(A, 0, value), Outcome::Done);
     let get = |when, outcome| event(when, Call::GetXattr(A, 0), outcome);
     passes(&[

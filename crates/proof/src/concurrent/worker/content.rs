@@ -1,23 +1,24 @@
-//! **Purpose.** Calls about files, drawn.
+//! **Purpose.** Random calls on files.
 //!
-//! **Model.** Offsets and lengths are multiples of a cell, most of a block. Files do not get longer
-//! than the shape says, so that there is always room.
+//! **Model.** Offsets and lengths are multiples of a cell, most of them of a block. Files do not
+//! exceed the size of the shape, so that there is always enough space.
 
 use fourscore::Arc;
 
 use super::super::call::{Call, Name, Outcome, Place, Range};
 use super::super::shared::SharedFile;
 use super::super::stamp::{CELL_BYTES, FileId, fill, runs};
-use super::super::target::{Reach, Target};
+use super::super::target::{IoMode, Target};
 use super::{Worker, done, number};
 use crate::concurrent::call::{Event, Kind};
-use crate::concurrent::shape::{Format, Theme};
+use crate::concurrent::shape::Format;
+use crate::concurrent::theme::Theme;
 
 /// The longest read and write, in bytes.
 const MOST_BYTES: u64 = 64 << 10;
-/// Names of attributes.
+/// The number of attribute names.
 const XATTRS: usize = 3;
-/// Lengths of their values, in bytes: inside of the inode, and in a block.
+/// Lengths of their values in bytes: within the inode, and in a block.
 const VALUE_BYTES: [usize; 3] = [4, 40, 600];
 
 impl<T: Target> Worker<'_, T> {
@@ -31,13 +32,13 @@ impl<T: Target> Worker<'_, T> {
         self.random.below(end.max(1)) as u64
     }
 
-    /// A range inside of what files may be long.
+    /// A random offset and length within the largest size of files.
     fn range_of(&mut self, most: u64) -> (u64, u64) {
         let shape = self.shared.shape;
         let block = u64::from(shape.block_bytes);
         let mut unit = *self.random.pick(&[block, block, block, 512, CELL_BYTES]);
         if shape.theme == Theme::Reuse {
-            // Whoever changes a part of a block reads the rest.
+            // A write of a part of a block would read the rest.
             unit = block;
         }
         let limit = match (shape.format, self.random.happens(1, 2)) {
@@ -65,23 +66,23 @@ impl<T: Target> Worker<'_, T> {
     }
 
     fn read_at(&mut self, shared: &SharedFile<T>, offset: u64, len: u64) {
-        let how = *self.random.pick(&[Reach::Usual, Reach::Direct]);
-        let mut room = std::mem::take(&mut self.room);
-        room.resize(usize::try_from(len).unwrap_or(0), 0);
-        // What is not filled is seen to be foreign.
-        room.fill(0x55);
+        let how = *self.random.pick(&[IoMode::Buffered, IoMode::Direct]);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(usize::try_from(len).unwrap_or(0), 0);
+        // Bytes that the read does not fill count as foreign.
+        buffer.fill(0x55);
         let file = shared.id;
         let begin = self.shared.now();
         let answer = self
             .shared
             .target
-            .read(&shared.file, &mut room, offset, how);
+            .read(&shared.file, &mut buffer, offset, how);
         let end = self.shared.now();
         let outcome = match answer {
-            Ok(got) => Outcome::Bytes(got as u64, runs(&room[..got], offset)),
+            Ok(got) => Outcome::Bytes(got as u64, runs(&buffer[..got], offset)),
             Err(failure) => Outcome::Failed(failure),
         };
-        self.room = room;
+        self.buffer = buffer;
         self.events.push(Event {
             begin,
             end,
@@ -99,7 +100,7 @@ impl<T: Target> Worker<'_, T> {
 
     fn write_at(&mut self, shared: &SharedFile<T>, offset: u64, len: u64) {
         let (file, version) = (shared.id, self.version());
-        let how = *self.random.pick(&[Reach::Usual, Reach::Direct]);
+        let how = *self.random.pick(&[IoMode::Buffered, IoMode::Direct]);
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         fill(&mut bytes, file, version, offset);
         let _order = shared.order.read();
@@ -114,8 +115,8 @@ impl<T: Target> Worker<'_, T> {
         });
     }
 
-    /// Appends, where the file is not long enough already. What is written does not know its place,
-    /// so it is written over at once: the room is what matters.
+    /// Appends, unless the file is long already. Data that is appended is stamped with the size
+    /// before, which is exact because the file is locked.
     pub(super) fn append(&mut self) {
         let shared = self.file();
         let file = shared.id;
@@ -172,7 +173,7 @@ impl<T: Target> Worker<'_, T> {
 
     pub(super) fn range(&mut self) {
         use Range::{Allocate, AllocateKeepSize, Zero, ZeroKeepSize};
-        if self.is_mapped_by_pointers() {
+        if self.has_indirect_blocks() {
             return;
         }
         let shared = self.file();
@@ -182,9 +183,9 @@ impl<T: Target> Worker<'_, T> {
         self.change(&shared, what, offset, len);
     }
 
-    /// Takes a range out, or puts one in.
+    /// Collapses or inserts a range.
     pub(super) fn move_range(&mut self) {
-        if self.is_mapped_by_pointers() || !T::HAS_MOVES {
+        if self.has_indirect_blocks() || !T::HAS_MOVES {
             return;
         }
         let shared = self.file();
@@ -237,7 +238,7 @@ impl<T: Target> Worker<'_, T> {
         });
     }
 
-    /// Asks where a file has content.
+    /// Queries the mapping of a file.
     pub(super) fn map(&mut self) {
         let shared = self.file();
         let (id, file) = (shared.id, &shared.file);
@@ -304,11 +305,11 @@ impl<T: Target> Worker<'_, T> {
         });
     }
 
-    /// Gives up one of the files that everybody uses, and makes another.
+    /// Replaces one of the shared files by a new one.
     pub(super) fn new_file(&mut self) {
         let id = self.shared.next_file();
-        let lasting = &self.shared.lasting;
-        let dir = lasting[self.random.below(lasting.len())].dir.clone();
+        let permanent = &self.shared.permanent;
+        let dir = permanent[self.random.below(permanent.len())].dir.clone();
         let Some(file) = self.open_new(id, &dir) else {
             return;
         };
@@ -356,8 +357,8 @@ impl<T: Target> Worker<'_, T> {
         opened
     }
 
-    /// Reads all files where nobody changes anything any more.
-    pub(super) fn look_at_files(&mut self) {
+    /// Reads all files, when no thread changes anything any more.
+    pub(super) fn read_all_files(&mut self) {
         for slot in &self.shared.files {
             let shared = Arc::clone(&slot.read());
             let call = Call::Size(shared.id);
@@ -371,7 +372,7 @@ impl<T: Target> Worker<'_, T> {
     }
 }
 
-/// The number of a value, or one that none has.
+/// The number in a value, or `u64::MAX` if the value is damaged.
 fn value_number(value: &[u8]) -> u64 {
     let is_whole = VALUE_BYTES.contains(&value.len()) && value[4..].iter().all(|&b| b == 0x2e);
     match value.first_chunk() {

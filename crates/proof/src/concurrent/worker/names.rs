@@ -1,37 +1,39 @@
-//! **Purpose.** Calls about names and directories, drawn.
+//! **Purpose.** Random calls on names and directories.
 
 use fourscore::Arc;
 use fourscore_sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::call::{Call, Event, Kind, Name, Outcome, Place};
-use super::super::shape::Theme;
 use super::super::shared::{GROWS_IN, Growing, STEADY};
 use super::super::target::Target;
+use super::super::theme::Theme;
 use super::{Worker, done, number};
 
 /// Names in a directory.
 const NAMES: usize = 6;
-/// Names in a directory where directories are moved: few, so that threads meet.
+/// Names in a directory where directories are moved: few, so that threads collide.
 const TREE_NAMES: usize = 2;
-/// So often a name is looked for that comes and goes.
+/// The most lookups of the name that is created and removed again.
 const LOOKS: usize = 300;
-/// The growing directory is left when so many names were made in it.
+/// The number of names after which another directory grows.
 const MOST_GROWN: usize = 400;
-/// So many directories grow in a round at most, and where there are few inodes.
-const MOST_GROWING: (usize, usize) = (150, 12);
+/// The most directories that grow in a round.
+const MOST_GROWING: usize = 150;
+/// The same for a file system with few inodes.
+const MOST_GROWING_FEW_INODES: usize = 12;
 
 impl<T: Target> Worker<'_, T> {
-    /// A directory: one that lasts, or one that somebody heard of.
+    /// A directory: a permanent one, or one that a thread has looked up.
     fn dir(&mut self) -> T::Dir {
         let is_tree = self.shared.shape.theme == Theme::Tree;
         if self.random.happens(if is_tree { 3 } else { 2 }, 4) {
-            let heard_of = self.shared.heard_of.lock();
-            if !heard_of.is_empty() {
-                return heard_of[self.random.below(heard_of.len())].clone();
+            let known_dirs = self.shared.known_dirs.lock();
+            if !known_dirs.is_empty() {
+                return known_dirs[self.random.below(known_dirs.len())].clone();
             }
         }
-        let lasting = &self.shared.lasting;
-        lasting[self.random.below(lasting.len())].dir.clone()
+        let permanent = &self.shared.permanent;
+        permanent[self.random.below(permanent.len())].dir.clone()
     }
 
     fn place(&mut self) -> (T::Dir, Place) {
@@ -42,15 +44,15 @@ impl<T: Target> Worker<'_, T> {
         (dir, Place { dir: number, name })
     }
 
-    /// A name that is there all the time, and where its directory is in what lasts.
+    /// A name that always exists, and the index of its permanent directory.
     fn steady(&mut self) -> (usize, Place) {
-        let lasting = &self.shared.lasting;
-        let at = self.random.below(lasting.len());
+        let permanent = &self.shared.permanent;
+        let at = self.random.below(permanent.len());
         let name = Name::steady(self.random.below(STEADY));
         (
             at,
             Place {
-                dir: lasting[at].number,
+                dir: permanent[at].number,
                 name,
             },
         )
@@ -75,11 +77,11 @@ impl<T: Target> Worker<'_, T> {
     pub(super) fn make_directory(&mut self) {
         let (dir, at) = self.place();
         self.make_at(&dir, at, Kind::Directory);
-        self.hear(&dir, at);
+        self.look_up_directory(&dir, at);
     }
 
-    /// Looks whether a directory lies there, and tells the others.
-    fn hear(&mut self, dir: &T::Dir, at: Place) {
+    /// Looks up a directory, and makes it known to the other threads.
+    fn look_up_directory(&mut self, dir: &T::Dir, at: Place) {
         let mut found = None;
         self.note(Call::Lookup(at), |shared| {
             match shared.target.open_dir(dir, at.name) {
@@ -92,7 +94,7 @@ impl<T: Target> Worker<'_, T> {
             }
         });
         if let Some(dir) = found {
-            self.shared.hear_of(dir, self.random.below(1000));
+            self.shared.publish_dir(dir, self.random.below(1000));
         }
     }
 
@@ -113,15 +115,10 @@ impl<T: Target> Worker<'_, T> {
     pub(super) fn rename(&mut self) {
         let ((from, old), (to, new)) = (self.place(), self.place());
         let replaces = !self.random.happens(1, 4);
-        self.rename_at((&from, old), (&to, new), replaces);
+        self.rename_at(&from, old, &to, new, replaces);
     }
 
-    fn rename_at(
-        &mut self,
-        (from, old): (&T::Dir, Place),
-        (to, new): (&T::Dir, Place),
-        replaces: bool,
-    ) {
+    fn rename_at(&mut self, from: &T::Dir, old: Place, to: &T::Dir, new: Place, replaces: bool) {
         if old == new {
             return;
         }
@@ -152,24 +149,24 @@ impl<T: Target> Worker<'_, T> {
         if !self.shared.shape.has_links {
             return;
         }
-        let lasting = &self.shared.lasting;
-        let lasting = &lasting[self.random.below(lasting.len())];
+        let permanent = &self.shared.permanent;
+        let permanent = &permanent[self.random.below(permanent.len())];
         let name = Name::any(self.random.below(NAMES));
         let at = Place {
-            dir: lasting.number,
+            dir: permanent.number,
             name,
         };
         let file = self.file();
         let number_of = self.shared.target.file_number(&file.file);
         self.note(Call::Link(number_of, at), |shared| {
-            number(shared.target.link(&file.file, &lasting.dir, at.name))
+            number(shared.target.link(&file.file, &permanent.dir, at.name))
         });
     }
 
     pub(super) fn lookup(&mut self) {
         let (dir, at) = if self.random.happens(1, 4) {
-            let (lasting, at) = self.steady();
-            (self.shared.lasting[lasting].dir.clone(), at)
+            let (permanent, at) = self.steady();
+            (self.shared.permanent[permanent].dir.clone(), at)
         } else {
             self.place()
         };
@@ -186,14 +183,14 @@ impl<T: Target> Worker<'_, T> {
         }
     }
 
-    /// Where a name comes and goes in this round.
+    /// The name that is created and removed again and again.
     fn flickering(&self) -> (T::Dir, Place) {
-        let lasting = &self.shared.lasting[0];
-        let (dir, name) = (lasting.number, Name::any(0));
-        (lasting.dir.clone(), Place { dir, name })
+        let permanent = &self.shared.permanent[0];
+        let (dir, name) = (permanent.number, Name::any(0));
+        (permanent.dir.clone(), Place { dir, name })
     }
 
-    /// Makes a name for which others look, and takes it away again.
+    /// Creates the name that others look up, and removes it again.
     pub(super) fn flicker(&mut self) {
         let (dir, at) = self.flickering();
         let kind = *self
@@ -214,7 +211,8 @@ impl<T: Target> Worker<'_, T> {
         }
     }
 
-    /// Looks for the name that comes and goes, and at what it leads to as soon as it is there.
+    /// Looks up the name that is created and removed, and gets the attributes of its inode as soon
+    /// as it exists.
     pub(super) fn hunt(&mut self) {
         let (dir, at) = self.flickering();
         for _ in 0..LOOKS {
@@ -239,8 +237,8 @@ impl<T: Target> Worker<'_, T> {
         }
     }
 
-    /// Looks at a file that nobody changes, so that another inode leaves memory.
-    pub(super) fn look_at_bystander(&mut self) {
+    /// Gets the attributes of a file that is never changed, so that another inode is evicted.
+    pub(super) fn stat_bystander(&mut self) {
         let bystanders = &self.shared.bystanders;
         let number = bystanders[self.random.below(bystanders.len())];
         self.note(Call::StatNumber(number), |shared| {
@@ -248,8 +246,8 @@ impl<T: Target> Worker<'_, T> {
         });
     }
 
-    /// Has the number of a file become that of a directory, or the other way round, under the same
-    /// name.
+    /// Removes a file and creates a directory under the same name, or the other way round, which
+    /// often reuses the inode number.
     pub(super) fn flip(&mut self) {
         let (dir, at) = self.place();
         self.note(Call::Unlink(at), |shared| {
@@ -263,21 +261,21 @@ impl<T: Target> Worker<'_, T> {
             return;
         }
         self.make_at(&dir, at, Kind::Directory);
-        self.hear(&dir, at);
+        self.look_up_directory(&dir, at);
     }
 
     pub(super) fn resolve(&mut self) {
-        let (lasting, mut at) = self.steady();
-        let last = self.shared.lasting.len();
+        let (permanent, mut at) = self.steady();
+        let last = self.shared.permanent.len();
         let path = if self.random.happens(1, 4) {
             // The symbolic link in the root.
             at = Place {
-                dir: self.shared.lasting[last - 1].number,
+                dir: self.shared.permanent[last - 1].number,
                 name: Name::steady(0),
             };
             vec![Name::fixed(last)]
         } else {
-            let mut path = self.shared.lasting[lasting].path.clone();
+            let mut path = self.shared.permanent[permanent].path.clone();
             path.push(at.name);
             path
         };
@@ -286,14 +284,14 @@ impl<T: Target> Worker<'_, T> {
         });
     }
 
-    /// Puts something else under a name that is there all the time.
+    /// Replaces the inode under a name that always exists.
     pub(super) fn replace(&mut self) {
-        let (lasting, at) = self.steady();
-        let dir = &self.shared.lasting[lasting].dir;
+        let (permanent, at) = self.steady();
+        let dir = &self.shared.permanent[permanent].dir;
         if self.random.happens(1, 4) {
             let (other, to) = self.steady();
             if at != to {
-                let other = &self.shared.lasting[other].dir;
+                let other = &self.shared.permanent[other].dir;
                 self.note(Call::Exchange(at, to), |shared| {
                     done(shared.target.exchange((dir, at.name), (other, to.name)))
                 });
@@ -303,7 +301,7 @@ impl<T: Target> Worker<'_, T> {
         let name = Name::temporary(self.thread);
         let from = Place { dir: at.dir, name };
         self.make_at(dir, from, Kind::File);
-        self.rename_at((dir, from), (dir, at), true);
+        self.rename_at(dir, from, dir, at, true);
     }
 
     pub(super) fn list(&mut self) {
@@ -327,7 +325,7 @@ impl<T: Target> Worker<'_, T> {
         });
     }
 
-    /// Has the directory grow that is listed by others.
+    /// Creates a name in the growing directory, which others list.
     pub(super) fn grow(&mut self) {
         let growing = Arc::clone(&self.shared.growing.read());
         let count = growing.names.fetch_add(1, Ordering::Relaxed);
@@ -349,7 +347,7 @@ impl<T: Target> Worker<'_, T> {
                     dir: growing.number,
                     name: old,
                 };
-                self.rename_at((dir, from), (dir, at), true);
+                self.rename_at(dir, from, dir, at, true);
             }
             1 if count > 0 => {
                 let name = Name::long(self.random.below(count));
@@ -370,15 +368,15 @@ impl<T: Target> Worker<'_, T> {
     fn grow_another(&mut self) {
         let shape = &self.shared.shape;
         let most = if shape.has_few_inodes() {
-            MOST_GROWING.1
+            MOST_GROWING_FEW_INODES
         } else {
-            MOST_GROWING.0
+            MOST_GROWING
         };
         let grown = self.shared.grown.fetch_add(1, Ordering::Relaxed);
         if grown >= most {
             return;
         }
-        let within = &self.shared.lasting[GROWS_IN];
+        let within = &self.shared.permanent[GROWS_IN];
         let name = Name::fixed(10 + grown);
         let at = Place {
             dir: within.number,
@@ -392,15 +390,15 @@ impl<T: Target> Worker<'_, T> {
         }
     }
 
-    /// Looks at all names where nobody changes anything any more.
-    pub(super) fn look_at_names(&mut self) {
-        for lasting in &self.shared.lasting {
-            self.list_at(&lasting.dir, None);
+    /// Reads all names, when no thread changes anything any more.
+    pub(super) fn read_all_names(&mut self) {
+        for permanent in &self.shared.permanent {
+            self.list_at(&permanent.dir, None);
         }
         let growing = Arc::clone(&self.shared.growing.read());
         self.list_at(&growing.dir, None);
-        let heard_of = self.shared.heard_of.lock().clone();
-        for dir in &heard_of {
+        let known_dirs = self.shared.known_dirs.lock().clone();
+        for dir in &known_dirs {
             self.list_at(dir, None);
             for name in 0..NAMES {
                 let name = Name::any(name);

@@ -1,6 +1,6 @@
-//! **Purpose.** Many seeds of the kernel's, until enough crash states were checked.
+//! **Purpose.** Runs many seeds on the kernel's ext4, until enough crash states were checked.
 //!
-//! **Model.** As the campaigns of our own file system: a seed is done as a whole or not at all.
+//! **Model.** As the campaigns of our own file system: a seed is done completely or not at all.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -16,36 +16,36 @@ use super::workload::of_seed;
 use crate::crash::campaign::caught;
 use crate::crash::workload::Workload;
 
-/// What to do.
+/// A campaign.
 #[derive(Clone, Debug)]
 pub struct KernelCampaign {
     /// The first seed.
     pub first_seed: u64,
-    /// Crash states to be checked at least.
+    /// The least number of crash states to check.
     pub states: u64,
-    /// Random survivals for each cut.
+    /// Random selections of surviving writes for each cut.
     pub samples: usize,
-    /// How many threads work.
+    /// The number of threads.
     pub threads: usize,
     /// How long a seed may take.
     pub patience: Duration,
-    /// Where a history with a bad state is kept.
+    /// The folder for histories that show a failure.
     pub findings: PathBuf,
 }
 
-/// What was done.
+/// The results of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelTally {
-    /// Histories.
+    /// Recorded histories.
     pub histories: u64,
-    /// What their states showed.
+    /// Counts of their states.
     pub seen: KernelSeen,
 }
 
-/// A crash state that is not good, or a history that could not be recorded.
+/// A crash state that was recovered wrongly, or a history that could not be recorded.
 #[derive(Debug)]
 pub struct KernelFinding {
-    /// What was done, as short as it could be made.
+    /// The workload, as short as it could be made.
     pub workload: Workload,
     /// The file the history is in, if there is one.
     pub file: Option<PathBuf>,
@@ -62,7 +62,7 @@ impl fmt::Display for KernelFinding {
             let file = file.display();
             write!(
                 f,
-                "look at it again: cargo xtask crash --kernel --replay {file}"
+                "replay it with: cargo xtask crash --kernel --replay {file}"
             )?;
         }
         Ok(())
@@ -72,19 +72,19 @@ impl fmt::Display for KernelFinding {
 impl std::error::Error for KernelFinding {}
 
 impl KernelCampaign {
-    /// Works until enough states were checked. Gives the first seed that was not done, and what
-    /// was done.
+    /// Runs until enough states were checked. Returns the first seed that was not done, and the
+    /// results.
     ///
     /// # Errors
-    /// The first thing that was found; more faults that are told of than there can be.
+    /// The first failure; or too many results that known bugs explain.
     pub fn run(&self) -> Result<(u64, KernelTally)> {
-        let crew = Crew {
+        let pool = Crew {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,
         };
-        let (next_seed, tally) = crew.run(self.clone())?;
-        tally.seen.ensure_little_is_forgiven()?;
+        let (next_seed, tally) = pool.run(self.clone())?;
+        tally.seen.ensure_few_known_bugs()?;
         Ok((next_seed, tally))
     }
 

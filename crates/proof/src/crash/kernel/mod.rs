@@ -1,44 +1,45 @@
-//! **Purpose.** The harness serves others: workloads done to the kernel's own ext4, every crash
-//! state of what it wrote, recovered by us, by the kernel and by e2fsck, and held against the same
-//! model.
+//! **Purpose.** The crash harness for the kernel's own ext4: records workloads on it, recovers
+//! every crash state of what it wrote with our library, the kernel and e2fsck, and compares the
+//! results with the same model.
 //!
-//! **Not here.** The states, the workloads, the trees and how they are judged: those of the modules
-//! beside this one.
+//! **Not here.** Crash states, workloads, trees and the comparison: the modules of the parent do
+//! that.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `stage` | a recording device that the kernel has mounted |
-//! | `workload` | what a seed decides |
-//! | [`session`] | a recorded history: exploring it, saving it, making it shorter |
-//! | [`campaign`] | many seeds |
+//! | `workload` | derives the workload from a seed |
+//! | [`session`] | a recorded history: explores, saves and shortens it |
+//! | [`campaign`] | runs many seeds |
 //!
-//! # How it is recorded
+//! # How a history is recorded
 //! ```text
 //!   calls -> the kernel's ext4 -> loop device -> file of a FUSE mount of ours -> RecordingDevice
 //! ```
-//! The file is one device (`fourscore_fuse::device_file`): each write of the loop device is a write
-//! of it, each flush is an fsync and so a flush. A loop device has no FUA, so the kernel makes a
-//! write and a flush of each such write. Begin and return of each call are noted in between.
+//! The file is the device (`fourscore_fuse::device_file`): each write of the loop device is a write
+//! to it, each flush is an fsync and so a flush. A loop device has no FUA, so the kernel replaces
+//! it by a write and a flush. Begin and return of each call are noted in the recording.
 //!
-//! # What is promised
-//! The file system is mounted with `nodelalloc`, so that blocks and size are those of the call,
-//! with `noatime`, `noinit_itable`, and one commit in 300 s unless somebody asks for one. There is
-//! one thread, so nothing is committed in the middle of a call. Then what a crash leaves is judged
-//! as ours is, with these differences, each of which Linux documents or has for good reason:
+//! # What is expected
+//! The file system is mounted with `nodelalloc`, so that blocks and size change within the call,
+//! with `noatime`, `noinit_itable`, and a commit interval of 300 s. There is one thread, so that no
+//! commit happens in the middle of a call. What a crash leaves is judged like our own states, with
+//! these differences, each of which Linux documents or has for good reason:
 //!
-//! - **fsync vouches for an inode.** It commits everything before the last change of that inode. A
-//!   call that only replaced content, or set what was set, has not changed it. One that filled a
-//!   hole has; whether one did in a file that fallocate was used on is not known, and so it is not
-//!   held to have (`holes`).
-//! - **Content that is replaced is written late**, when its file is synced: until then a sector may
-//!   be of any version since. With journaled content the version alone counts.
-//! - **The end of a file's last block** belongs to the block, which is not new: what was appended
+//! - **fsync makes an inode durable.** It commits everything before the last change of that inode.
+//!   A call that only replaced data, or set an attribute to the value that it has, has not changed
+//!   it. One that filled a hole has. In a file on which fallocate was used it is not known whether
+//!   a write filled a hole, and the write is taken not to have changed the inode (`holes`).
+//! - **Replaced data is written late**, when its file is synced: until then a sector may be of any
+//!   version since. With `data=journal` only the version counts.
+//! - **The end of a file's last block** belongs to a block that is not new: data that was appended
 //!   there may read as zeroes until the file is synced.
-//! - **A flush covers what was answered.** The recording device answers each write at once, so a
-//!   recorded flush also covers writes that the kernel has begun before it and not waited for. A
-//!   real device may leave those out: a kernel that flushes too early, while writes it needs are
-//!   still on their way, is not found here.
-//! - **What a program cannot do in one step** is done otherwise, or not at all (`Call::by_host`).
+//! - **A flush covers all writes that were answered.** The recording device answers each write at
+//!   once, so a recorded flush also covers writes that the kernel has submitted before it without
+//!   waiting for them. A real device may leave those out: a kernel that flushes too early, while
+//!   writes that it needs are in flight, is not found here.
+//! - **Calls that a program cannot do in one step** are done differently, or not at all
+//!   (`Call::by_host`).
 
 pub mod campaign;
 pub mod session;
@@ -51,7 +52,7 @@ pub use campaign::{KernelCampaign, KernelFinding, KernelTally};
 pub use session::KernelSession;
 pub use workload::of_seed;
 
-/// What nothing of this can be done without.
+/// What the machine must have for this.
 pub const NEEDS: [fourscore_testkit::tools::Need; 4] = {
     use fourscore_testkit::tools::Need;
     [

@@ -1,9 +1,9 @@
-//! **Purpose.** A workload that the kernel's ext4 did and we recorded, and what may become of it.
+//! **Purpose.** A recorded workload of the kernel's ext4: recovers and checks every crash state of
+//! it.
 //!
-//! **Model.** As [`Session`](crate::crash::Session), of one thread. Each state is recovered by us;
-//! of two in so many, one is given to the kernel and one to e2fsck as well, and what they make of
-//! it is judged like ours, which e2fsck looks at then, too. As the log is the same, so is the
-//! version.
+//! **Model.** As [`Session`](crate::crash::Session), with one thread. We recover each state. Some
+//! states are also recovered by the kernel, and some by e2fsck. e2fsck then checks all results, and
+//! they are judged like ours. Since all recover the same log, they must find the same version.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -16,57 +16,57 @@ use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
 use serde::{Deserialize, Serialize};
 
 use super::stage::Stage;
-use crate::crash::base::{Base, Company, mount_options, tree_name};
-use crate::crash::breaking::Breaking;
-use crate::crash::judge::{Contents, Known, judge_with};
+use crate::crash::base::{BackgroundWork, Base, mount_options, tree_name};
+use crate::crash::external::{self, Recovered};
+use crate::crash::injected::InjectedFault;
+use crate::crash::judge::{Contents, Progress, judge_with};
+use crate::crash::known_bugs::{KnownBug, SinceCommit};
 use crate::crash::notes::Note;
-use crate::crash::outside::{self, Recovered};
 use crate::crash::session::{SUPERBLOCK, has_torn_commit, shortest};
-use crate::crash::timeline::{By, Course, DurableContents, Flushed, Timeline};
-use crate::crash::told::{Lately, Told};
-use crate::crash::workload::{LogWish, Mode, Room, Workload};
+use crate::crash::timeline::{DurableContents, Executor, Flushed, ThreadState, Timeline};
+use crate::crash::workload::{FreeSpace, LogKind, Mode, Workload};
 use crate::model::{Expected, HostPair};
 use crate::sound::check_clean;
 
-/// One of so many states is given to the kernel, and one to e2fsck.
-const OUTSIDE_EVERY: u64 = 40;
+/// Of this many states, the kernel recovers one, and e2fsck another.
+const EXTERNAL_EVERY: u64 = 40;
 
-/// How a commit block of the journal begins: its magic number, and of which type it is.
+/// The beginning of a commit block of the journal: magic number and block type.
 const COMMIT_BLOCK: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
-/// Of so many opinions of others at least...
-const MANY_OPINIONS: u64 = 100;
-/// Or of so many states, which those of one history are not...
+/// The least number of recoveries by others for the limit on known bugs.
+const MANY_RECOVERIES: u64 = 100;
+/// The least number of states for that limit: more than one history has.
 const MANY_STATES: u64 = 5_000;
-/// ... one in so many may be forgiven: more would not be the faults that are told of.
-const FORGIVEN_ONE_IN: u64 = 3;
+/// At most one of this many results may be explained by known bugs.
+const KNOWN_BUGS_ONE_IN: u64 = 3;
 
 /// A recorded history of the kernel.
 #[derive(Debug)]
 pub struct KernelSession {
-    beside: Beside,
+    saved: Saved,
     history: History,
-    /// Of the only thread.
+    /// The timeline of the only thread.
     timelines: [Timeline; 1],
 }
 
-/// What is saved beside a history.
+/// The part of a saved history that is not the recording.
 #[derive(Debug, Serialize, Deserialize)]
-struct Beside {
+struct Saved {
     workload: Workload,
-    /// Steps that found no room.
+    /// Steps that failed for lack of space.
     refused: Vec<usize>,
-    /// Whose ext4 it was.
+    /// The release of the kernel.
     kernel: String,
-    /// How many of its commits were fast ones.
+    /// The number of fast commits.
     fast_commits: u64,
 }
 
-/// What was seen in the states of a session.
+/// Counts of what the states of a session showed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelSeen {
     /// Crash states.
     pub states: u64,
-    /// States in which what was set of a directory is missing, as docs/FINDINGS.md tells.
+    /// States in which attributes of a directory are missing, a known bug (docs/FINDINGS.md).
     pub unset: u64,
     /// States whose tree was older than the newest that may have been found.
     pub older: u64,
@@ -74,41 +74,41 @@ pub struct KernelSeen {
     pub fast_commits: u64,
     /// States that the kernel recovered.
     pub by_kernel: u64,
-    /// States that the kernel or e2fsck got wrong as docs/FINDINGS.md tells.
-    pub told_of: u64,
+    /// States that the kernel or e2fsck recovered wrongly by a known bug (docs/FINDINGS.md).
+    pub known_bugs: u64,
     /// States that e2fsck recovered.
     pub by_e2fsck: u64,
-    /// States with the same bytes as one that was looked at with the same knowledge.
-    pub known: u64,
+    /// States with the same bytes as an earlier one, with the same progress of the thread.
+    pub repeated: u64,
 }
 
 impl KernelSeen {
-    /// Both together.
+    /// Adds the counts of other states.
     pub fn add(&mut self, other: &Self) {
         self.states += other.states;
         self.unset += other.unset;
         self.older += other.older;
         self.fast_commits += other.fast_commits;
         self.by_kernel += other.by_kernel;
-        self.told_of += other.told_of;
+        self.known_bugs += other.known_bugs;
         self.by_e2fsck += other.by_e2fsck;
-        self.known += other.known;
+        self.repeated += other.repeated;
     }
 
-    /// Fails if so much is forgiven that the opinions of others prove little.
+    /// Fails if known bugs explain so many results that the others prove little.
     ///
     /// # Errors
-    /// As said.
-    pub fn ensure_little_is_forgiven(&self) -> Result<()> {
-        let opinions = self.by_kernel + self.by_e2fsck;
+    /// Then.
+    pub fn ensure_few_known_bugs(&self) -> Result<()> {
+        let recoveries = self.by_kernel + self.by_e2fsck;
         ensure!(
-            opinions < MANY_OPINIONS || self.told_of * FORGIVEN_ONE_IN <= opinions,
-            "of {opinions} opinions of others {} are faults that are told of",
-            self.told_of
+            recoveries < MANY_RECOVERIES || self.known_bugs * KNOWN_BUGS_ONE_IN <= recoveries,
+            "known bugs explain {} of {recoveries} recoveries by others: more than a third",
+            self.known_bugs
         );
         ensure!(
-            self.states < MANY_STATES || self.unset * FORGIVEN_ONE_IN <= self.states,
-            "in {} of {} states what was set of a directory is missing",
+            self.states < MANY_STATES || self.unset * KNOWN_BUGS_ONE_IN <= self.states,
+            "attributes of a directory are missing in {} of {} states: more than a third",
             self.unset,
             self.states
         );
@@ -116,39 +116,48 @@ impl KernelSeen {
     }
 }
 
-/// Who recovers a state beside us.
+/// Another program that recovers a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Other {
+enum Recoverer {
     Kernel,
     E2fsck,
 }
 
-/// What is wrong with what was recovered.
+/// How a recovered file system differs from the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum Deviation {
     None,
-    /// What is told of elsewhere.
-    Known,
+    /// By a known bug.
+    Progress,
 }
 
-/// What was found in a state.
+/// The result of the check of a state.
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     version: usize,
-    /// Of Linux's log, which lacks what was set of directories.
-    log: Fault,
-    /// Of what another made of it.
-    other: Fault,
+    /// Whether attributes of directories are missing in Linux's log.
+    log: Deviation,
+    /// The recovery by another program.
+    other: Deviation,
 }
 
-/// What is known at a cut.
+/// Our own recovery of a state.
+#[derive(Clone, Copy)]
+struct Ours<'a> {
+    image: &'a [u8],
+    version: usize,
+    /// Whether the last commit block is torn, which others may accept.
+    is_torn: bool,
+}
+
+/// What is known of the thread at a cut.
 #[derive(Clone, Debug, Default)]
-struct Durable {
-    /// How many notes came before it.
+struct AtCut {
+    /// The number of notes before it.
     notes: usize,
-    tree: Known,
-    /// The version before the call in which the last commit of the usual kind was made.
-    usual: usize,
+    tree: Progress,
+    /// The version before the call in which the last full commit was made.
+    full_commit: usize,
     contents: DurableContents,
 }
 
@@ -161,7 +170,7 @@ fn options(mode: Mode) -> String {
     format!("nodelalloc,noatime,noinit_itable,commit=300,data={data}")
 }
 
-/// A file system that is only read.
+/// Opens an image for reading.
 fn opened(bytes: &[u8]) -> Result<Arc<Fs>> {
     let device = Arc::new(RamDevice::from_bytes(bytes));
     Ok(Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?)
@@ -174,39 +183,39 @@ fn kernel_release() -> String {
 }
 
 impl KernelSession {
-    /// Has the kernel do a workload and records it.
+    /// Runs a workload on the kernel's ext4, and records it.
     ///
     /// # Errors
-    /// A call has another result than the model says; something on the way to the kernel fails.
+    /// If a call has another result than the model expects, or the set-up of the mount fails.
     pub fn record(workload: Workload) -> Result<Self> {
         let base = Base::of(workload.shape)?;
         let device = Arc::new(RecordingDevice::new(base.disk()));
         let mut stage = Stage::new(Arc::clone(&device), &options(workload.mode))?;
-        if let Room::Blocks(_) = workload.shape.room {
+        if let FreeSpace::Blocks(_) = workload.shape.free_space {
             stage.without_reserve()?;
         }
-        let has_fast_commits = workload.shape.log == LogWish::FastCommit;
+        let has_fast_commits = workload.shape.log == LogKind::FastCommit;
         if has_fast_commits {
             stage.warm_up()?;
         }
         let tree = String::from_utf8(tree_name(0))?;
         let mut pair = HostPair::new(stage.root()?.join(tree), base.models[0].clone());
-        let mut course = Course::of(By::Host);
+        let mut state = ThreadState::of(Executor::Host);
         let mut refused = Vec::new();
         for (at, &step) in workload.threads[0].iter().enumerate() {
             let note = |note: fn(usize) -> Note| device.note(note(at).number());
             note(|step| Note::Begins { thread: 0, step });
-            if let Some(call) = course.call(step, &pair.model) {
+            if let Some(call) = state.call(step, &pair.model) {
                 let before = pair.model.clone();
                 match pair.call(&call).with_context(|| format!("step {at}"))? {
-                    Some(Expected::Done(_)) => course.done(&call, (&before, &pair.model), at + 1),
+                    Some(Expected::Done(_)) => state.done(&call, &before, &pair.model, at + 1),
                     Some(Expected::Refused(_)) => {}
                     None => refused.push(at),
                 }
             }
             note(|step| Note::Ends { thread: 0, step });
         }
-        // What is open keeps the mount.
+        // Open files would keep the mount busy.
         drop(pair);
         let fast_commits = match has_fast_commits {
             true => stage.fast_commits()?,
@@ -220,53 +229,58 @@ impl KernelSession {
             events: device.events(),
         };
         let kernel = kernel_release();
-        let beside = Beside {
+        let saved = Saved {
             workload,
             refused,
             kernel,
             fast_commits,
         };
-        Self::with(beside, history)
+        Self::with(saved, history)
     }
 
-    fn with(beside: Beside, history: History) -> Result<Self> {
-        let base = Base::of(beside.workload.shape)?;
-        let steps = beside.workload.threads.first().context("no thread")?;
+    fn with(saved: Saved, history: History) -> Result<Self> {
+        let base = Base::of(saved.workload.shape)?;
+        let steps = saved.workload.threads.first().context("no thread")?;
         let model = base.models[0].clone();
-        let timelines = [Timeline::by(By::Host, model, steps, &beside.refused)];
+        let timelines = [Timeline::of_executor(
+            Executor::Host,
+            model,
+            steps,
+            &saved.refused,
+        )];
         Ok(Self {
-            beside,
+            saved,
             history,
             timelines,
         })
     }
 
-    /// What was done.
+    /// The workload.
     #[must_use]
     pub fn workload(&self) -> &Workload {
-        &self.beside.workload
+        &self.saved.workload
     }
 
-    /// The release of the kernel that did it.
+    /// The release of the kernel that ran it.
     #[must_use]
     pub fn kernel(&self) -> &str {
-        &self.beside.kernel
+        &self.saved.kernel
     }
 
-    /// The calls that the steps came to, for people.
+    /// The calls of the steps, as text.
     #[must_use]
     pub fn calls(&self) -> &[String] {
         let [timeline] = &self.timelines;
         &timeline.calls
     }
 
-    /// What was recorded.
+    /// The recording.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.history.events
     }
 
-    /// What was recorded, for who changes it.
+    /// The recording, to be changed.
     #[cfg(test)]
     pub(super) fn history_mut(&mut self) -> &mut History {
         &mut self.history
@@ -277,7 +291,7 @@ impl KernelSession {
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        self.history.save(path, &serde_json::to_vec(&self.beside)?)
+        self.history.save(path, &serde_json::to_vec(&self.saved)?)
     }
 
     /// Reads what [`KernelSession::save`] wrote.
@@ -285,23 +299,23 @@ impl KernelSession {
     /// # Errors
     /// The file cannot be read, or is not one.
     pub fn load(path: &Path) -> Result<Self> {
-        let (history, beside) = History::load(path)?;
-        Self::with(serde_json::from_slice(&beside)?, history)
+        let (history, saved) = History::load(path)?;
+        Self::with(serde_json::from_slice(&saved)?, history)
     }
 
-    /// What is known behind the first `cut` events.
-    fn durable(&self, cut: usize) -> Durable {
-        let mut known = Durable::default();
-        // Commits of the usual kind that are not durable: which events, and during which call.
+    /// What is known after the first `cut` events.
+    fn at_cut(&self, cut: usize) -> AtCut {
+        let mut at_cut = AtCut::default();
+        // Full commits that are not durable: the event, and the version before the call.
         let mut commits = Vec::new();
         for (at, event) in self.history.events[..cut].iter().enumerate() {
             let number = match event {
                 Event::Note(number) => *number,
                 Event::Flush { covers } => {
-                    commits.retain(|&(at, usual)| {
+                    commits.retain(|&(at, version)| {
                         let is_durable = at < *covers;
                         if is_durable {
-                            known.usual = usual;
+                            at_cut.full_commit = version;
                         }
                         !is_durable
                     });
@@ -309,36 +323,36 @@ impl KernelSession {
                 }
                 Event::Write { bytes, .. } => {
                     if self.has_commit_block(bytes) {
-                        commits.push((at, known.tree.begun.saturating_sub(1)));
+                        commits.push((at, at_cut.tree.begun.saturating_sub(1)));
                     }
                     continue;
                 }
                 Event::WriteZeroes(_) | Event::Discard(_) => continue,
             };
-            known.notes += 1;
+            at_cut.notes += 1;
             match Note::of(number) {
-                Note::Begins { step, .. } => known.tree.begun = step + 1,
+                Note::Begins { step, .. } => at_cut.tree.begun = step + 1,
                 Note::Ends { step, .. } => {
                     let [timeline] = &self.timelines;
-                    known.tree.vouched = known.tree.vouched.max(timeline.vouches[step]);
-                    known.contents.note(timeline.flushes[step], step + 1);
+                    at_cut.tree.durable = at_cut.tree.durable.max(timeline.durable_after[step]);
+                    at_cut.contents.note(timeline.flushes[step], step + 1);
                 }
                 Note::Unmounted => {
-                    known.tree.vouched = known.tree.begun;
-                    known.contents.note(Flushed::Everything, known.tree.begun);
+                    at_cut.tree.durable = at_cut.tree.begun;
+                    at_cut.contents.note(Flushed::Everything, at_cut.tree.begun);
                 }
             }
         }
-        known
+        at_cut
     }
 
-    /// What was done lately behind the first `cut` events.
+    /// What was done since the last full commit, after the first `cut` events.
     #[cfg(test)]
-    pub(super) fn lately_at(&self, cut: usize) -> Lately {
-        self.lately(&self.durable(cut))
+    pub(super) fn since_commit_at(&self, cut: usize) -> SinceCommit {
+        self.since_commit(&self.at_cut(cut))
     }
 
-    /// Whether one of the blocks that are written is the commit block of a usual commit.
+    /// Whether one of the blocks of a write is the commit block of a full commit.
     fn has_commit_block(&self, bytes: &[u8]) -> bool {
         let mut blocks = bytes.chunks(self.workload().shape.block_bytes as usize);
         blocks.any(|block| block.starts_with(&COMMIT_BLOCK))
@@ -347,7 +361,7 @@ impl KernelSession {
     /// Recovers and checks every state, or only that with the number `only`.
     ///
     /// # Errors
-    /// The first state that is not good.
+    /// The first state that was recovered wrongly.
     pub fn explore(&self, samples: usize, only: Option<u64>) -> Result<KernelSeen, Box<Failure>> {
         let workload = self.workload();
         let effort = Effort {
@@ -358,55 +372,55 @@ impl KernelSession {
             whole: Some(SUPERBLOCK),
         };
         let mut seen = KernelSeen {
-            fast_commits: self.beside.fast_commits,
+            fast_commits: self.saved.fast_commits,
             ..KernelSeen::default()
         };
-        let mut known = (usize::MAX, Durable::default());
-        let mut looked_at = HashSet::new();
+        let (mut cut, mut at_cut) = (usize::MAX, AtCut::default());
+        let mut checked = HashSet::new();
         seen.states = explore::explore(&self.history, effort, |crash, disk| {
-            if known.0 != crash.cut {
-                known = (crash.cut, self.durable(crash.cut));
+            if cut != crash.cut {
+                (cut, at_cut) = (crash.cut, self.at_cut(crash.cut));
             }
-            let other = match (workload.seed + crash.number) % OUTSIDE_EVERY {
-                0 => Some(Other::Kernel),
-                nr if nr == OUTSIDE_EVERY / 2 => Some(Other::E2fsck),
+            let other = match (workload.seed + crash.number) % EXTERNAL_EVERY {
+                0 => Some(Recoverer::Kernel),
+                nr if nr == EXTERNAL_EVERY / 2 => Some(Recoverer::E2fsck),
                 _ => None,
             };
-            if !looked_at.insert((disk.fingerprint(), known.1.notes)) && other.is_none() {
-                seen.known += 1;
+            if !checked.insert((disk.fingerprint(), at_cut.notes)) && other.is_none() {
+                seen.repeated += 1;
                 return Ok(());
             }
-            let verdict = self.check(disk, &known.1, other)?;
-            seen.told_of += u64::from(verdict.other == Fault::Known);
-            seen.unset += u64::from(verdict.log == Fault::Known);
-            seen.older += u64::from(verdict.version < known.1.tree.begun);
-            seen.by_kernel += u64::from(other == Some(Other::Kernel));
-            seen.by_e2fsck += u64::from(other == Some(Other::E2fsck));
+            let verdict = self.check(disk, &at_cut, other)?;
+            seen.known_bugs += u64::from(verdict.other == Deviation::Progress);
+            seen.unset += u64::from(verdict.log == Deviation::Progress);
+            seen.older += u64::from(verdict.version < at_cut.tree.begun);
+            seen.by_kernel += u64::from(other == Some(Recoverer::Kernel));
+            seen.by_e2fsck += u64::from(other == Some(Recoverer::E2fsck));
             Ok(())
         })?;
         Ok(seen)
     }
 
-    /// The version that a recovered file system is of, and whether what was set of a directory
-    /// since the last commit of the usual kind is missing, as fast ones do not have it.
-    fn judge(&self, fs: &Fs, known: &Durable) -> Result<(usize, Fault)> {
-        match self.judge_as(fs, known, None) {
-            Ok(version) => Ok((version, Fault::None)),
+    /// Returns the version of a recovered file system, and whether attributes of a directory that
+    /// were set since the last full commit are missing: Linux's fast commits do not contain them.
+    fn judge(&self, fs: &Fs, at_cut: &AtCut) -> Result<(usize, Deviation)> {
+        match self.judge_as(fs, at_cut, None) {
+            Ok(version) => Ok((version, Deviation::None)),
             Err(error) if !self.has_fast_commits() => Err(error),
-            Err(error) => match self.judge_as(fs, known, Some(known.usual)) {
-                Ok(version) => Ok((version, Fault::Known)),
+            Err(error) => match self.judge_as(fs, at_cut, Some(at_cut.full_commit)) {
+                Ok(version) => Ok((version, Deviation::Progress)),
                 Err(_) => Err(error),
             },
         }
     }
 
-    fn judge_as(&self, fs: &Fs, known: &Durable, unset_since: Option<usize>) -> Result<usize> {
+    fn judge_as(&self, fs: &Fs, at_cut: &AtCut, unset_since: Option<usize>) -> Result<usize> {
         let mode = self.workload().mode;
         let versions = |_, id, version: usize| {
-            let durable = known.contents.of(id);
+            let durable = at_cut.contents.of(id);
             match mode {
                 Mode::Journal => version.max(durable)..=version.max(durable),
-                _ => durable..=known.tree.begun,
+                _ => durable..=at_cut.tree.begun,
             }
         };
         let contents = Contents {
@@ -414,34 +428,42 @@ impl KernelSession {
             block_bytes: self.workload().shape.block_bytes as usize,
             unset_since,
         };
-        let found = judge_with(fs, &self.timelines, &[known.tree], &contents)?;
+        let found = judge_with(fs, &self.timelines, &[at_cut.tree], &contents)?;
         found.first().copied().context("no thread")
     }
 
     fn has_fast_commits(&self) -> bool {
-        self.workload().shape.log == LogWish::FastCommit
+        self.workload().shape.log == LogKind::FastCommit
     }
 
-    /// Checks one state; others may find it otherwise for a reason that is known.
+    /// Checks one state; the recovery of others may differ by a known bug.
     fn check(
         &self,
         disk: &Arc<CrashDisk>,
-        known: &Durable,
-        other: Option<Other>,
+        at_cut: &AtCut,
+        other: Option<Recoverer>,
     ) -> Result<Verdict> {
         let crashed = other.map(|other| (other, disk.bytes()));
         let is_torn = other.is_some() && has_torn_commit(disk)?;
-        let ours = mount_options(self.workload().mode, Company::None, Breaking::default());
+        let ours = mount_options(
+            self.workload().mode,
+            BackgroundWork::None,
+            InjectedFault::default(),
+        );
         let fs = Fs::mount(disk.clone(), &ours).context("mount")?;
-        let (version, log) = self.judge(&fs, known).context("what we made of it")?;
+        let (version, log) = self.judge(&fs, at_cut).context("after our recovery")?;
         fs.unmount().context("unmount")?;
         check_clean(disk.clone())?;
         let other = match crashed {
             Some((other, crashed)) => {
-                let ours = (&*disk.bytes(), version, is_torn);
-                self.ask(other, &crashed, known, ours)?
+                let ours = Ours {
+                    image: &disk.bytes(),
+                    version,
+                    is_torn,
+                };
+                self.compare_with(other, &crashed, at_cut, ours)?
             }
-            None => Fault::None,
+            None => Deviation::None,
         };
         Ok(Verdict {
             version,
@@ -450,65 +472,65 @@ impl KernelSession {
         })
     }
 
-    /// Has another recover a state of which we made `ours`, and the version that it is of, which
-    /// must be the same unless a commit block is torn.
-    fn ask(
+    /// Recovers a state with another program, which must find our version unless a commit block is
+    /// torn.
+    fn compare_with(
         &self,
-        other: Other,
+        other: Recoverer,
         crashed: &[u8],
-        known: &Durable,
-        (ours, version, is_torn): (&[u8], usize, bool),
-    ) -> Result<Fault> {
-        outside::ensure_sound(ours).context("what we made of it")?;
+        at_cut: &AtCut,
+        ours: Ours<'_>,
+    ) -> Result<Deviation> {
+        external::ensure_sound(ours.image).context("after our recovery")?;
         let (recovered, whose) = match other {
-            Other::Kernel => (
-                outside::recovered_by_kernel(crashed)?,
-                "what the kernel made of it",
+            Recoverer::Kernel => (
+                external::recovered_by_kernel(crashed)?,
+                "after recovery by the kernel",
             ),
-            Other::E2fsck => (
-                outside::recovered_by_e2fsck(crashed)?,
-                "what e2fsck made of it",
+            Recoverer::E2fsck => (
+                external::recovered_by_e2fsck(crashed)?,
+                "after recovery by e2fsck",
             ),
         };
         let theirs = match recovered {
             Recovered::Whole(theirs) => theirs,
-            Recovered::Told(faults, said) => {
-                let is_told_of = self.may_be(&faults, known, ours)?;
-                ensure!(is_told_of, "{whose}: {faults:?}: {said}");
-                return Ok(Fault::Known);
+            Recovered::KnownBugs(faults, said) => {
+                let is_known = self.may_be(&faults, at_cut, ours.image)?;
+                ensure!(is_known, "{whose}: {faults:?}: {said}");
+                return Ok(Deviation::Progress);
             }
             Recovered::Unsound(said) => bail!("{whose}: {said}"),
         };
         let fs = opened(&theirs).context(whose)?;
-        let (theirs, _) = self.judge(&fs, known).context(whose)?;
+        let (theirs, _) = self.judge(&fs, at_cut).context(whose)?;
         ensure!(
-            is_torn || theirs == version,
-            "{whose} is version {theirs}, and ours is {version}"
+            ours.is_torn || theirs == ours.version,
+            "{whose}: version {theirs}, but version {} after our recovery",
+            ours.version
         );
-        Ok(Fault::None)
+        Ok(Deviation::None)
     }
 
-    /// What was done since the last commit of the usual kind: fast ones are in the log until one
-    /// has followed.
-    fn lately(&self, known: &Durable) -> Lately {
+    /// What was done since the last full commit: fast commits stay in the log until the next one.
+    fn since_commit(&self, at_cut: &AtCut) -> SinceCommit {
         let [timeline] = &self.timelines;
         match self.has_fast_commits() {
-            true => timeline.lately(known.usual..=known.tree.begun),
-            false => Lately::default(),
+            true => timeline.since_commit(at_cut.full_commit..=at_cut.tree.begun),
+            false => SinceCommit::default(),
         }
     }
 
-    /// Whether these may be the faults that docs/FINDINGS.md tells of, where we made `ours`.
-    fn may_be(&self, faults: &BTreeSet<Told>, known: &Durable, ours: &[u8]) -> Result<bool> {
+    /// Whether the history can have triggered these known bugs, where `ours` is our recovery.
+    fn may_be(&self, faults: &BTreeSet<KnownBug>, at_cut: &AtCut, ours: &[u8]) -> Result<bool> {
         let fs = opened(ours)?;
         let sectors = |inode| Some(fs.stat(InodeNr(inode)).ok()?.sectors);
-        Ok(self.lately(known).may_lead_to(faults, sectors))
+        Ok(self.since_commit(at_cut).may_show(faults, sectors))
     }
 
-    /// Leaves out steps of a workload whose states are not all good, as long as one of them is not.
+    /// Removes steps from a workload as long as some crash state is recovered wrongly.
     ///
     /// # Errors
-    /// If there is nothing to be found in the workload itself.
+    /// If all states of the workload itself are recovered correctly.
     pub fn shorten(workload: &Workload, samples: usize) -> Result<(Self, Box<Failure>)> {
         shortest(workload, |shorter| {
             let session = Self::record(shorter).ok()?;

@@ -1,10 +1,10 @@
-//! **Purpose.** A recording device that the kernel has mounted as ext4, and everything undone.
+//! **Purpose.** A recording device that the kernel has mounted as ext4, with its clean-up.
 //!
-//! **Model.** A mount of ours shows the device as a file; a loop device is put on the file, and the
-//! kernel mounts that. The loop device is given back at once, so that it goes with the kernel's
-//! mount, also if this process dies.
+//! **Model.** A FUSE mount of ours exports the device as a file, a loop device is attached to the
+//! file, and the kernel mounts the loop device. The loop device is detached at once (lazily), so
+//! that it disappears with the kernel's mount, also if this process dies.
 //!
-//! **Locking.** None. The server answers in threads of its own, which never wait for who uses the
+//! **Locking.** None. The server answers in threads of its own, which never wait for users of the
 //! mount.
 
 use std::ffi::OsStr;
@@ -22,14 +22,14 @@ use fourscore_testkit::{Access, KernelMount, LoopDevice, scratch};
 
 use crate::crash::base::PROBE;
 
-/// A file system of the kernel on a device of ours.
+/// A file system that the kernel has mounted from a device of ours.
 pub(super) struct Stage {
-    /// Goes before what it stands on.
+    /// Dropped before the file that it is mounted from.
     kernel: Option<KernelMount>,
     file: DeviceMount,
 }
 
-/// The mount that shows a device as a file.
+/// The FUSE mount that exports a device as a file.
 struct DeviceMount {
     folder: tempfile::TempDir,
     unmounter: Unmounter,
@@ -47,7 +47,7 @@ impl DeviceMount {
         };
         let session = Session::mount(folder.path(), &options).context("mount of the device")?;
         let unmounter = session.unmounter();
-        // Whoever comes before it serves waits for it.
+        // Requests that come before it serves wait.
         let server = thread::spawn(move || device_file::serve(&session, &*device, || Ok(())));
         Ok(Self {
             folder,
@@ -78,10 +78,10 @@ impl Drop for DeviceMount {
 }
 
 impl Stage {
-    /// Has the kernel mount `device` with these options.
+    /// Mounts `device` in the kernel with these options.
     ///
     /// # Errors
-    /// If it refuses, or something on the way to it does.
+    /// If the kernel refuses, or the FUSE mount or the loop device fails.
     pub(super) fn new(device: Arc<RecordingDevice>, options: &str) -> Result<Self> {
         let file = DeviceMount::new(device)?;
         let path = file.folder.path().join(device_file::NAME);
@@ -93,7 +93,7 @@ impl Stage {
         })
     }
 
-    /// Where the file system is.
+    /// The mount point.
     pub(super) fn root(&self) -> Result<&Path> {
         Ok(self.mounted()?.path())
     }
@@ -102,16 +102,15 @@ impl Stage {
         self.kernel.as_ref().context("it was unmounted")
     }
 
-    /// Has the kernel give out the last block as well: else it keeps some for extents that are
-    /// written and need splitting.
+    /// Turns off the kernel's reserve of clusters for splitting extents, so that the last block can
+    /// be allocated.
     pub(super) fn without_reserve(&self) -> Result<()> {
         let name = self.mounted()?.device_name()?;
         let file = format!("/sys/fs/ext4/{name}/reserved_clusters");
         std::fs::write(&file, "0").with_context(|| file)
     }
 
-    /// Has the kernel make a commit of the usual kind, which it does first after each mount: the
-    /// next one may be a fast one.
+    /// Makes the kernel do a full commit, as it must after each mount before the first fast commit.
     pub(super) fn warm_up(&self) -> Result<()> {
         let mounted = self.mounted()?;
         let probe = OsStr::from_bytes(PROBE);
@@ -119,7 +118,7 @@ impl Stage {
         mounted.sync()
     }
 
-    /// How many fast commits the kernel has made.
+    /// The number of fast commits that the kernel has made.
     pub(super) fn fast_commits(&self) -> Result<u64> {
         let file = format!("/proc/fs/ext4/{}/fc_info", self.mounted()?.device_name()?);
         let text = std::fs::read_to_string(&file).with_context(|| file.clone())?;
@@ -128,7 +127,7 @@ impl Stage {
         commits.with_context(|| format!("{file}: {text}"))
     }
 
-    /// Has the kernel unmount it; everything was written then.
+    /// Unmounts the file system; everything is written then.
     pub(super) fn unmount(&mut self) -> Result<()> {
         match self.kernel.take() {
             Some(kernel) => kernel.unmount(),
@@ -136,7 +135,7 @@ impl Stage {
         }
     }
 
-    /// Takes away the rest.
+    /// Unmounts everything.
     pub(super) fn end(mut self) -> Result<()> {
         self.unmount()?;
         self.file.undo()
@@ -145,7 +144,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // It complains by itself; the device goes after it.
+        // It reports its own errors, and must be gone before the device.
         drop(self.kernel.take());
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's histories: what is recorded, and that good and bad are told from each other.
+//! Tests of the kernel's histories: what is recorded, and that wrong states are found.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,16 @@ use fourscore_testkit::tools::are_met;
 use super::NEEDS;
 use super::session::{KernelSeen, KernelSession};
 use super::workload::of_seed;
+use crate::crash::known_bugs::KnownBug;
 use crate::crash::notes::Note;
 use crate::crash::tests::forget_writes;
-use crate::crash::told::Told;
-use crate::crash::workload::{LogWish, Mode, Step, Workload};
+use crate::crash::workload::{LogKind, Mode, Step, Workload};
 use crate::model::bytes_to_write;
 
-/// The operations of these names, on a file system without fast commits.
+/// A workload of these steps, on a file system without fast commits.
 fn workload(steps: &[Step]) -> Workload {
     let mut workload = of_seed(0);
-    workload.shape.log = LogWish::Journal;
+    workload.shape.log = LogKind::Journal;
     workload.mode = Mode::Ordered;
     workload.threads = vec![steps.to_vec()];
     workload
@@ -41,7 +41,7 @@ fn what_the_kernel_does_is_recorded_in_order() {
     let (thread, step) = (0, 1);
     let synced = at(Note::Begins { thread, step })..at(Note::Ends { thread, step });
     let synced = &events[synced];
-    // What was written is a file's content, in order, and a flush covers it.
+    // The data of the file was written, and a flush covers it.
     let content = crate::model::bytes_to_write(11, 1024, 2048);
     let write = synced.iter().position(|event| {
         matches!(event, Event::Write { bytes, .. }
@@ -53,7 +53,7 @@ fn what_the_kernel_does_is_recorded_in_order() {
 }
 
 #[test]
-fn the_first_seeds_of_the_kernel_are_good_and_a_saved_history_has_the_same_states() {
+fn the_first_seeds_of_the_kernel_pass_and_a_saved_history_has_the_same_states() {
     if !are_met(&NEEDS) {
         return;
     }
@@ -71,12 +71,12 @@ fn the_first_seeds_of_the_kernel_are_good_and_a_saved_history_has_the_same_state
         assert_eq!(again.workload(), session.workload());
         assert_eq!(again.explore(2, None).unwrap(), seen);
     }
-    assert!(fast_commits > 0, "the log is never made in the other way");
+    assert!(fast_commits > 0, "there are no fast commits");
 }
 
-/// What was replaced and not synced may be as it was; what was synced may not.
+/// Replaced data may be lost until it is synced.
 #[test]
-fn content_that_was_synced_and_is_not_there_is_found() {
+fn synced_data_that_is_lost_is_found() {
     if !are_met(&NEEDS) {
         return;
     }
@@ -85,10 +85,10 @@ fn content_that_was_synced_and_is_not_there_is_found() {
     session.explore(4, None).unwrap();
     forget_writes(session.history_mut(), &bytes_to_write(11, 1024, 512));
     let failure = session.explore(4, None).unwrap_err().to_string();
-    assert!(failure.contains("is something else"), "{failure}");
+    assert!(failure.contains("is wrong"), "{failure}");
 }
 
-/// An inode without a name is in the log until a commit of the usual kind has followed.
+/// An inode without a name is in the log until the next full commit.
 #[test]
 fn the_kernel_may_refuse_a_log_only_for_an_inode_without_a_name_that_is_in_it() {
     if !are_met(&NEEDS) {
@@ -104,17 +104,17 @@ fn the_kernel_may_refuse_a_log_only_for_an_inode_without_a_name_that_is_in_it() 
     ];
     let mut workload = workload(&steps.concat());
     let without = KernelSession::record(workload.clone()).unwrap();
-    workload.shape.log = LogWish::FastCommit;
+    workload.shape.log = LogKind::FastCommit;
     let session = KernelSession::record(workload).unwrap();
     let may_be_refused = |session: &KernelSession, step: usize| {
         let ends = Event::Note(Note::Ends { thread: 0, step }.number());
         let cut = session.events().iter().position(|event| *event == ends);
-        let refused = BTreeSet::from([Told::NotMounted]);
+        let refused = BTreeSet::from([KnownBug::NotMounted]);
         session
-            .lately_at(cut.unwrap())
-            .may_lead_to(&refused, |_| None)
+            .since_commit_at(cut.unwrap())
+            .may_show(&refused, |_| None)
     };
-    // Opened in the third step, closed in the fifth, and all is committed in the last.
+    // It is opened in the third step and closed in the fifth; the last step is a full commit.
     let expected = [false, false, true, true, true, true, true, false];
     assert_eq!(expected.len(), session.calls().len());
     for (step, expected) in expected.into_iter().enumerate() {
@@ -124,15 +124,15 @@ fn the_kernel_may_refuse_a_log_only_for_an_inode_without_a_name_that_is_in_it() 
 }
 
 #[test]
-fn no_more_is_forgiven_than_a_third_of_many_opinions() {
-    let is_fine = |opinions: u64, told_of: u64| {
+fn known_bugs_may_explain_at_most_a_third_of_many_results() {
+    let is_fine = |recoveries: u64, known_bugs: u64| {
         let seen = KernelSeen {
-            by_kernel: opinions / 2,
-            by_e2fsck: opinions - opinions / 2,
-            told_of,
+            by_kernel: recoveries / 2,
+            by_e2fsck: recoveries - recoveries / 2,
+            known_bugs,
             ..KernelSeen::default()
         };
-        seen.ensure_little_is_forgiven().is_ok()
+        seen.ensure_few_known_bugs().is_ok()
     };
     assert!(is_fine(99, 99) && is_fine(100, 33) && is_fine(300, 100));
     assert!(!is_fine(100, 34) && !is_fine(301, 101) && !is_fine(1_000, 1_000));
@@ -142,7 +142,7 @@ fn no_more_is_forgiven_than_a_third_of_many_opinions() {
             unset,
             ..KernelSeen::default()
         };
-        seen.ensure_little_is_forgiven().is_ok()
+        seen.ensure_few_known_bugs().is_ok()
     };
     assert!(is_fine(4_999, 4_999) && is_fine(6_000, 2_000) && !is_fine(6_000, 2_001));
 }

@@ -1,26 +1,26 @@
-//! **Purpose.** What a seed decides where the kernel does the work: the workload of the same seed,
-//! as far as it can be compared.
+//! **Purpose.** Derives a workload for the kernel from a seed: that of our own file system, as far
+//! as the results can be compared.
 
 use fourscore_testkit::explore::rng::mix;
 
-use crate::crash::workload::{LogWish, Mode, Step, Workload};
+use crate::crash::workload::{LogKind, Mode, Step, Workload};
 
-/// The workload of a seed: that of [`Workload::of`], by one thread, with a journal. Half of all
-/// have fast commits, a quarter has journaled content.
+/// The workload of a seed: that of [`Workload::of`] with one thread and a journal. Half of all have
+/// fast commits, a quarter has `data=journal`.
 #[must_use]
 pub fn of_seed(seed: u64) -> Workload {
     let mut workload = Workload::of(seed);
-    // With more threads commits fall into the middle of calls, which Linux does in several steps.
+    // With more threads, commits happen within calls, which Linux does in several transactions.
     workload.threads.truncate(1);
     workload.shape.trees = 1;
     (workload.mode, workload.shape.log) = match mix(seed) % 4 {
-        0 => (Mode::Journal, LogWish::Journal),
-        1 => (Mode::Ordered, LogWish::Journal),
-        // Where content is journaled all commits are of the usual kind.
-        _ => (Mode::Ordered, LogWish::FastCommit),
+        0 => (Mode::Journal, LogKind::Journal),
+        1 => (Mode::Ordered, LogKind::Journal),
+        // With `data=journal` all commits are full ones.
+        _ => (Mode::Ordered, LogKind::FastCommit),
     };
-    if workload.shape.log == LogWish::FastCommit {
-        // So are those of sync.
+    if workload.shape.log == LogKind::FastCommit {
+        // So are the commits of sync.
         for step in workload.threads.iter_mut().flatten() {
             if *step == Step::Sync {
                 *step = Step::Fsync;

@@ -1,5 +1,5 @@
-//! **Purpose.** What other people's programs say of a crash state: e2fsck of what we recovered, and
-//! the kernel's recovery of the same state beside ours.
+//! **Purpose.** Checks of a crash state by other programs: e2fsck on what we recovered, and the
+//! kernel's recovery of the same state compared with ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,17 +13,28 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_preen, e2fsck_repair};
 use fourscore_testkit::{scratch, tools};
 
-use super::told::{self, Told};
+use super::known_bugs::{self, KnownBug};
 
-/// A name and what it leads to: mode, links, owner, and content or target.
-type Listing = BTreeMap<Vec<u8>, (u32, u64, u32, u32, Vec<u8>)>;
+/// Inodes by path.
+type Listing = BTreeMap<Vec<u8>, Listed>;
 
-/// Whether the programs are there, and this user may mount.
+/// The attributes of an inode that the listings have.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    mode: u32,
+    links: u64,
+    uid: u32,
+    gid: u32,
+    /// The data of a file, or the target of a symbolic link.
+    content: Vec<u8>,
+}
+
+/// Whether e2fsck is installed, and this user may mount.
 pub(super) fn is_possible() -> bool {
     tools::find("e2fsck").is_some() && tools::is_root()
 }
 
-/// Everything below the root, as the kernel is going to list it.
+/// Everything below the root, in the form of the kernel's listing.
 pub(super) fn ours(fs: &Fs) -> Result<Listing> {
     let mut listing = Listing::new();
     let mut pending = vec![(InodeNr::ROOT, Vec::new())];
@@ -48,9 +59,14 @@ pub(super) fn ours(fs: &Fs) -> Result<Listing> {
                 }
                 _ => Vec::new(),
             };
-            let links = stat.links.into();
-            let mode = stat.mode.0.into();
-            listing.insert(path, (mode, links, stat.uid, stat.gid, content));
+            let listed = Listed {
+                mode: stat.mode.0.into(),
+                links: stat.links.into(),
+                uid: stat.uid,
+                gid: stat.gid,
+                content,
+            };
+            listing.insert(path, listed);
         }
     }
     Ok(listing)
@@ -78,27 +94,36 @@ fn theirs(root: &Path) -> Result<Listing> {
                 }
                 Vec::new()
             };
-            let facts = (meta.mode(), meta.nlink(), meta.uid(), meta.gid(), content);
-            listing.insert(path, facts);
+            let listed = Listed {
+                mode: meta.mode(),
+                links: meta.nlink(),
+                uid: meta.uid(),
+                gid: meta.gid(),
+                content,
+            };
+            listing.insert(path, listed);
         }
     }
     Ok(listing)
 }
 
 fn compare(ours: &Listing, theirs: &Listing) -> Result<()> {
-    for (path, facts) in ours {
-        if theirs.get(path) != Some(facts) {
-            bail!("{} is otherwise for the kernel", path.escape_ascii());
+    for (path, listed) in ours {
+        if theirs.get(path) != Some(listed) {
+            bail!(
+                "{} is different after recovery by the kernel",
+                path.escape_ascii()
+            );
         }
     }
-    ensure!(ours.len() == theirs.len(), "the kernel finds more names");
+    ensure!(ours.len() == theirs.len(), "the kernel recovers more names");
     Ok(())
 }
 
-/// What e2fsck makes of a crash state.
+/// Repairs a crash state with e2fsck, and returns the result.
 ///
 /// # Errors
-/// If it leaves errors.
+/// If e2fsck leaves errors.
 pub(super) fn repair(crashed: &[u8]) -> Result<Vec<u8>> {
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
@@ -107,33 +132,33 @@ pub(super) fn repair(crashed: &[u8]) -> Result<Vec<u8>> {
     Ok(fs::read(&image)?)
 }
 
-/// What another program makes of a crash state.
+/// The result of the recovery of a crash state by another program.
 #[derive(Debug)]
 pub(super) enum Recovered {
     /// A file system in which e2fsck finds nothing.
     Whole(Vec<u8>),
-    /// What docs/FINDINGS.md may tell of, and all that is said.
-    Told(BTreeSet<Told>, String),
-    /// e2fsck finds something else afterwards, and what it says.
+    /// Bugs that docs/FINDINGS.md lists explain all of the output, which follows.
+    KnownBugs(BTreeSet<KnownBug>, String),
+    /// e2fsck finds other errors afterwards; with its output.
     Unsound(String),
 }
 
 impl Recovered {
-    /// What explains all that is said, or nothing does.
-    fn explained(faults: Option<BTreeSet<Told>>, said: String) -> Self {
+    /// The result for an output that these bugs explain, if any.
+    fn explained(faults: Option<BTreeSet<KnownBug>>, said: String) -> Self {
         match faults {
-            Some(faults) => Self::Told(faults, said),
+            Some(faults) => Self::KnownBugs(faults, said),
             None => Self::Unsound(said),
         }
     }
 }
 
-/// What mount(8) says of a log that the kernel cannot replay; of a loop device that is missing, or
-/// of too little memory, it says something else.
+/// The message of mount(8) for a log that the kernel cannot replay. A missing loop device or too
+/// little memory give other messages.
 const NOT_MOUNTED: &str = "failed: Structure needs cleaning.";
 
-/// Has e2fsck recover a crash state, as at a boot: the journal is replayed, and what was begun is
-/// finished.
+/// Recovers a crash state with e2fsck as at a boot: it replays the journal and finishes pending
+/// deletions and truncations.
 ///
 /// # Errors
 /// Those of the host.
@@ -143,24 +168,30 @@ pub(super) fn recovered_by_e2fsck(crashed: &[u8]) -> Result<Recovered> {
     fs::write(&image, crashed)?;
     let said = e2fsck_preen(&image)?.output;
     if said.contains(" while recovering journal of ") {
-        let fault = told::given_up(&said).map(|fault| BTreeSet::from([fault]));
+        let fault = known_bugs::of_stopped_replay(&said).map(|fault| BTreeSet::from([fault]));
         return Ok(Recovered::explained(fault, said));
     }
-    if told::is_endless(&said) {
-        return Ok(Recovered::explained(told::of_e2fsck(&image, &said)?, said));
+    if known_bugs::is_endless(&said) {
+        return Ok(Recovered::explained(
+            known_bugs::of_e2fsck(&image, &said)?,
+            said,
+        ));
     }
     let result = e2fsck(&image)?;
-    if result.is_clean() && !told::is_cleared(&said) {
+    if result.is_clean() && !known_bugs::is_cleared(&said) {
         return Ok(Recovered::Whole(fs::read(&image)?));
     }
     let said = format!("{said}{}", result.output);
-    Ok(Recovered::explained(told::of_e2fsck(&image, &said)?, said))
+    Ok(Recovered::explained(
+        known_bugs::of_e2fsck(&image, &said)?,
+        said,
+    ))
 }
 
-/// Has the kernel recover a crash state.
+/// Recovers a crash state with the kernel.
 ///
 /// # Errors
-/// Those of the host; what the mount fails with, if it is not the log.
+/// Those of the host; the error of the mount, unless the log is the reason.
 pub(super) fn recovered_by_kernel(crashed: &[u8]) -> Result<Recovered> {
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
@@ -169,7 +200,7 @@ pub(super) fn recovered_by_kernel(crashed: &[u8]) -> Result<Recovered> {
         Ok(mounted) => mounted.unmount()?,
         Err(error) => match error.to_string() {
             said if said.contains(NOT_MOUNTED) => {
-                return Ok(Recovered::Told([Told::NotMounted].into(), said));
+                return Ok(Recovered::KnownBugs([KnownBug::NotMounted].into(), said));
             }
             _ => return Err(error),
         },
@@ -178,14 +209,14 @@ pub(super) fn recovered_by_kernel(crashed: &[u8]) -> Result<Recovered> {
     if result.is_clean() {
         return Ok(Recovered::Whole(fs::read(&image)?));
     }
-    let faults = told::of_kernel(&image, &result.output)?;
+    let faults = known_bugs::of_kernel(&image, &result.output)?;
     Ok(Recovered::explained(faults, result.output))
 }
 
-/// Fails with what e2fsck finds in an image.
+/// Checks an image with `e2fsck -fn`.
 ///
 /// # Errors
-/// As said, and those of the host.
+/// What e2fsck finds, and errors of the host.
 pub(super) fn ensure_sound(bytes: &[u8]) -> Result<()> {
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
@@ -195,13 +226,13 @@ pub(super) fn ensure_sound(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Gives the state to e2fsck and to the kernel: `crashed` as the crash left it, `recovered` as we
-/// did, and the tree that we found in it, if the kernel must find the same. Else gives what the
-/// kernel made of it.
+/// Checks a state with e2fsck and the kernel: `crashed` as the crash left it, and `recovered` by
+/// us. `ours` is the tree that we found; if it is given, the kernel must find the same. Otherwise
+/// returns the image that the kernel recovered.
 ///
 /// # Errors
-/// What they complain of, or find otherwise.
-pub(super) fn look(
+/// What e2fsck finds, or how the trees differ.
+pub(super) fn compare_with_kernel(
     crashed: &[u8],
     recovered: &[u8],
     ours: Option<&Listing>,
@@ -236,9 +267,9 @@ mod tests {
 
     use super::*;
 
-    /// What is no ext4 at all is refused by mount(8) in other words, and is a failure of the run.
+    /// mount(8) refuses an image that is not ext4 with another message, which fails the run.
     #[test]
-    fn only_a_log_that_is_unsound_is_refused() {
+    fn only_a_corrupted_log_is_a_known_reason_not_to_mount() {
         require!(
             Need::Program("mke2fs"),
             Need::Program("e2fsck"),

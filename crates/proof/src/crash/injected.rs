@@ -1,15 +1,15 @@
-//! **Purpose.** Steps of the crash argument that can be left out, by name, to show that the harness
-//! goes red with each.
+//! **Purpose.** Faults that can be injected, by name, to test that the harness finds them.
 //!
-//! **Model.** Only a build with the feature `sabotage` has any. They are steps of the journal or of
-//! the file system; what is mounted in order to look at a state is always sound.
+//! **Model.** Only a build with the feature `sabotage` has them. Each leaves out one step of the
+//! journal or of the file system that crash safety depends on. Faults are injected while a history
+//! is recorded, never into the mounts that recover its states.
 
 use fourscore::MountOptions;
 use fourscore_journal::JournalOptions;
 
-/// What is done wrong on purpose; nothing by default.
+/// A fault to inject; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Breaking {
+pub struct InjectedFault {
     #[cfg(feature = "sabotage")]
     journal: Option<fourscore_journal::Sabotage>,
     #[cfg(feature = "sabotage")]
@@ -17,8 +17,8 @@ pub struct Breaking {
 }
 
 #[cfg(feature = "sabotage")]
-impl Breaking {
-    /// All that there are, by name.
+impl InjectedFault {
+    /// All faults, by name.
     pub const ALL: [(&str, Self); 8] = {
         use fourscore::Sabotage::{
             EarlyReuse, HalfRename, LateData, MarkAtClaim, NoOrphanRecord, NoSeal,
@@ -63,8 +63,8 @@ impl Breaking {
 }
 
 #[cfg(not(feature = "sabotage"))]
-#[expect(clippy::unused_self, reason = "the other build asks it")]
-impl Breaking {
+#[expect(clippy::unused_self, reason = "the other build needs it")]
+impl InjectedFault {
     pub(super) fn of_journal(self, options: JournalOptions) -> JournalOptions {
         options
     }

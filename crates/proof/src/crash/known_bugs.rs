@@ -1,9 +1,9 @@
-//! **Purpose.** What docs/FINDINGS.md tells of: the faults of Linux's and of e2fsck's replay of
-//! fast commits, known by what e2fsck says, and by what the history must have for each.
+//! **Purpose.** Recognises the known bugs of the fast-commit replay of Linux and e2fsck, which
+//! docs/FINDINGS.md lists, from the output of e2fsck.
 //!
-//! **Model.** All that is said is read ([`complaints`]), and each complaint must be that of one of
-//! the faults; else none is known. Each fault that was known is then held against the history
-//! ([`Lately`]): it is one only where something was done that leads to it.
+//! **Model.** Every line of the output is parsed ([`complaints`]), and each complaint must belong
+//! to one of the bugs; otherwise no bug is recognised. A recognised bug is then checked against the
+//! history ([`SinceCommit`]): it explains the output only if the workload did what triggers it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,73 +11,74 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use fourscore_testkit::crash::complaints::{Complaint, complaints, is_directory, shown};
 
-/// A fault, by its number in docs/FINDINGS.md where two are like each other.
+/// A bug, with the inode that it is about where several inodes may show the same bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Told {
-    /// Linux finds a log unsound, and does not mount.
+pub(super) enum KnownBug {
+    /// Linux takes the log for corrupted, and does not mount.
     NotMounted,
-    /// It miscounts directories, and leaves something of removed ones.
+    /// Linux miscounts links of directories, and leaves remains of removed ones.
     LeftBehind,
-    /// It does not count the block of attributes of a file; nor does e2fsck, which counts again.
+    /// Linux leaves the xattr block of a file out of `i_blocks`; so does e2fsck, which then
+    /// corrects it.
     Uncounted,
-    /// It does not give a file that was made without a name the one that it was given.
+    /// Linux loses the name that was linked to an `O_TMPFILE` inode.
     Unnamed(u32),
-    /// e2fsck finds a log unsound, and goes on without it.
+    /// e2fsck takes the log for corrupted, and continues without it.
     NotReplayed,
-    /// It does not find a name that is to be removed, and goes on without the rest of the log.
+    /// e2fsck does not find a name that it must remove, and skips the rest of the log.
     NoSuchName,
-    /// It clears directories that it has made in part.
+    /// e2fsck clears directories that it has created only in part.
     Cleared,
-    /// It removes the last name of an inode and leaves the inode.
+    /// e2fsck removes the last name of an inode but not the inode.
     Nameless(u32),
-    /// It leaves an extent without blocks in a file that lost its last one.
+    /// e2fsck leaves an extent of no blocks in a file that lost its last extent.
     EmptyExtent(u32),
 }
 
-/// What was done since the last commit of the usual kind, which makes fast ones void.
+/// What a workload did since the last full commit, which makes earlier fast commits obsolete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lately {
-    /// Whether fast commits are made.
+pub(super) struct SinceCommit {
+    /// Whether the file system has fast commits.
     pub(super) has_fast_commits: bool,
-    /// Whether something without a name was open.
+    /// Whether an inode without a name was open.
     pub(super) nameless: bool,
     /// How many inodes have lost their last name.
     pub(super) removed: usize,
-    /// Whether a name was made and removed.
+    /// Whether a name was created and removed again.
     pub(super) came_and_went: bool,
     /// Whether a file lost blocks.
     pub(super) cut: bool,
-    /// Whether a directory was made.
+    /// Whether a directory was created.
     pub(super) made_directory: bool,
 }
 
-/// What e2fsck says where it gives a log up, for a commit that it did not expect.
+/// What e2fsck prints when it stops a replay because of an unexpected commit.
 const UNEXPECTED: &str = ": Invalid argument while recovering journal of ";
-/// And for a record that it cannot follow; why, in a line of its own.
+/// What it prints when it cannot apply a record; another line gives the reason.
 const NOT_FOLLOWED: &str = ": Bad address while recovering journal of ";
 const NO_SUCH_NAME: &str = "Error \"No free space in the directory\" encountered in function \
                             ext4_fc_handle_unlink at line ";
 
-/// The largest block: that of attributes, if a file without content has one.
+/// The size of the largest block: the xattr block is all that an empty file may have.
 const BLOCK_SECTORS: u64 = 8;
 
-/// Why e2fsck gave a log up, as told of: all that it says then is about what lies beside the log.
-/// `None` if it did not.
-pub(super) fn given_up(said: &str) -> Option<Told> {
+/// The bug because of which e2fsck stopped a replay; `None` if it did not. Its other output is then
+/// about a file system without the changes of the log.
+pub(super) fn of_stopped_replay(said: &str) -> Option<KnownBug> {
     let is_for = |why: &str| said.lines().any(|line| line.contains(why));
     if is_for(UNEXPECTED) {
-        return Some(Told::NotReplayed);
+        return Some(KnownBug::NotReplayed);
     }
     (is_for(NOT_FOLLOWED) && said.lines().any(|line| line.starts_with(NO_SUCH_NAME)))
-        .then_some(Told::NoSuchName)
+        .then_some(KnownBug::NoSuchName)
 }
 
-/// The faults of Linux's that `e2fsck -fn` complains of in what it recovered; `None` if it
-/// complains of anything else.
+/// The bugs of Linux that explain the output of `e2fsck -fn` for what Linux recovered; `None` if
+/// there is anything else in it.
 ///
 /// # Errors
-/// If debugfs cannot say what an inode is.
-pub(super) fn of_kernel(image: &Path, said: &str) -> Result<Option<BTreeSet<Told>>> {
+/// If debugfs cannot show an inode.
+pub(super) fn of_kernel(image: &Path, said: &str) -> Result<Option<BTreeSet<KnownBug>>> {
     let Some(complaints) = complaints(said) else {
         return Ok(None);
     };
@@ -88,18 +89,18 @@ pub(super) fn of_kernel(image: &Path, said: &str) -> Result<Option<BTreeSet<Told
     let mut faults = BTreeSet::new();
     for complaint in complaints {
         let (about, fault) = match complaint {
-            Complaint::Group => (None, Told::LeftBehind),
+            Complaint::Group => (None, KnownBug::LeftBehind),
             Complaint::Links(inode) | Complaint::Unconnected(inode) => {
-                (Some(inode), Told::LeftBehind)
+                (Some(inode), KnownBug::LeftBehind)
             }
             Complaint::InPieces(inode) if unconnected.contains(&inode) => {
-                (Some(inode), Told::LeftBehind)
+                (Some(inode), KnownBug::LeftBehind)
             }
-            Complaint::Unattached(inode) => (None, Told::Unnamed(inode)),
+            Complaint::Unattached(inode) => (None, KnownBug::Unnamed(inode)),
             Complaint::Space { inode, said, has } if is_of_attributes(image, inode, said, has)? => {
-                (None, Told::Uncounted)
+                (None, KnownBug::Uncounted)
             }
-            Complaint::Space { inode, said: 0, .. } => (Some(inode), Told::LeftBehind),
+            Complaint::Space { inode, said: 0, .. } => (Some(inode), KnownBug::LeftBehind),
             _ => return Ok(None),
         };
         if let Some(inode) = about
@@ -112,7 +113,7 @@ pub(super) fn of_kernel(image: &Path, said: &str) -> Result<Option<BTreeSet<Told
     Ok((!faults.is_empty()).then_some(faults))
 }
 
-/// Whether a file says that it has one block less than it has, and has one of attributes.
+/// Whether `i_blocks` of a file is one block too small, and the file has an xattr block.
 fn is_of_attributes(image: &Path, inode: u32, said: u64, has: u64) -> Result<bool> {
     let shown = shown(image, inode)?;
     let block = shown.lines().find_map(|line| line.split_once("File ACL: "));
@@ -123,23 +124,23 @@ fn is_of_attributes(image: &Path, inode: u32, said: u64, has: u64) -> Result<boo
     Ok(has_block && is_block && !shown.contains("Type: directory"))
 }
 
-/// Whether e2fsck has met an extent without blocks. One that only looks then goes on to the end of
-/// all block numbers, by pieces of 32768: it is not asked.
+/// Whether e2fsck has met an extent of no blocks. `e2fsck -fn` must not be run then: it would go
+/// through all block numbers in steps of 32768.
 pub(super) fn is_endless(said: &str) -> bool {
     said.contains(" has an invalid extent")
 }
 
-/// Whether e2fsck took a directory away that it had made itself, whatever else it says.
+/// Whether e2fsck removed a directory that it had created itself, whatever else it prints.
 pub(super) fn is_cleared(said: &str) -> bool {
     said.contains(" is a zero-length directory")
 }
 
-/// The faults of e2fsck's that it told of itself when it recovered a log, with `-fp` and then
-/// `-fn`; `None` if it told of anything else.
+/// The bugs of e2fsck that explain its own output when it recovered a log, with `-fp` and then
+/// `-fn`; `None` if there is anything else in it.
 ///
 /// # Errors
-/// If debugfs cannot say what an inode is.
-pub(super) fn of_e2fsck(image: &Path, said: &str) -> Result<Option<BTreeSet<Told>>> {
+/// If debugfs cannot show an inode.
+pub(super) fn of_e2fsck(image: &Path, said: &str) -> Result<Option<BTreeSet<KnownBug>>> {
     let Some(mut complaints) = complaints(said) else {
         return Ok(None);
     };
@@ -149,7 +150,7 @@ pub(super) fn of_e2fsck(image: &Path, said: &str) -> Result<Option<BTreeSet<Told
             if !is_of_attributes(image, inode, said, has)? {
                 return Ok(None);
             }
-            faults.insert(Told::Uncounted);
+            faults.insert(KnownBug::Uncounted);
         }
     }
     complaints.retain(|complaint| !matches!(complaint, Complaint::Recounted { .. }));
@@ -159,7 +160,7 @@ pub(super) fn of_e2fsck(image: &Path, said: &str) -> Result<Option<BTreeSet<Told
     }))
 }
 
-fn of_replay(complaints: &[Complaint]) -> Option<BTreeSet<Told>> {
+fn of_replay(complaints: &[Complaint]) -> Option<BTreeSet<KnownBug>> {
     let cleared = all(complaints, |complaint| match complaint {
         Complaint::Cleared(inode) => Some(inode),
         _ => None,
@@ -173,47 +174,49 @@ fn of_replay(complaints: &[Complaint]) -> Option<BTreeSet<Told>> {
         _ => None,
     });
     let fault = |complaint| match complaint {
-        Complaint::Cleared(_) => Some(Told::Cleared),
-        Complaint::NameOf(inode) => cleared.contains(&inode).then_some(Told::Cleared),
-        Complaint::Unattached(inode) | Complaint::Unconnected(inode) => Some(Told::Nameless(inode)),
-        Complaint::Links(inode) | Complaint::InPieces(inode) => {
-            nameless.contains(&inode).then_some(Told::Nameless(inode))
+        Complaint::Cleared(_) => Some(KnownBug::Cleared),
+        Complaint::NameOf(inode) => cleared.contains(&inode).then_some(KnownBug::Cleared),
+        Complaint::Unattached(inode) | Complaint::Unconnected(inode) => {
+            Some(KnownBug::Nameless(inode))
         }
-        Complaint::EmptyExtent(inode) => Some(Told::EmptyExtent(inode)),
-        Complaint::Space { inode, .. } => {
-            empty.contains(&inode).then_some(Told::EmptyExtent(inode))
-        }
-        Complaint::Marks => empty.first().map(|&inode| Told::EmptyExtent(inode)),
+        Complaint::Links(inode) | Complaint::InPieces(inode) => nameless
+            .contains(&inode)
+            .then_some(KnownBug::Nameless(inode)),
+        Complaint::EmptyExtent(inode) => Some(KnownBug::EmptyExtent(inode)),
+        Complaint::Space { inode, .. } => empty
+            .contains(&inode)
+            .then_some(KnownBug::EmptyExtent(inode)),
+        Complaint::Marks => empty.first().map(|&inode| KnownBug::EmptyExtent(inode)),
         Complaint::Group | Complaint::Recounted { .. } => None,
     };
-    let faults: Option<BTreeSet<Told>> = complaints.iter().copied().map(fault).collect();
+    let faults: Option<BTreeSet<KnownBug>> = complaints.iter().copied().map(fault).collect();
     faults.filter(|faults| !faults.is_empty())
 }
 
-/// The inodes of complaints of a kind.
+/// The inodes of all complaints of one kind.
 fn all(complaints: &[Complaint], of_kind: fn(Complaint) -> Option<u32>) -> BTreeSet<u32> {
     complaints.iter().copied().filter_map(of_kind).collect()
 }
 
-impl Lately {
-    /// Whether faults may be there, where `ours` tells how many sectors an inode takes in what we
-    /// made of the same log: one that lost its name is not in use, one that lost its last extent
-    /// has no content.
-    pub(super) fn may_lead_to(
+impl SinceCommit {
+    /// Whether the history can have triggered these bugs. `ours` returns the number of sectors of
+    /// an inode after our own recovery of the same log, `None` if it is free: an inode that lost
+    /// its last name must be free, and one that lost its last extent must have no data.
+    pub(super) fn may_show(
         &self,
-        faults: &BTreeSet<Told>,
+        faults: &BTreeSet<KnownBug>,
         ours: impl Fn(u32) -> Option<u64>,
     ) -> bool {
-        let is_nameless = |fault: &&Told| matches!(fault, Told::Nameless(_));
+        let is_nameless = |fault: &&KnownBug| matches!(fault, KnownBug::Nameless(_));
         let nameless = faults.iter().filter(is_nameless).count();
-        let may_be = |fault: &Told| match *fault {
-            Told::NotMounted => self.nameless,
-            Told::Unnamed(inode) => self.nameless && ours(inode).is_some(),
-            Told::LeftBehind | Told::Uncounted | Told::NotReplayed => true,
-            Told::NoSuchName => self.came_and_went,
-            Told::Cleared => self.made_directory,
-            Told::Nameless(inode) => ours(inode).is_none(),
-            Told::EmptyExtent(inode) => {
+        let may_be = |fault: &KnownBug| match *fault {
+            KnownBug::NotMounted => self.nameless,
+            KnownBug::Unnamed(inode) => self.nameless && ours(inode).is_some(),
+            KnownBug::LeftBehind | KnownBug::Uncounted | KnownBug::NotReplayed => true,
+            KnownBug::NoSuchName => self.came_and_went,
+            KnownBug::Cleared => self.made_directory,
+            KnownBug::Nameless(inode) => ours(inode).is_none(),
+            KnownBug::EmptyExtent(inode) => {
                 self.cut && ours(inode).is_some_and(|sectors| sectors <= BLOCK_SECTORS)
             }
         };
@@ -274,9 +277,9 @@ Error \"No free space in the directory\" encountered in function ext4_fc_handle_
 ";
 
     #[test]
-    fn what_linux_leaves_is_known_and_nothing_beside_it() {
+    fn bugs_of_linux_are_recognised_and_nothing_else_is() {
         require!(Need::Program("mke2fs"), Need::Program("debugfs"));
-        // Directories 12 and 13; file 14, which has a block of attributes; link 15.
+        // Directories 12 and 13; file 14, which has an xattr block; symbolic link 15.
         let image = Image::builder(MiB(16)).make().unwrap();
         let large = format!("ea_set /f user.large {}", "v".repeat(600));
         let commands = [
@@ -288,27 +291,30 @@ Error \"No free space in the directory\" encountered in function ext4_fc_handle_
         ];
         debugfs_write(image.path(), &commands).unwrap();
         let faults = |said: &str| of_kernel(image.path(), said).unwrap();
-        let left = Some(BTreeSet::from([Told::LeftBehind]));
+        let left = Some(BTreeSet::from([KnownBug::LeftBehind]));
         assert_eq!(faults(COUNTS), left);
         assert_eq!(faults(REMAINS), left);
         let uncounted = "Inode 14, i_blocks is 2, should be 10.  Fix? no\n";
-        assert_eq!(faults(uncounted), Some([Told::Uncounted].into()));
+        assert_eq!(faults(uncounted), Some([KnownBug::Uncounted].into()));
         let both = faults(&format!("{COUNTS}{uncounted}"));
-        assert_eq!(both, Some([Told::LeftBehind, Told::Uncounted].into()));
+        assert_eq!(
+            both,
+            Some([KnownBug::LeftBehind, KnownBug::Uncounted].into())
+        );
         let unnamed = "Unattached zero-length inode 19.  Clear? no\n\n\
                        Unattached inode 19\nConnect to /lost+found? no\n";
-        assert_eq!(faults(unnamed), Some([Told::Unnamed(19)].into()));
+        assert_eq!(faults(unnamed), Some([KnownBug::Unnamed(19)].into()));
         for other in [
-            // No directories.
+            // These inodes are no directories.
             COUNTS.replace("12", "15"),
             COUNTS.replace("13", "15"),
             REMAINS.replace("13", "15"),
-            // Without the rest, no remains of a removed one.
+            // These are not all the complaints about one removed directory.
             REMAINS.replace(
                 "Unconnected directory inode 13",
                 "Unconnected directory inode 12",
             ),
-            // More than a block, or nothing, or of an inode without attributes.
+            // More than a block is missing, or nothing, or the inode has no xattr block.
             uncounted.replace("10", "18"),
             uncounted.replace("10", "2"),
             uncounted.replace("14", "15"),
@@ -321,23 +327,23 @@ Error \"No free space in the directory\" encountered in function ext4_fc_handle_
             assert_eq!(faults(&other), None, "{other}");
             assert_eq!(faults(&format!("{COUNTS}{other}")), None, "{other}");
         }
-        assert_eq!(faults(""), None, "nothing is said");
+        assert_eq!(faults(""), None, "there is no output");
     }
 
     #[test]
-    fn what_e2fsck_leaves_is_known_and_nothing_beside_it() {
+    fn bugs_of_e2fsck_are_recognised_and_nothing_else_is() {
         require!(Need::Program("mke2fs"), Need::Program("debugfs"));
-        // File 12 has a block of attributes, 13 has none.
+        // File 12 has an xattr block, 13 has none.
         let image = Image::builder(MiB(16)).make().unwrap();
         let large = format!("ea_set /f user.large {}", "v".repeat(600));
         let commands = ["write /dev/null f", &large, "write /dev/null g"];
         debugfs_write(image.path(), &commands).unwrap();
         let of_e2fsck = |said: &str| of_e2fsck(image.path(), said).unwrap();
-        let nameless = [Told::Nameless(14), Told::Nameless(19)];
+        let nameless = [KnownBug::Nameless(14), KnownBug::Nameless(19)];
         let known = [
-            (CLEARED, BTreeSet::from([Told::Cleared])),
+            (CLEARED, BTreeSet::from([KnownBug::Cleared])),
             (NAMELESS, BTreeSet::from(nameless)),
-            (EMPTY_EXTENT, BTreeSet::from([Told::EmptyExtent(17)])),
+            (EMPTY_EXTENT, BTreeSet::from([KnownBug::EmptyExtent(17)])),
         ];
         for (said, faults) in known {
             assert_eq!(of_e2fsck(said), Some(faults), "{said}");
@@ -355,42 +361,48 @@ Error \"No free space in the directory\" encountered in function ext4_fc_handle_
         let marks = "Block bitmap differences:  -1231\nFix? no\n";
         assert_eq!(of_e2fsck(&format!("{NAMELESS}{marks}")), None);
         assert!(of_e2fsck(&format!("{EMPTY_EXTENT}{marks}")).is_some());
-        assert_eq!(of_e2fsck(""), None, "nothing is said");
+        assert_eq!(of_e2fsck(""), None, "there is no output");
         let recounted = "/dev/shm/image: Inode 12, i_blocks is 2, should be 10.  FIXED.\n";
         let faults = of_e2fsck(&format!("{recounted}{NAMELESS}")).unwrap();
-        assert!(faults.contains(&Told::Uncounted) && faults.contains(&Told::Nameless(19)));
+        assert!(faults.contains(&KnownBug::Uncounted) && faults.contains(&KnownBug::Nameless(19)));
         for other in [recounted.replace("12", "13"), recounted.replace("10", "18")] {
             assert_eq!(of_e2fsck(&format!("{other}{NAMELESS}")), None, "{other}");
         }
     }
 
     #[test]
-    fn a_log_is_given_up_only_for_a_commit_or_a_name() {
+    fn a_stopped_replay_is_a_bug_only_for_a_commit_or_a_name() {
         let unexpected = "/usr/sbin/e2fsck: Invalid argument while recovering journal of /image\n";
-        assert_eq!(given_up(unexpected), Some(Told::NotReplayed));
-        assert_eq!(given_up(NO_SUCH_NAME), Some(Told::NoSuchName));
+        assert_eq!(of_stopped_replay(unexpected), Some(KnownBug::NotReplayed));
+        assert_eq!(of_stopped_replay(NO_SUCH_NAME), Some(KnownBug::NoSuchName));
         for other in [
             NO_SUCH_NAME.replace("handle_unlink", "handle_inode"),
             NO_SUCH_NAME.replace("No free space in the directory", "Input/output error"),
             NO_SUCH_NAME.replace("Bad address", "Input/output error"),
             NAMELESS.to_owned(),
         ] {
-            assert_eq!(given_up(&other), None, "{other}");
+            assert_eq!(of_stopped_replay(&other), None, "{other}");
         }
     }
 
-    /// Each fault needs what leads to it, and nothing else will do.
+    /// Each bug needs its own trigger in the history.
     #[test]
-    fn a_fault_is_one_only_where_something_was_done_that_leads_to_it() {
-        let fast = Lately {
+    fn a_bug_explains_the_output_only_if_the_history_triggers_it() {
+        let fast = SinceCommit {
             has_fast_commits: true,
-            ..Lately::default()
+            ..SinceCommit::default()
         };
-        let may_lead = |lately: Lately, fault: Told| lately.may_lead_to(&[fault].into(), |_| None);
-        for fault in [Told::LeftBehind, Told::Uncounted, Told::NotReplayed] {
-            assert!(may_lead(fast, fault) && !may_lead(Lately::default(), fault));
+        let may_show = |since_commit: SinceCommit, fault: KnownBug| {
+            since_commit.may_show(&[fault].into(), |_| None)
+        };
+        for fault in [
+            KnownBug::LeftBehind,
+            KnownBug::Uncounted,
+            KnownBug::NotReplayed,
+        ] {
+            assert!(may_show(fast, fault) && !may_show(SinceCommit::default(), fault));
         }
-        let all = Lately {
+        let all = SinceCommit {
             has_fast_commits: true,
             nameless: true,
             removed: 1,
@@ -398,64 +410,55 @@ Error \"No free space in the directory\" encountered in function ext4_fc_handle_
             cut: true,
             made_directory: true,
         };
-        let without = |change: fn(&mut Lately)| {
-            let mut lately = all;
-            change(&mut lately);
-            lately
+        let without = |change: fn(&mut SinceCommit)| {
+            let mut since_commit = all;
+            change(&mut since_commit);
+            since_commit
         };
+        let full_commits_only = without(|since| since.has_fast_commits = false);
         for (fault, without) in [
-            (Told::NotMounted, without(|lately| lately.nameless = false)),
             (
-                Told::NoSuchName,
-                without(|lately| lately.came_and_went = false),
+                KnownBug::NotMounted,
+                without(|since| since.nameless = false),
             ),
             (
-                Told::Cleared,
-                without(|lately| lately.made_directory = false),
+                KnownBug::NoSuchName,
+                without(|since| since.came_and_went = false),
             ),
-            (Told::Nameless(20), without(|lately| lately.removed = 0)),
+            (
+                KnownBug::Cleared,
+                without(|since| since.made_directory = false),
+            ),
+            (KnownBug::Nameless(20), without(|since| since.removed = 0)),
         ] {
-            assert!(may_lead(all, fault), "{fault:?}");
-            assert!(!may_lead(without, fault), "{fault:?}");
-            assert!(
-                !may_lead(
-                    Lately {
-                        has_fast_commits: false,
-                        ..all
-                    },
-                    fault
-                ),
-                "{fault:?}"
-            );
+            assert!(may_show(all, fault), "{fault:?}");
+            assert!(!may_show(without, fault), "{fault:?}");
+            assert!(!may_show(full_commits_only, fault), "{fault:?}");
         }
-        let two = BTreeSet::from([Told::Nameless(20), Told::Nameless(21)]);
-        assert!(!all.may_lead_to(&two, |_| None), "only one was removed");
-        // What has its name is in use in what we made of the log; what has lost its last extent is
-        // too, and is empty.
-        let nameless = BTreeSet::from([Told::Nameless(20)]);
-        assert!(!all.may_lead_to(&nameless, |_| Some(8)));
-        let unnamed = BTreeSet::from([Told::Unnamed(20)]);
-        assert!(all.may_lead_to(&unnamed, |_| Some(0)));
+        let two = BTreeSet::from([KnownBug::Nameless(20), KnownBug::Nameless(21)]);
+        assert!(!all.may_show(&two, |_| None), "only one was removed");
+        // In our own recovery an inode that kept its name is in use; one that lost its last extent
+        // is in use as well, and empty.
+        let nameless = BTreeSet::from([KnownBug::Nameless(20)]);
+        assert!(!all.may_show(&nameless, |_| Some(8)));
+        let unnamed = BTreeSet::from([KnownBug::Unnamed(20)]);
+        assert!(all.may_show(&unnamed, |_| Some(0)));
         assert!(
-            !all.may_lead_to(&unnamed, |_| None),
-            "nobody gave it a name"
+            !all.may_show(&unnamed, |_| None),
+            "no name was linked to it"
         );
-        let without_open = without(|lately| lately.nameless = false);
-        assert!(!without_open.may_lead_to(&unnamed, |_| Some(0)));
-        let empty = BTreeSet::from([Told::EmptyExtent(20)]);
-        let not_cut = without(|lately| lately.cut = false);
+        let without_open = without(|since| since.nameless = false);
+        assert!(!without_open.may_show(&unnamed, |_| Some(0)));
+        let empty = BTreeSet::from([KnownBug::EmptyExtent(20)]);
+        let not_cut = without(|since| since.cut = false);
         for (sectors, expected) in [
             (None, false),
             (Some(0), true),
             (Some(8), true),
             (Some(10), false),
         ] {
-            assert_eq!(
-                all.may_lead_to(&empty, |_| sectors),
-                expected,
-                "{sectors:?}"
-            );
-            assert!(!not_cut.may_lead_to(&empty, |_| sectors));
+            assert_eq!(all.may_show(&empty, |_| sectors), expected, "{sectors:?}");
+            assert!(!not_cut.may_show(&empty, |_| sectors));
         }
     }
 }

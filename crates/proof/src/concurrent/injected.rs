@@ -1,29 +1,29 @@
-//! **Purpose.** The faults that can be put back, by name, to show that the oracle finds each.
+//! **Purpose.** Faults that can be injected, by name, to test that the oracle finds each.
 //!
-//! **Model.** Only a build with the feature `sabotage` has any.
+//! **Model.** Only a build with the feature `sabotage` has them.
 
 use fourscore::MountOptions;
 
-use super::shape::Theme;
+use super::theme::Theme;
 
-/// What is done wrong on purpose; nothing by default.
+/// A fault to inject; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Breaking {
+pub struct InjectedFault {
     #[cfg(feature = "sabotage")]
     fs: Option<fourscore::Sabotage>,
-    /// What the threads mostly do to find it soon.
+    /// The theme of rounds that finds it soon.
     theme: Option<Theme>,
 }
 
-impl Breaking {
+impl InjectedFault {
     pub(super) fn theme(self) -> Option<Theme> {
         self.theme
     }
 }
 
 #[cfg(feature = "sabotage")]
-impl Breaking {
-    /// All that there are, by name.
+impl InjectedFault {
+    /// All faults, by name.
     pub const ALL: [(&str, Self); 9] = {
         use Theme::{Content, Eviction, Listings, Names, NewNames, Reuse, Tree};
         use fourscore::Sabotage::{
@@ -63,8 +63,8 @@ impl Breaking {
 }
 
 #[cfg(not(feature = "sabotage"))]
-#[expect(clippy::unused_self, reason = "the other build asks it")]
-impl Breaking {
+#[expect(clippy::unused_self, reason = "the other build needs it")]
+impl InjectedFault {
     pub(super) fn of_mount(self, options: MountOptions) -> MountOptions {
         options
     }

@@ -1,0 +1,41 @@
+//! **Purpose.** Facts about a round that the rules need besides its calls.
+
+use std::collections::BTreeSet;
+
+/// Linux's numbers of the errors that the rules name.
+pub(super) mod errno {
+    pub(crate) const NOENT: i32 = 2;
+    pub(crate) const NOMEM: i32 = 12;
+    pub(crate) const EXIST: i32 = 17;
+    pub(crate) const NOTDIR: i32 = 20;
+    pub(crate) const ISDIR: i32 = 21;
+    pub(crate) const INVAL: i32 = 22;
+    pub(crate) const NOSPC: i32 = 28;
+    pub(crate) const NOTEMPTY: i32 = 39;
+    pub(crate) const NODATA: i32 = 61;
+    pub(crate) const OPNOTSUPP: i32 = 95;
+}
+
+/// Facts about a round other than its calls.
+#[derive(Clone, Debug, Default)]
+pub(in crate::concurrent) struct Context {
+    /// Directories that are never removed or moved.
+    pub(in crate::concurrent) permanent: BTreeSet<u64>,
+    /// Whether inodes get several names.
+    pub(in crate::concurrent) has_links: bool,
+    /// The number of inodes that are certainly free at the begin.
+    pub(in crate::concurrent) free_inodes: usize,
+    /// Whether the caches may be too small for all threads at once.
+    pub(in crate::concurrent) tiny_caches: bool,
+    /// Whether a size that is read while a call changes it proves nothing.
+    pub(in crate::concurrent) kernel_keeps_sizes: bool,
+    /// Whether files have indirect blocks: ranges are then not preallocated or moved.
+    pub(in crate::concurrent) pointers: bool,
+}
+
+impl Context {
+    /// Whether a directory exists during the whole round.
+    pub(super) fn is_permanent(&self, dir: u64) -> bool {
+        self.permanent.contains(&dir)
+    }
+}

@@ -1,0 +1,24 @@
+//! **Purpose.** The theme of a round: what its threads mostly do.
+
+use clap::ValueEnum;
+
+/// What the threads mostly do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Theme {
+    /// Directories are moved into each other, and inode numbers are reused.
+    Tree,
+    /// Names are created, removed and replaced.
+    Names,
+    /// One name is created and removed, while others look it up.
+    NewNames,
+    /// Directories grow and are listed.
+    Listings,
+    /// Files are read while they are changed.
+    Content,
+    /// Directories grow and are listed while their inodes are evicted and read again.
+    Eviction,
+    /// Blocks are freed and reused while slow reads are in progress.
+    Reuse,
+    /// All of it.
+    Everything,
+}
