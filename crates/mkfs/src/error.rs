@@ -63,7 +63,7 @@ pub enum FormatError {
 
 impl FormatError {
     /// A rule of the format that the layout breaks.
-    pub(crate) fn invalid(error: impl ToString) -> Self {
+    pub(crate) fn invalid(error: impl std::fmt::Display) -> Self {
         Self::Invalid(error.to_string())
     }
 

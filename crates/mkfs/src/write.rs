@@ -119,7 +119,7 @@ impl Layout {
         if raw.s_kbytes_written.get() > 0 {
             let geometry = self.superblock.geometry();
             let block_bytes = geometry.block_size().bytes() as u64;
-            let bitmaps: u64 = self.groups.iter().map(|group| bitmaps_of(group)).sum();
+            let bitmaps: u64 = self.groups.iter().map(bitmaps_of).sum();
             let files = self.blocks.len() as u64 + 1;
             let copies = geometry.groups_with_super().count() as u64;
             let table = (u64::from(geometry.desc_blocks()) + 1) * block_bytes;

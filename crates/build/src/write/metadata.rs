@@ -10,7 +10,6 @@ use zerocopy::FromBytes;
 
 use super::combine::COMBINE_BYTES;
 use super::{Image, Worker};
-use crate::bytes::put;
 use crate::error::{BuildError, BuildResult};
 use crate::layout::SharedBlock;
 use crate::tree::NodeId;

@@ -14,7 +14,7 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 use super::Scanner;
 use crate::finding::Finding;
 use crate::inode::InodeView;
-use crate::quota::Owner;
+use crate::quota::owners_of;
 use crate::replay::Charged;
 use crate::report::Findings;
 use crate::state::{Charge, Directory, DirectoryForm, Run, State};
@@ -234,7 +234,8 @@ impl Scanner<'_> {
         }
         if let Some(charged) = volume.changes.charged.get(&nr) {
             if let Some(Charged { owner, bytes }) = *charged {
-                self.usage.add(owner, bytes, value_inodes + 1);
+                let inodes = value_inodes + 1;
+                self.usage.add(owner, QuotaCounts { inodes, bytes });
             }
             return;
         }

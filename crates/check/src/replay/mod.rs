@@ -54,9 +54,9 @@ use fourscore_sync::Arc;
 
 use crate::pass0;
 use crate::pass1::orphans;
-use crate::quota::Owner;
 use crate::report::Findings;
 use crate::volume::Volume;
+use fourscore_ondisk::quota::QuotaIds;
 
 pub(crate) use edits::MapEdits;
 pub(crate) use log::FoundBy;
@@ -83,7 +83,7 @@ impl Changes {
 /// What quota files count of an inode that fast commits changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Charged {
-    pub(crate) owner: Owner,
+    pub(crate) owner: QuotaIds,
     pub(crate) bytes: u64,
 }
 

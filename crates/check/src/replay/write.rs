@@ -36,7 +36,7 @@ use super::image::{Base, lay_over};
 use super::records::{InodeChange, Outcome, read_used};
 use super::{Changes, Charged};
 use crate::inode::InodeView;
-use crate::quota::Owner;
+use crate::quota::owners_of;
 use crate::volume::Volume;
 use crate::walk::Limits;
 
@@ -228,7 +228,7 @@ impl Writer<'_> {
         };
         let charged = stored.and_then(|stored| {
             Some(Charged {
-                owner: Owner::of(&InodeView::new(stored, nr)?, &sb),
+                owner: owners_of(&InodeView::new(stored, nr)?, &sb),
                 bytes: sectors(stored).saturating_mul(SECTOR_BYTES),
             })
         });

@@ -198,7 +198,7 @@ pub(crate) fn keep_errors(core: &Core, before: &RawSuperblock) -> Result<()> {
         return Ok(());
     }
     mark::rewrite_superblock(&*core.device, core.superblock(), |raw| {
-        carry_over(before, raw)
+        carry_over(before, raw);
     })
 }
 
@@ -223,7 +223,7 @@ fn stop_writing(mount: &Mount, note: &Note, error: &Error) {
     // The device may be what has failed.
     if let Err(error) =
         mark::rewrite_superblock(&*mount.core.device, mount.core.superblock(), |raw| {
-            note.put(raw)
+            note.put(raw);
         })
     {
         tracing::error!(%error, "the error could not be noted");

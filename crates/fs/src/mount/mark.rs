@@ -83,7 +83,7 @@ pub(crate) fn mark(
     free: Option<(u64, u64)>,
 ) -> Result<()> {
     rewrite_superblock(device, superblock, |raw| {
-        set_mounted(superblock, raw, mounted, free)
+        set_mounted(superblock, raw, mounted, free);
     })
 }
 

@@ -176,7 +176,7 @@ impl Session {
         let mut rng = Rng::new(mix(name.seed ^ u64::from(name.generation) << 32));
         let outcome = client
             .run(&journal, setup.threads, setup.operations, &mut rng)
-            .and_then(|()| end(setup.ending, journal, &client));
+            .and_then(|()| end(setup.ending, &journal, &client));
         let aborted = setup.fault.is_some() && outcome.as_ref().is_err_and(is_abort);
         if aborted {
             client.read_everything()?;
@@ -382,7 +382,7 @@ impl Session {
 }
 
 /// Ends the use of the journal.
-fn end(ending: Ending, journal: Journal, client: &Client) -> Result<()> {
+fn end(ending: Ending, journal: &Journal, client: &Client) -> Result<()> {
     if ending == Ending::Closed {
         let last = journal.running_tid();
         journal.close()?;
