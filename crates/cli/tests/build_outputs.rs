@@ -149,13 +149,16 @@ fn only_empty_and_built_files_are_replaced_without_force() {
     thread::sleep(Duration::from_millis(1100));
     let to = format!("{image}:/new");
     printed(&mut fourscore(&["cp", &place.text("tree/etc/passwd"), &to]));
-    refused(&build, "holds an image that was changed since it was built");
+    refused(
+        &build,
+        "contains an image that was changed since it was built",
+    );
     assert!(place.walk("image").contains("/new "));
     place.build("image", &["-F"]);
     let file = fs::File::options().append(true).open(&image);
     file.and_then(|mut file| file.write_all(b"behind"))
         .expect("space");
-    refused(&build, "holds an image followed by other data");
+    refused(&build, "contains an image followed by other data");
 }
 
 /// A disk image, and the names of its partitions.

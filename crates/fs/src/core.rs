@@ -20,7 +20,7 @@ use crate::dir::name_cache::NameCache;
 use crate::group::table::Groups;
 use crate::inode::cell::InodeCell;
 use crate::mount::damage::{FoundBy, JournalDamage};
-use crate::mount::fast_commit::FastCommitOverlay;
+use crate::mount::fast_commit::{DirChanges, FastCommitOverlay, InodeChange, RangeEdits};
 use crate::mount::modes::DataMode;
 use crate::txn::faults::{Faults, Sabotage};
 
@@ -73,5 +73,20 @@ impl Core {
     /// system that was opened for reading does not change, so there it would be found again.
     pub(crate) fn looks_again_at_damage(&self) -> bool {
         self.is_live() && !self.faults.lacks(Sabotage::QuietKeyChange)
+    }
+
+    /// What fast commits changed of inode `nr`.
+    pub(crate) fn inode_change(&self, nr: InodeNr) -> Option<&InodeChange> {
+        self.fast_commit.as_ref()?.change_of(nr)
+    }
+
+    /// How the map of inode `nr` differs from the one on disk.
+    pub(crate) fn range_edits(&self, nr: InodeNr) -> Option<&RangeEdits> {
+        self.fast_commit.as_ref()?.ranges_of(nr)
+    }
+
+    /// How the names in directory `nr` differ from those on disk.
+    pub(crate) fn dir_changes(&self, nr: InodeNr) -> Option<&DirChanges> {
+        self.fast_commit.as_ref()?.names_of(nr)
     }
 }

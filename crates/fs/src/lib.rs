@@ -19,40 +19,27 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `open` | from a device to an [`Fs`] |
-//! | `replay` | the journal of a crashed file system, replayed in memory |
-//! | `fast_commit` | what fast commits change, kept beside the device |
-//! | `consistent` | reading beside writers: the order in which changes become visible |
-//! | `inode` | decoded inodes, the inode cache, [`Stat`] |
-//! | `map` | from a block of a file to where it lies |
-//! | `file` | reading content, extents, holes |
-//! | `dir` | the forms of directories, finding a name |
-//! | `dir_blocks` | going through the blocks of a directory |
-//! | `listing` | listing a directory, also while it changes |
-//! | `index` | finding a name through the hash index |
-//! | `names` | what names are equal, and how encrypted ones are shown |
-//! | `name_cache` | names that were found before |
-//! | `path` | from a path to an inode |
-//! | `symlink` | targets of symbolic links |
-//! | `inline` | content that is kept inside the inode |
-//! | `xattr` | extended attributes |
-//! | `orphans` | inodes that a crash left half deleted |
-//! | `group` | group descriptors, bitmaps, inode tables |
-//! | `statfs` | how full the file system is |
-//! | `metadata` | metadata blocks, checked for what they are used as |
-//! | `write` | opening for writing, and every operation that changes something |
-//! | `permission` | who may do what |
+//! | `facade` | the public calls of [`Fs`], one line each |
+//! | `core` | device, superblock and caches: what every module uses |
+//! | `metadata` | metadata blocks, checked for the structure that they are used as |
+//! | `mount` | opening, replay, recovery, the state of a read-write mount |
+//! | `txn` | an operation: planned, then applied in one handle |
+//! | `group` | group descriptors and bitmaps |
+//! | `inode` | inodes in memory, their attributes, the orphan list |
+//! | `map` | from a block of a file to its place on the device |
+//! | `file` | data of files |
+//! | `dir` | directories and names |
+//! | `xattr` | extended attributes and access control lists |
 //! | `error` | [`Error`] and its errno |
 //!
 //! # Invariants
 //! No byte of the image makes a call panic, loop for ever or take unbounded memory. A file system
-//! opened with [`Fs::open`] writes nothing to its device.
+//! opened with [`Fs::open`] writes nothing to its device. No file depends on itself through others;
+//! functions take the core, the mount or the plan of an operation, never [`Fs`].
 //!
 //! # Locking
-//! The read path takes no lock on a hit; on a miss those of the caches, never across I/O. The
-//! order for writers: rename lock (directory renames only) -> directory inodes by number -> file
-//! inodes by number -> leaf of a directory -> block of attributes -> record of orphans -> inodes of
-//! a group -> handle -> directory, xattr and extent buffers -> group -> core-local state.
+//! The read path takes no lock on a hit; on a miss those of the caches, never across I/O. The order
+//! of the locks of writers is that of `txn::order`, which debug builds assert.
 #![forbid(unsafe_code)]
 
 mod core;
@@ -81,8 +68,8 @@ pub use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, LogicalBlock, PhysBloc
 pub use fourscore_sync::Arc;
 pub use {fourscore_block as block, fourscore_mballoc as mballoc, fourscore_ondisk as ondisk};
 
-pub use crate::dir::create::NewAttributes;
 pub use crate::dir::find::{DirEntry, OwnedDirEntry};
+pub use crate::dir::new_inode::NewAttributes;
 pub use crate::dir::path::Follow;
 pub use crate::dir::rename::Replace;
 pub use crate::error::{Error, Result};
@@ -108,7 +95,7 @@ pub use crate::xattr::set::SetXattr;
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;
 
-/// A file system that was opened. Shared between threads in an [`Arc`]; every call takes `&self`.
+/// An open file system. Shared between threads in an [`Arc`]; every call takes `&self`.
 #[derive(Debug)]
 pub struct Fs {
     pub(crate) core: Arc<Core>,

@@ -110,7 +110,7 @@ fn an_error_is_noted_and_all_else_goes_on() {
         assert_eq!(header["FS Error count"], "2");
         assert_eq!(header["First error inode #"], dir.to_string());
         assert_eq!(header["First error block #"], block.to_string());
-        assert!(header["First error function"].ends_with("write/names.rs"));
+        assert!(header["First error function"].ends_with("dir/create.rs"));
         assert_eq!(header["Last error err"], "EFSCORRUPTED");
         let fs = open(&image);
         let superblock = fs.superblock();
@@ -126,8 +126,8 @@ fn an_error_is_noted_and_all_else_goes_on() {
         fs.unmount().unwrap();
         let header = dumpe2fs_header(image.path()).unwrap();
         assert_eq!(header["FS Error count"], "3");
-        assert!(header["First error function"].ends_with("write/names.rs"));
-        assert!(header["Last error function"].ends_with("write/removal.rs"));
+        assert!(header["First error function"].ends_with("dir/create.rs"));
+        assert!(header["Last error function"].ends_with("dir/remove.rs"));
         assert_repaired(&image);
     }
 }
@@ -256,38 +256,36 @@ type Call = (&'static str, fn(&Fs, InodeNr) -> fourscore::Result<()>);
 
 /// All that is done to one inode.
 const CALLS: [Call; 25] = [
-    ("write/content.rs", |fs, nr| {
-        fs.write_at(nr, b"x", 0).map(drop)
-    }),
-    ("write/content.rs", |fs, nr| fs.append(nr, b"x").map(drop)),
-    ("write/content.rs", |fs, nr| fs.truncate(nr, 3)),
-    ("write/copy.rs", |fs, nr| {
+    ("file/write.rs", |fs, nr| fs.write_at(nr, b"x", 0).map(drop)),
+    ("file/write.rs", |fs, nr| fs.append(nr, b"x").map(drop)),
+    ("file/truncate.rs", |fs, nr| fs.truncate(nr, 3)),
+    ("file/copy.rs", |fs, nr| {
         let bufs = [IoSlice::new(b"x"), IoSlice::new(b"y")];
         fs.write_vectored_at(nr, &bufs, 0).map(drop)
     }),
-    ("write/copy.rs", |fs, nr| {
+    ("file/copy.rs", |fs, nr| {
         let source = fs.lookup(ROOT, b"file")?;
         fs.copy_file_range((source, 0), (nr, 0), 7).map(drop)
     }),
-    ("write/copy.rs", |fs, nr| {
+    ("file/copy.rs", |fs, nr| {
         let target = fs.lookup(ROOT, b"file")?;
         fs.copy_file_range((nr, 0), (target, 0), 7).map(drop)
     }),
-    ("write/fallocate.rs", |fs, nr| {
+    ("file/fallocate.rs", |fs, nr| {
         fs.fallocate(nr, Fallocate::Allocate, 0, 9)
     }),
-    ("write/fallocate.rs", |fs, nr| {
+    ("file/fallocate.rs", |fs, nr| {
         fs.fallocate(nr, Fallocate::PunchHole, 0, 9)
     }),
-    ("write/flags.rs", |fs, nr| {
+    ("inode/flags.rs", |fs, nr| {
         fs.set_flags(nr, InodeFlags::NODUMP_FL)
     }),
-    ("write/flags.rs", |fs, nr| fs.set_project(nr, 7)),
-    ("write/flags.rs", |fs, nr| {
+    ("inode/flags.rs", |fs, nr| fs.set_project(nr, 7)),
+    ("inode/flags.rs", |fs, nr| {
         fs.set_generation(nr, InodeGeneration(7))
     }),
-    ("write/access_times.rs", |fs, nr| fs.accessed(nr)),
-    ("write/attributes.rs", |fs, nr| {
+    ("inode/access_times.rs", |fs, nr| fs.accessed(nr)),
+    ("inode/attributes.rs", |fs, nr| {
         let permissions = Some(0o600);
         let change = AttributeChange {
             permissions,
@@ -295,32 +293,32 @@ const CALLS: [Call; 25] = [
         };
         fs.set_attributes(nr, &change)
     }),
-    ("write/attributes.rs", |fs, nr| {
+    ("inode/attributes.rs", |fs, nr| {
         fs.remove_privileges(nr, &Caller::ROOT).map(drop)
     }),
-    ("write/xattrs.rs", |fs, nr| {
+    ("xattr/change.rs", |fs, nr| {
         fs.set_xattr(nr, b"user.a", b"b", SetXattr::Any)
     }),
-    ("write/xattrs.rs", |fs, nr| fs.remove_xattr(nr, b"user.a")),
-    ("write/names.rs", |fs, nr| fs.link(nr, ROOT, b"second")),
-    ("write/names.rs", |fs, nr| {
+    ("xattr/change.rs", |fs, nr| fs.remove_xattr(nr, b"user.a")),
+    ("dir/create.rs", |fs, nr| fs.link(nr, ROOT, b"second")),
+    ("dir/create.rs", |fs, nr| {
         fs.create(nr, b"inside", &NEW).map(drop)
     }),
-    ("write/names.rs", |fs, nr| {
+    ("dir/create.rs", |fs, nr| {
         fs.mkdir(nr, b"inside", &NEW).map(drop)
     }),
-    ("write/opened.rs", |fs, nr| {
+    ("dir/remove.rs", |fs, nr| {
         OpenInode::unnamed(fs, nr, &NEW).map(drop)
     }),
-    ("write/removal.rs", |fs, _| fs.unlink(ROOT, b"victim")),
-    ("write/rename.rs", |fs, _| {
+    ("dir/remove.rs", |fs, _| fs.unlink(ROOT, b"victim")),
+    ("dir/rename.rs", |fs, _| {
         fs.rename((ROOT, b"victim"), (ROOT, b"other"), Replace::Yes)
     }),
-    ("write/exchange.rs", |fs, _| {
+    ("dir/exchange.rs", |fs, _| {
         fs.exchange((ROOT, b"victim"), (ROOT, b"file"))
     }),
-    ("write/sync.rs", |fs, nr| fs.fsync(nr)),
-    ("write/sync.rs", |fs, nr| fs.fdatasync(nr)),
+    ("file/sync.rs", |fs, nr| fs.fsync(nr)),
+    ("file/sync.rs", |fs, nr| fs.fdatasync(nr)),
 ];
 
 /// How many errors the superblock tells of, and where the last was found.
@@ -389,8 +387,8 @@ fn bitmaps_that_are_wrong_are_noted() {
         let place = bitmap.0 * 4096 + 1000;
         file.write_all_at(&[0x0f], place).unwrap();
         let calls: [Call; 2] = [
-            ("write/trim.rs", |fs, _| fs.trim(&Trim::default()).map(drop)),
-            ("write/content.rs", |fs, nr| {
+            ("mount/trim.rs", |fs, _| fs.trim(&Trim::default()).map(drop)),
+            ("file/write.rs", |fs, nr| {
                 fs.write_at(nr, &[7; 8192], 8192).map(drop)
             }),
         ];
@@ -416,13 +414,13 @@ fn whoever_finds_that_the_journal_fails_notes_it() {
         Need::Program("dumpe2fs")
     );
     let calls: [(&str, Call); 7] = [
-        ("", ("write/sync.rs", |fs, nr| fs.fsync(nr))),
-        ("", ("write/sync.rs", |fs, nr| fs.fdatasync(nr))),
-        ("", ("write/sync.rs", |fs, _| fs.sync())),
-        ("", ("write/freeze.rs", |fs, _| fs.freeze())),
-        ("lazytime", ("write/sync.rs", |fs, nr| fs.fsync(nr))),
-        ("lazytime", ("write/sync.rs", |fs, _| fs.sync())),
-        ("lazytime", ("write/freeze.rs", |fs, _| fs.freeze())),
+        ("", ("file/sync.rs", |fs, nr| fs.fsync(nr))),
+        ("", ("file/sync.rs", |fs, nr| fs.fdatasync(nr))),
+        ("", ("file/sync.rs", |fs, _| fs.sync())),
+        ("", ("mount/freeze.rs", |fs, _| fs.freeze())),
+        ("lazytime", ("file/sync.rs", |fs, nr| fs.fsync(nr))),
+        ("lazytime", ("file/sync.rs", |fs, _| fs.sync())),
+        ("lazytime", ("mount/freeze.rs", |fs, _| fs.freeze())),
     ];
     for (words, (place, call)) in calls {
         let (image, _) = broken(&[], &[]);

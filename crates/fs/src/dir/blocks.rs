@@ -1,6 +1,7 @@
 //! **Purpose.** Going through the blocks of a directory in order, some of them at a time.
 //!
-//! **Not here.** Which blocks a directory that is being changed is listed by ([`crate::dir::listing`]),
+//! **Not here.** Which blocks a directory that is being changed is listed by
+//! ([`crate::dir::listing`]),
 //! and the search for one name ([`crate::dir::find`], [`crate::dir::index`]).
 //!
 //! **Model.** A [`Course`] says how far a walk has come. Each call visits the entries of the next
@@ -26,7 +27,8 @@ use crate::core::Core;
 use crate::dir::structure::{self, DirBlock};
 use crate::file::inline;
 use crate::inode::cached::{CachedInode, Layout};
-use crate::map::lookup::{self, Target};
+use crate::map::lookup;
+use crate::map::mapping::Target;
 use crate::{Error, Result, metadata};
 
 /// Blocks of a directory read together.

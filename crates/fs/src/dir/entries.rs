@@ -1,6 +1,7 @@
 //! **Purpose.** Changing the names in a directory, as part of a plan.
 //!
-//! **Not here.** Whether a name may be added or removed ([`crate::dir::create`]), and the bytes of blocks
+//! **Not here.** Whether a name may be added or removed ([`crate::dir::create`]), and the bytes of
+//! blocks
 //! (`fourscore_ondisk::dirent`, `htree`).
 //!
 //! **Model.** A name goes into the leaf that its hash leads to, or in a directory without an index
@@ -24,9 +25,9 @@ use fourscore_sync::epoch::{self, Guard};
 
 use crate::core::Core;
 use crate::dir::changed::{ChangedDir, Place};
-use crate::dir::names::{self, Wanted};
 use crate::dir::structure::{self, DirBlock};
-use crate::dir::{blocks, departure, grow, inline_names, leaf_search};
+use crate::dir::wanted::Wanted;
+use crate::dir::{blocks, departure, grow, inline_names, leaf_search, names};
 use crate::inode::cached::CachedInode;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;

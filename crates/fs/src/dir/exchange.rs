@@ -1,6 +1,7 @@
 //! **Purpose.** Two names that change places (`RENAME_EXCHANGE`).
 //!
-//! **Model.** As renaming ([`crate::dir::rename`]), but nothing goes: each name leads to what the other
+//! **Model.** As renaming ([`crate::dir::rename`]), but nothing goes: each name leads to what the
+//! other
 //! one led to. Directories that change their parent get a new `..`.
 //!
 //! **Locking.** That of renaming.
@@ -10,7 +11,7 @@ use fourscore_ondisk::inode::FileType;
 
 use crate::core::Core;
 use crate::dir::changed::ChangedDir;
-use crate::dir::create::{self, check_key, entry_type};
+use crate::dir::new_inode::{self, check_key, entry_type};
 use crate::dir::rename::{self, Renaming, Replace, Taking, Versions, check_names};
 use crate::dir::{entries, find, path};
 use crate::inode::immutable::{check_name_may_go, check_project};
@@ -98,7 +99,7 @@ fn plan_exchange(
     let is_dir = |nr| -> Result<bool> { Ok(taking.get(nr)?.file_type()? == FileType::Directory) };
     let mut versions = Vec::with_capacity(4);
     for (here, there) in [(0, 1), (1, 0)] {
-        let dir = &create::directory_to_change(core, taking.get(dirs[here])?)?;
+        let dir = &new_inode::directory_to_change(taking.get(dirs[here])?)?;
         let goes = &taking.get(inodes[here])?.copy()?;
         let comes = &taking.get(inodes[there])?.copy()?;
         check_key(dir)?;
@@ -112,10 +113,10 @@ fn plan_exchange(
         if names.is_across() {
             links = i32::from(is_dir(inodes[there])?) - i32::from(is_dir(inodes[here])?);
             if links > 0 {
-                create::check_subdirectory(core, dir)?;
+                new_inode::check_subdirectory(core, dir)?;
             }
         }
-        let version = create::touch_dir(core, plan, dir, slot, links)?;
+        let version = new_inode::touch_dir(core, plan, dir, slot, links)?;
         // Both names may be in one directory: then the later version has both changes.
         versions.retain(|(nr, _)| *nr != dirs[here]);
         versions.push((dirs[here], version));

@@ -24,13 +24,12 @@ use fourscore_sync::thread;
 
 use crate::core::Core;
 use crate::dir::blocks::{self, Course, Left, Through, break_if};
-use crate::dir::names::{self, Wanted};
-use crate::dir::{departure, index, leaf_search, structure};
+use crate::dir::wanted::Wanted;
+use crate::dir::{departure, index, leaf_search, names, structure};
 use crate::file::inline;
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::consistent::{UNLOCKED_ATTEMPTS, read_locked};
-use crate::mount::fast_commit;
 use crate::{Error, Result};
 
 /// A name in a directory.
@@ -101,7 +100,7 @@ pub(crate) fn look_up_once(
         return Ok(dir.nr());
     }
     let wanted = names::wanted(core, dir, name);
-    if let Some(changes) = fast_commit::dir_changes(core, dir.nr())
+    if let Some(changes) = core.dir_changes(dir.nr())
         && let Some(now) = changes.find(&wanted, name)
     {
         return now.ok_or(Error::NotFound);

@@ -4,7 +4,7 @@ use fourscore_ondisk::LogicalBlock;
 
 use crate::dir::changed::{ChangedDir, Place};
 use crate::dir::structure::DirBlock;
-use crate::map::clusters;
+use crate::map::update;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;
 use crate::{Error, Result};
@@ -16,7 +16,7 @@ pub(crate) fn append_block(
     what: DirBlock,
 ) -> Result<(Place, RegionId)> {
     let at = dir.end;
-    let (block, region) = clusters::new_block(plan, dir.inode, dir.slot, at, dir.tag(what))?;
+    let (block, region) = update::new_block(plan, dir.inode, dir.slot, at, dir.tag(what))?;
     dir.end = LogicalBlock(at.0 + 1);
     let size = u64::from(dir.end.0) << plan.mount.core.geometry().block_size().bits();
     let sized = slot::edit(plan, dir.slot, |inode| inode.set_size_bytes(size))?;

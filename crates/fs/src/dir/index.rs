@@ -18,8 +18,8 @@ use crate::Result;
 use crate::core::Core;
 use crate::dir::blocks::READAHEAD_BLOCKS;
 use crate::dir::leaf_search;
-use crate::dir::names::Wanted;
 use crate::dir::structure::{self, DirBlock};
+use crate::dir::wanted::Wanted;
 use crate::inode::cached::CachedInode;
 
 /// The bit of a leaf's least hash that says that the hash below goes on there.

@@ -2,13 +2,15 @@
 //! its other leaves.
 //!
 //! **Not here.** What takes the directory alone: a leaf that must be divided, several blocks
-//! without an index, renaming, directories that go ([`crate::dir::create`], [`crate::dir::remove`]).
+//! without an index, renaming, directories that go ([`crate::dir::create`],
+//! [`crate::dir::remove`]).
 //!
 //! **Model.** The index says in which leaf a name is, if it is there at all; a directory of one
 //! block has no other. Who holds that leaf's lock is therefore alone with the name, and may look
 //! whether it is there, whether there is room for it, and change the leaf: one look for both, and
 //! of the leaf only the bytes that change are planned. What the directory's own inode says of the
-//! change is not planned but done at the end ([`crate::dir::touch`]). Where anything else is needed,
+//! change is not planned but done at the end ([`crate::dir::touch`]). Where anything else is
+//! needed,
 //! nothing has happened yet, and the caller begins anew with the directory for itself:
 //!
 //! ```text
@@ -35,16 +37,17 @@ use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::changed::tag;
-use crate::dir::create::{self, Kind, Made, NewAttributes, Opening, check_link, entry_type};
-use crate::dir::names::{self, Wanted};
+use crate::dir::new_inode::{self, Kind, Made, NewAttributes, Opening, check_link, entry_type};
 use crate::dir::structure::{self, DirBlock};
 use crate::dir::touch::{self, Touch};
-use crate::dir::{entries, find, index, remove};
+use crate::dir::wanted::Wanted;
+use crate::dir::{entries, find, index, lost_name, names};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::Pinned;
 use crate::inode::immutable::check_name_may_go;
-use crate::map::lookup::{self, Target};
+use crate::map::lookup;
+use crate::map::mapping::Target;
 use crate::mount::state::Mount;
 use crate::txn::apply::Show;
 use crate::txn::block_locks::BlockGuard;
@@ -72,7 +75,7 @@ pub(crate) fn make_in_leaf(
     (kind, opening): (Kind<'_>, Opening),
 ) -> Result<Option<Made>> {
     let shared = pinned.share();
-    let parent = &create::directory_to_change(&mount.core, pinned)?;
+    let parent = &new_inode::directory_to_change(pinned)?;
     let links = i32::from(kind.file_type() == FileType::Directory);
     if links > 0 && !touch::has_dir_nlink(&mount.core) {
         // How many there are decides whether there may be another.
@@ -85,7 +88,7 @@ pub(crate) fn make_in_leaf(
     let Some(place) = leaf.place(&mut plan, parent, name)? else {
         return Ok(None);
     };
-    let made = create::plan_inode(mount, &mut plan, parent, new, kind)?;
+    let made = new_inode::plan_inode(mount, &mut plan, parent, new, kind)?;
     let entry = NewEntry::new(made.nr, name, entry_type(kind.file_type()));
     leaf.insert(&mut plan, parent, place, entry)?;
     touch(&mut plan, dir)?;
@@ -95,7 +98,7 @@ pub(crate) fn make_in_leaf(
         links,
     };
     let parent = (&shared.last, Show::nothing().touching(Some(&touch)));
-    let made = create::carry_out_making(&mount.core, plan, made, opening, parent, || ())?;
+    let made = new_inode::carry_out_making(&mount.core, plan, made, opening, parent, || ())?;
     Ok(Some(made))
 }
 
@@ -109,7 +112,7 @@ pub(crate) fn link_in_leaf(
 ) -> Result<Option<()>> {
     let shared = pinned_dir.share();
     let mut locked = pinned.lock();
-    let parent = &create::directory_to_change(&mount.core, pinned_dir)?;
+    let parent = &new_inode::directory_to_change(pinned_dir)?;
     let target = &pinned.copy()?;
     check_link(parent, target, &locked)?;
     let Some(leaf) = lock_leaf(mount, (pinned_dir, parent), name)? else {
@@ -122,7 +125,7 @@ pub(crate) fn link_in_leaf(
     let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
     leaf.insert(&mut plan, parent, place, entry)?;
     touch(&mut plan, dir)?;
-    let version = create::gain_name(&mut plan, target, &locked)?;
+    let version = new_inode::gain_name(&mut plan, target, &locked)?;
     let touch = Touch {
         nr: dir,
         dir: pinned_dir,
@@ -154,7 +157,7 @@ pub(crate) fn unlink_in_leaf(
     }
     let shared = pinned_dir.share();
     let locked = pinned.lock();
-    let parent = &create::directory_to_change(&mount.core, pinned_dir)?;
+    let parent = &new_inode::directory_to_change(pinned_dir)?;
     let Ok(inode) = &pinned.copy() else {
         return Ok(None);
     };
@@ -171,7 +174,7 @@ pub(crate) fn unlink_in_leaf(
         .carry_out(plan.bytes_mut(region))
         .map_err(|error| broken(parent, error))?;
     touch(&mut plan, dir)?;
-    let lost = remove::plan_lost_name(mount, &mut plan, inode, &locked)?;
+    let lost = lost_name::plan_lost_name(mount, &mut plan, inode, &locked)?;
     let touch = Touch {
         nr: dir,
         dir: pinned_dir,
@@ -183,7 +186,7 @@ pub(crate) fn unlink_in_leaf(
         lost.publish(&pinned);
     })?;
     drop((leaf, shared));
-    remove::finish_lost(mount, (nr, &pinned), locked, lost)?;
+    lost_name::finish_lost(mount, (nr, &pinned), locked, lost)?;
     Ok(Some(()))
 }
 

@@ -6,8 +6,8 @@ use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch::Guard;
 
 use crate::core::Core;
-use crate::dir::names::Wanted;
 use crate::dir::structure::{self, DirBlock};
+use crate::dir::wanted::Wanted;
 use crate::inode::cached::CachedInode;
 use crate::{Result, metadata};
 

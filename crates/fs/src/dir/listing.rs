@@ -2,7 +2,8 @@
 //! in it.
 //!
 //! **Model.** A listing is made of pieces. Each piece is read in one state of the directory
-//! ([`crate::inode::consistent`]), copied, and then handed to the caller, who may take any time. Between
+//! ([`crate::inode::consistent`]), copied, and then handed to the caller, who may take any time.
+//! Between
 //! two pieces names come and go, and full leaves are split. What a listing promises:
 //!
 //! - A name that is there from the beginning of the listing to its end is listed exactly once.
@@ -42,8 +43,7 @@ use crate::dir::names::{self, Shown};
 use crate::dir::structure::{self, DirBlock};
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
-use crate::mount::fast_commit::{self, DirChanges};
-use crate::mount::state::Mount;
+use crate::mount::fast_commit::DirChanges;
 use crate::txn::faults::Sabotage;
 
 /// Names of a directory, copied one behind the other.
@@ -136,7 +136,7 @@ fn visit_piece(
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<Left> {
     if !structure::is_indexed(core, dir)
-        || fast_commit::dir_changes(core, dir.nr()).is_some()
+        || core.dir_changes(dir.nr()).is_some()
         || core.faults.lacks(Sabotage::ListingToOldEnd)
     {
         return visit_shown(core, dir, course, &mut Through::Cache, guard, visit);
@@ -167,14 +167,14 @@ fn visit_piece(
 
 /// See [`Fs::scan_entries`](crate::Fs::scan_entries).
 pub(crate) fn scan_entries(
-    mount: &Mount,
+    core: &Core,
     dir: InodeNr,
     room: &mut Vec<u8>,
     mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
-    if mount.core.is_live() {
+    if core.is_live() {
         // What is in memory is newer than the device.
-        return list_live(&mount.core, dir, &mut visit);
+        return list_live(core, dir, &mut visit);
     }
     let mut course = Course::default();
     let mut through = Through::Room(room);
@@ -182,22 +182,15 @@ pub(crate) fn scan_entries(
     while left == Left::More {
         let guard = epoch::pin();
         let loaded;
-        let dir = match mount.core.inodes.get(&dir, &guard) {
+        let dir = match core.inodes.get(&dir, &guard) {
             Some(cell) => cell.version(&guard)?,
             None => {
-                loaded = cache::uncached_inode(&mount.core, dir)?;
+                loaded = cache::uncached_inode(core, dir)?;
                 &loaded
             }
         }
         .as_directory()?;
-        left = visit_shown(
-            &mount.core,
-            dir,
-            &mut course,
-            &mut through,
-            &guard,
-            &mut visit,
-        )?;
+        left = visit_shown(core, dir, &mut course, &mut through, &guard, &mut visit)?;
         course.accept();
     }
     Ok(())
@@ -212,7 +205,7 @@ fn visit_shown(
     guard: &Guard,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<Left> {
-    if let Some(changes) = fast_commit::dir_changes(core, dir.nr()) {
+    if let Some(changes) = core.dir_changes(dir.nr()) {
         return visit_changed(core, dir, changes, course, guard, visit);
     }
     let root = if structure::is_indexed(core, dir) {

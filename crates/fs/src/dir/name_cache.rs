@@ -18,7 +18,8 @@
 //! ```
 //!
 //! A *moment* is the count of departures of a directory, taken while there is none under way. It is
-//! kept in the directory's cell ([`crate::inode::cell::InodeCell`]), which who has a name depart holds
+//! kept in the directory's cell ([`crate::inode::cell::InodeCell`]), which who has a name depart
+//! holds
 //! and has written to already.
 //!
 //! **Invariants.** As long as a sure entry can be found here, its name leads where it says:

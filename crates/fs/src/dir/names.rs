@@ -11,7 +11,7 @@
 use fourscore_ondisk::Corrupt;
 use fourscore_ondisk::casefold::{Encoding, FoldedName};
 use fourscore_ondisk::crypt::{self, NoKeyName};
-use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry, StoredHash};
+use fourscore_ondisk::dirent::{Entry, StoredHash};
 use fourscore_ondisk::dirhash::{HashAlgorithm, NameHasher};
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::inode::InodeFlags;
@@ -19,62 +19,8 @@ use fourscore_ondisk::inode::InodeFlags;
 use crate::Result;
 use crate::core::Core;
 use crate::dir::structure;
+use crate::dir::wanted::Wanted;
 use crate::inode::cached::{CachedInode, Layout};
-
-/// A name that is looked for in one directory.
-#[derive(Debug)]
-pub(crate) enum Wanted<'n> {
-    /// These bytes.
-    Exact(&'n [u8]),
-    /// Any name that differs in case only.
-    Folded(FoldedName<'n>),
-    /// The name that has this form without the key.
-    NoKey(NoKeyName),
-    /// Not a name that this directory could have.
-    Impossible,
-}
-
-impl Wanted<'_> {
-    /// What the hash of the name is taken of; `None` where it cannot be known.
-    pub(crate) fn hash_input(&self) -> Option<&[u8]> {
-        match self {
-            Self::Exact(name) => Some(name),
-            Self::Folded(name) => Some(name.hash_input()),
-            Self::NoKey(_) | Self::Impossible => None,
-        }
-    }
-
-    /// Whether a name that its hash does not find may still be there: it may have been folded by
-    /// another version of Unicode.
-    pub(crate) fn hash_may_mislead(&self) -> bool {
-        matches!(self, Self::Folded(_))
-    }
-
-    /// Whether this is the entry.
-    pub(crate) fn matches(&self, entry: &Entry<'_>) -> bool {
-        match self {
-            Self::Exact(name) => entry.name == *name,
-            Self::Folded(name) => name.matches(entry.name),
-            Self::NoKey(name) => name.matches(entry.name),
-            Self::Impossible => false,
-        }
-    }
-
-    /// The entry of a checked block of entries.
-    pub(crate) fn find_in<'a>(
-        &self,
-        format: &DirFormat,
-        block: &'a [u8],
-    ) -> std::result::Result<Option<Entry<'a>>, DirentError> {
-        match self {
-            Self::Exact(name) => format.find(block, name),
-            _ => format
-                .entries(block)
-                .find(|entry| entry.as_ref().map_or(true, |entry| self.matches(entry)))
-                .transpose(),
-        }
-    }
-}
 
 /// How the names of one directory are shown.
 #[derive(Debug)]
@@ -162,11 +108,7 @@ pub(crate) fn shown(core: &Core, dir: &CachedInode, root: Option<HashAlgorithm>)
 }
 
 /// The target of an encrypted symbolic link as it is shown without the key.
-pub(crate) fn shown_link_target(
-    _core: &Core,
-    link: &CachedInode,
-    content: &[u8],
-) -> Result<Vec<u8>> {
+pub(crate) fn shown_link_target(link: &CachedInode, content: &[u8]) -> Result<Vec<u8>> {
     let no_hash = StoredHash {
         hash: 0,
         minor_hash: 0,

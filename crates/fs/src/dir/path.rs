@@ -9,7 +9,8 @@
 //! **Invariants.** At most [`MAX_SYMLINKS`] links are followed, each with a target of at most one
 //! block, so work and memory are bounded for any image.
 //!
-//! **Locking.** None as a rule; see [`crate::inode::consistent`]. Ancestors are not referenced: a step
+//! **Locking.** None as a rule; see [`crate::inode::consistent`]. Ancestors are not referenced: a
+//! step
 //! holds only an inode number, and revalidates the name that led there.
 //!
 //! **References.** path_resolution(7).

@@ -24,8 +24,8 @@ use fourscore_sync::{MutexGuard, epoch};
 
 use crate::core::Core;
 use crate::dir::changed::ChangedDir;
-use crate::dir::create::{self, NewAttributes, check_key, check_name, entry_type};
-use crate::dir::{entries, find, path, remove};
+use crate::dir::new_inode::{self, NewAttributes, check_key, check_name, entry_type};
+use crate::dir::{create, entries, find, lost_name, path, remove};
 use crate::file::sync;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::Pinned;
@@ -219,7 +219,7 @@ fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
             let inode = taking.get(victim)?.copy()?;
             Some((
                 at,
-                remove::plan_lost_name(mount, &mut plan, &inode, &locked[at])?,
+                lost_name::plan_lost_name(mount, &mut plan, &inode, &locked[at])?,
             ))
         }
         None => None,
@@ -245,7 +245,7 @@ fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
         let (nr, pinned) = &taking.0[at];
         let victim = locked.swap_remove(at);
         drop(locked);
-        remove::finish_lost(mount, (*nr, pinned), victim, lost)?;
+        lost_name::finish_lost(mount, (*nr, pinned), victim, lost)?;
     }
     Ok(true)
 }
@@ -344,8 +344,8 @@ fn plan_rename(
     taking: &Taking,
 ) -> Result<Versions> {
     let (from, to, across) = (names.from, names.to, names.is_across());
-    let old_dir = &create::directory_to_change(&mount.core, taking.get(from.0)?)?;
-    let new_dir = &create::directory_to_change(&mount.core, taking.get(to.0)?)?;
+    let old_dir = &new_inode::directory_to_change(taking.get(from.0)?)?;
+    let new_dir = &new_inode::directory_to_change(taking.get(to.0)?)?;
     let inode = &taking.get(names.nr)?.copy()?;
     let victim = match names.victim {
         Some(victim) => Some(taking.get(victim)?.copy()?),
@@ -370,7 +370,7 @@ fn plan_rename(
         let old_slot = slot::slot(plan, from.0)?;
         let old_changed = ChangedDir::new(&mount.core, old_dir, old_slot)?;
         plan_old_name(mount, plan, names, old_dir, &old_changed)?;
-        let old = create::touch_dir(&mount.core, plan, old_dir, old_slot, -arrives)?;
+        let old = new_inode::touch_dir(&mount.core, plan, old_dir, old_slot, -arrives)?;
         versions.push((from.0, old));
     } else {
         plan_old_name(mount, plan, names, old_dir, &changed)?;
@@ -382,12 +382,12 @@ fn plan_rename(
         links -= i32::from(victim.file_type() == FileType::Directory);
     } else {
         if arrives > 0 {
-            create::check_subdirectory(&mount.core, new_dir)?;
+            new_inode::check_subdirectory(&mount.core, new_dir)?;
         }
         let entry = NewEntry::new(names.nr, to.1, kind).ok_or(Error::NameTooLong)?;
         entries::add_name(plan, &mut changed, &entry)?;
     }
-    let new = create::touch_dir(&mount.core, plan, new_dir, new_slot, links)?;
+    let new = new_inode::touch_dir(&mount.core, plan, new_dir, new_slot, links)?;
     versions.push((to.0, new));
 
     let slot = slot::slot(plan, names.nr)?;

@@ -1,4 +1,5 @@
-//! **Purpose.** The structure of a directory: its format, its blocks, and the checks that each kind of block must pass.
+//! **Purpose.** The structure of a directory: its format, its blocks, and the checks that each kind
+//! of block must pass.
 
 use fourscore_block::Structure;
 use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
@@ -13,7 +14,8 @@ use fourscore_sync::epoch::Guard;
 use crate::core::Core;
 use crate::dir::structure;
 use crate::inode::cached::{CachedInode, Layout};
-use crate::map::lookup::{self, Target};
+use crate::map::lookup;
+use crate::map::mapping::Target;
 use crate::{Result, metadata};
 
 /// What a block of a directory is.

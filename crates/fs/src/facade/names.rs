@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{DeviceNr, FileType};
 
-use crate::dir::create::{self, NewAttributes};
 use crate::dir::find::{self, DirEntry, OwnedDirEntry};
+use crate::dir::new_inode::NewAttributes;
 use crate::dir::path::{self, Follow};
 use crate::dir::rename::{self, Replace};
-use crate::dir::{exchange, listing, remove};
+use crate::dir::{create, exchange, listing, remove};
 use crate::{Fs, Result};
 
 impl Fs {
@@ -125,7 +125,7 @@ impl Fs {
         room: &mut Vec<u8>,
         visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        listing::scan_entries(self.writable()?, dir, room, visit)
+        listing::scan_entries(&self.core, dir, room, visit)
     }
 
     /// All entries of a directory, as [`Fs::for_each_entry`] visits them.

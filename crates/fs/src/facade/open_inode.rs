@@ -15,8 +15,8 @@ use std::ops::Deref;
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::{Arc, epoch};
 
-use crate::dir::create::{self, NewAttributes};
-use crate::dir::{path, remove};
+use crate::dir::new_inode::NewAttributes;
+use crate::dir::{create, path, remove};
 use crate::inode::cache;
 use crate::inode::cell::Pinned;
 use crate::{Fs, Result};

@@ -6,13 +6,13 @@ use fourscore_sync::{Arc, epoch};
 
 use crate::Result;
 use crate::core::Core;
-use crate::file::write::low32;
+use crate::file::prepare::low32;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::Changing;
 use crate::map::clusters::{self, Clusters, Place};
 use crate::map::form::MapForm;
-use crate::map::lookup::{self, Mapping, Target};
-use crate::map::update;
+use crate::map::mapping::{Mapping, Target};
+use crate::map::{account, lookup};
 use crate::txn::plan::Plan;
 use crate::txn::slot::Slot;
 
@@ -32,7 +32,7 @@ pub(crate) fn claim(
     let clusters = Clusters::of(core);
     let wanted = at..LogicalBlock(at.0.saturating_add(blocks));
     let start = clusters.floor(at);
-    let goal = update::goal_behind(plan, inode, start)?;
+    let goal = account::goal_behind(plan, inode, start)?;
     let len = clusters.count(&wanted);
     let mut request = Request::data(inode.nr(), clusters.nr(at), len, goal);
     let size = inode.size_bytes().max(end_bytes);

@@ -7,7 +7,8 @@
 //!
 //! **Locking.** Several buffers are written under one hold of the inode's lock, so that nobody
 //! writes between them. A copy reads each piece of the source as any reader does
-//! ([`crate::inode::consistent`]) and takes the lock of the target to write it; what is written to either
+//! ([`crate::inode::consistent`]) and takes the lock of the target to write it; what is written to
+//! either
 //! file meanwhile may be in the copy or not, as in Linux.
 //!
 //! **Crash safety.** As with single writes: after a cut a part at the front is there.

@@ -26,16 +26,16 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
 
 use crate::file::finish::{WrittenAt, finish, finish_in_change};
-use crate::file::write::{self, low32};
-use crate::file::{claim, inline_change, journaled, truncate};
+use crate::file::prepare::{self, low32};
+use crate::file::{claim, inline_change, journal_data, truncate};
 use crate::inode::cache;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::{Changing, Pinned};
+use crate::map::account::Freed;
 use crate::map::clusters::Clusters;
-use crate::map::extents;
 use crate::map::form::MapForm;
-use crate::map::lookup::{self, Target};
-use crate::map::update::{self, Freed};
+use crate::map::mapping::Target;
+use crate::map::{extents, lookup, update};
 use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
@@ -137,7 +137,7 @@ pub(crate) fn change_range(
     let mut locked = pinned.lock();
     truncate::end_truncation(mount, &pinned, &mut locked)?;
     let (size, only_grows) = {
-        let inode = write::file_to_change(&mount.core, &pinned)?;
+        let inode = prepare::file_to_change(&pinned)?;
         (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
     };
     if only_grows && !what.only_adds() {
@@ -176,7 +176,7 @@ pub(crate) fn change_range(
 
 impl<'a> Steps<'a> {
     fn begin(&self) -> Result<(CachedInode, Plan<'a>, Slot)> {
-        let inode = write::file_to_change(&self.mount.core, self.pinned)?;
+        let inode = prepare::file_to_change(self.pinned)?;
         let mut plan = Plan::new(self.mount);
         let slot = slot::slot(&mut plan, inode.nr())?;
         Ok((inode, plan, slot))
@@ -242,7 +242,7 @@ impl<'a> Steps<'a> {
         let (inode, mut plan, slot) = self.begin()?;
         let inode = &inode;
         if size > inode.size_bytes() {
-            write::zero_tail(&self.mount.core, &mut plan, inode, inode.size_bytes())?;
+            prepare::zero_tail(&self.mount.core, &mut plan, inode, inode.size_bytes())?;
         }
         let whole = self.whole_blocks(bytes);
         while at < end && plan.size() < room {
@@ -292,9 +292,9 @@ impl<'a> Steps<'a> {
     ) -> Result<()> {
         let mask = (1_u64 << self.bits()) - 1;
         let head = bytes.start..bytes.end.min((bytes.start + mask) & !mask);
-        write::zero_in_block(&self.mount.core, plan, inode, head.clone())?;
+        prepare::zero_in_block(&self.mount.core, plan, inode, head.clone())?;
         let tail = head.end.max(bytes.end & !mask)..bytes.end;
-        write::zero_in_block(&self.mount.core, plan, inode, tail)
+        prepare::zero_in_block(&self.mount.core, plan, inode, tail)
     }
 
     fn punch(&mut self, bytes: Range<u64>, size: u64) -> Result<()> {
@@ -334,7 +334,7 @@ impl<'a> Steps<'a> {
             inode,
             slot,
             range,
-            journaled::content_of(&self.mount.core, inode),
+            journal_data::content_of(&self.mount.core, inode),
         )?;
         self.end(plan, slot, inode.size_bytes())?;
         Ok(freed)
@@ -378,7 +378,7 @@ impl<'a> Steps<'a> {
                         inode,
                         slot,
                         range,
-                        journaled::content_of(&self.mount.core, inode),
+                        journal_data::content_of(&self.mount.core, inode),
                     )?;
                 }
                 at.is_done = at.freed == Freed::All

@@ -13,12 +13,12 @@ use fourscore_ondisk::xattr::{self, Xattrs};
 use crate::Result;
 use crate::core::Core;
 use crate::inode::cached::CachedInode;
-use crate::xattr::get;
+use crate::xattr::format;
 
 /// The content of an inode that keeps it inside.
 pub(crate) fn inline_data<'i>(core: &Core, inode: &'i CachedInode) -> Result<InlineData<'i>> {
     let area = inode.on_disk().xattr_area().unwrap_or_default();
-    xattr::check_in_inode(area, get::ea_inodes(core))
+    xattr::check_in_inode(area, format::ea_inodes(core))
         .map_err(|error| Corrupt::from(error).in_inode(inode.nr()))?;
     let data = InlineData::find(inode.i_block(), &Xattrs::in_inode(area));
     Ok(data.map_err(|error| Corrupt::from(error).in_inode(inode.nr()))?)

@@ -35,12 +35,12 @@ use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::file::finish::{WrittenAt, finish};
-use crate::file::{claim, inline, journaled};
+use crate::file::{claim, inline, journal_data, journaled};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::{Changing, Pinned};
 use crate::map::form::MapForm;
-use crate::map::lookup::{self, Target};
-use crate::map::update;
+use crate::map::mapping::Target;
+use crate::map::{lookup, update};
 use crate::mount::state::Mount;
 use crate::txn::apply::Show;
 use crate::txn::plan::Plan;
@@ -137,7 +137,7 @@ pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)
         size,
     )?;
     match journaled::journals_content(&mount.core, &outside) {
-        true => journaled::write_content(&mut plan, &outside, (block, 0), &content, true)?,
+        true => journal_data::write_content(&mut plan, &outside, (block, 0), &content, true)?,
         false => mount
             .core
             .device

@@ -4,7 +4,8 @@
 //! device read into the caller's own buffers. Holes and unwritten extents are filled with zeroes.
 //! Bytes at and behind the file's size are never shown, whatever blocks lie there.
 //!
-//! **Locking.** None as a rule: the module [`consistent`](crate::inode::consistent) says how a read beside
+//! **Locking.** None as a rule: the module [`consistent`](crate::inode::consistent) says how a read
+//! beside
 //! writers comes to one state of the file. No cache line is written that another thread reads.
 
 use std::io::IoSliceMut;
@@ -21,7 +22,8 @@ use crate::file::scatter::Scatter;
 use crate::file::{inline, journaled};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::consistent;
-use crate::map::lookup::{self, Target};
+use crate::map::lookup;
+use crate::map::mapping::Target;
 use crate::{Error, Result};
 
 /// Extents that [`Fs::for_each_extent`] reads at once.
@@ -217,7 +219,7 @@ fn extents_from(
         at = mapping.end();
         if let Some(extent) = mapping.extent() {
             blocks += u64::from(extent.blocks);
-            check_mapped(core, inode, blocks, most_blocks)?;
+            check_mapped(inode, blocks, most_blocks)?;
             extents.push(extent);
         }
     }
@@ -268,7 +270,7 @@ fn seek_in(
         }
         if found == Seek::Data {
             data += u64::from(mapping.blocks);
-            check_mapped(core, inode, data, limit)?;
+            check_mapped(inode, data, limit)?;
         }
         at = u64::from(mapping.end().0) << bits;
     }
@@ -277,7 +279,7 @@ fn seek_in(
 
 /// An error if a file has mapped more blocks than there are: its map leads to some of them
 /// more than once, perhaps without end.
-fn check_mapped(_core: &Core, inode: &CachedInode, found: u64, limit: u64) -> Result<()> {
+fn check_mapped(inode: &CachedInode, found: u64, limit: u64) -> Result<()> {
     if found <= limit {
         return Ok(());
     }

@@ -15,7 +15,8 @@ use crate::dir::names;
 use crate::file::read;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::consistent;
-use crate::map::lookup::{self, Target};
+use crate::map::lookup;
+use crate::map::mapping::Target;
 use crate::{Error, Result};
 
 /// See [`Fs::read_link`](crate::Fs::read_link).
@@ -46,7 +47,7 @@ pub(crate) fn link_target(core: &Core, inode: &CachedInode, guard: &Guard) -> Re
         _ => long_target(core, inode, len, guard)?,
     };
     if inode.is_encrypted() {
-        return names::shown_link_target(core, inode, &target);
+        return names::shown_link_target(inode, &target);
     }
     if let Some(end) = target.iter().position(|&byte| byte == 0) {
         target.truncate(end);

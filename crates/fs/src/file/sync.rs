@@ -7,7 +7,8 @@
 //! **Crash safety.** A transaction is durable with its commit block. Data that was written in place
 //! since is not part of it; so where the commit may have flushed the device too early for that, the
 //! device is flushed once more. What is written over by a write that changes nothing of the inode
-//! ([`crate::file::write`]) joins no transaction at all: the inode knows that there may be some, and an
+//! ([`crate::file::write`]) joins no transaction at all: the inode knows that there may be some,
+//! and an
 //! inode that was loaded anew takes it for granted.
 
 use fourscore_ondisk::inode::FileType;

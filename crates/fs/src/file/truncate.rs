@@ -5,12 +5,13 @@ use fourscore_sync::epoch;
 
 use crate::file::finish::{self, WrittenAt};
 use crate::file::inline_change;
-use crate::file::write::{file_to_change, low32, zero_tail};
+use crate::file::prepare::{file_to_change, low32, zero_tail};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::{Changing, Pinned};
 use crate::inode::immutable::check_changeable;
 use crate::inode::{cache, orphan_plan};
-use crate::map::update::{self, Freed};
+use crate::map::account::Freed;
+use crate::map::update;
 use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
@@ -26,7 +27,7 @@ pub(crate) fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let mut locked = pinned.lock();
     let (before, is_longer) = {
-        let inode = file_to_change(&mount.core, &pinned)?;
+        let inode = file_to_change(&pinned)?;
         check_changeable(&inode)?;
         if size > update::max_file_bytes(&mount.core, &inode) {
             return Err(Error::FileTooLarge);

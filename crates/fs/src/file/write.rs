@@ -2,7 +2,8 @@
 //!
 //! **Not here.** Making it durable ([`crate::file::sync`]).
 //!
-//! **Not here.** What is different where content goes through the journal ([`crate::file::journaled`]).
+//! **Not here.** What is different where content goes through the journal
+//! ([`crate::file::journaled`]).
 //!
 //! **Model.** Bytes that fall into written blocks go straight there. For the rest clusters are
 //! claimed, the data is written to them, and one plan maps them and moves the size. So what a file
@@ -22,20 +23,20 @@
 use std::io::IoSlice;
 
 use fourscore_ondisk::extent::{Extent, ExtentState};
-use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::file::finish::{self, WrittenAt};
 use crate::file::inline_change::{self, Written};
-use crate::file::{claim, journaled, truncate};
+use crate::file::prepare::{self, ZEROES, index};
+use crate::file::{claim, journal_data, journaled, truncate};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::{Changing, Pinned};
-use crate::inode::immutable::check_is_no_value;
-use crate::map::lookup::{self, Target};
-use crate::map::update;
+use crate::map::mapping::Target;
+use crate::map::{lookup, update};
 use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
@@ -43,9 +44,6 @@ use crate::txn::faults::Sabotage;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
-
-/// What pads a block at either end.
-static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
 /// A write, cut to what one plan does.
 #[derive(Clone, Copy)]
@@ -209,15 +207,15 @@ fn write_part(
     if range.end > inode.size_bytes() {
         // Nothing in front of the end: until the data has arrived a crash shows that, and
         // readers see it.
-        zero_tail(&mount.core, &mut plan, inode, inode.size_bytes())?;
+        prepare::zero_tail(&mount.core, &mut plan, inode, inode.size_bytes())?;
     }
     let (slot, mut late) = (slot::slot(&mut plan, inode.nr())?, Vec::new());
-    let mut at = LogicalBlock(low32(offset >> bits));
-    let end = LogicalBlock(low32((range.end + (1 << bits) - 1) >> bits));
+    let mut at = LogicalBlock(prepare::low32(offset >> bits));
+    let end = LogicalBlock(prepare::low32((range.end + (1 << bits) - 1) >> bits));
     while at < end && plan.size() < mount.room_of_a_step() {
         let mapping = lookup::map(&mount.core, inode, at, &epoch::pin())?;
         let blocks = mapping.blocks.min(end.0 - at.0);
-        let blocks = blocks.min(journaled::longest_run(mount, &plan, inode));
+        let blocks = blocks.min(journal_data::longest_run(mount, &plan, inode));
         let (physical, blocks) = match mapping.target {
             Target::Written(block) => (block, blocks),
             Target::Unwritten(block) => {
@@ -258,7 +256,7 @@ fn write_part(
         mount.journal().commit()?;
         write_run(&mount.core, data, range, run, physical, is_new)?;
     }
-    Ok(index(reached - offset))
+    Ok(prepare::index(reached - offset))
 }
 
 /// Writes over content, if nothing of the inode changes by that: one run of written blocks
@@ -281,7 +279,7 @@ fn write_over(
         return Ok(WrittenOver::No);
     }
     let bits = mount.core.geometry().block_size().bits();
-    let first = LogicalBlock(low32(range.offset >> bits));
+    let first = LogicalBlock(prepare::low32(range.offset >> bits));
     let mapping = lookup::map(&mount.core, inode, first, &epoch::pin())?;
     let Target::Written(physical) = mapping.target else {
         return Ok(WrittenOver::No);
@@ -316,7 +314,7 @@ fn write_run(
     let start = u64::from(at.0) << block_size.bits();
     let stop = start + (u64::from(blocks) << block_size.bits());
     let (from, to) = (range.offset.max(start), range.end.min(stop));
-    let part = &data[index(from - range.offset)..index(to - range.offset)];
+    let part = &data[prepare::index(from - range.offset)..index(to - range.offset)];
     let place = block_size.offset(physical);
     // In one piece, where it can be: devices may do more with that.
     let is_whole = (from, to) == (start, stop);
@@ -344,107 +342,20 @@ fn plan_journaled(
     for nth in 0..u64::from(blocks) {
         let start = (u64::from(at.0) + nth) << bits;
         let (from, to) = (range.offset.max(start), range.end.min(start + (1 << bits)));
-        let part = &data[index(from - range.offset)..index(to - range.offset)];
-        let place = (PhysBlock(physical.0 + nth), index(from - start));
-        journaled::write_content(plan, inode, place, part, is_new)?;
-    }
-    Ok(())
-}
-
-/// Zeroes what lies behind `size` in the block that holds it, as [`Self::zero_in_block`] does,
-/// since it is going to be shown.
-pub(crate) fn zero_tail(
-    core: &Core,
-    plan: &mut Plan<'_>,
-    inode: &CachedInode,
-    size: u64,
-) -> Result<()> {
-    let block_size = core.geometry().block_size();
-    let mask = block_size.bytes() as u64 - 1;
-    zero_in_block(core, plan, inode, size..(size + mask) & !mask)
-}
-
-/// Zeroes bytes of one block, if it is mapped and written: with `plan` where content is
-/// journaled, else at once, as a write that overwrites does.
-pub(crate) fn zero_in_block(
-    core: &Core,
-    plan: &mut Plan<'_>,
-    inode: &CachedInode,
-    bytes: std::ops::Range<u64>,
-) -> Result<()> {
-    let block_size = core.geometry().block_size();
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    let at = LogicalBlock(low32(bytes.start >> block_size.bits()));
-    let target = lookup::map(core, inode, at, &epoch::pin())?.target;
-    if let Target::Written(block) = target {
-        let inside = bytes.start & (block_size.bytes() as u64 - 1);
-        if journaled::journals_content(core, inode) {
-            let end = inside + (bytes.end - bytes.start);
-            return journaled::zero_content(plan, inode, block, index(inside)..index(end));
-        }
-        let zeroes = &ZEROES[..index(bytes.end - bytes.start)];
-        let place = block_size.offset(block) + inside;
-        core.device.write_at(zeroes, place)?;
-    }
-    Ok(())
-}
-
-/// The regular file, if its content can be changed, and may be.
-pub(crate) fn file_to_change(_core: &Core, pinned: &Pinned) -> Result<CachedInode> {
-    pinned.copy_if(|inode| {
-        check_is_writable(inode)?;
-        match inode.has(InodeFlags::IMMUTABLE_FL) {
-            true => Err(Error::NotPermitted),
-            false => Ok(()),
-        }
-    })
-}
-
-/// Refuses what is no regular file, or one whose content this library cannot change.
-fn check_is_writable(inode: &CachedInode) -> Result<()> {
-    match inode.file_type() {
-        FileType::Regular => {}
-        FileType::Directory => return Err(Error::IsADirectory),
-        _ => return Err(Error::InvalidArgument("not a regular file")),
-    }
-    check_is_no_value(inode)?;
-    if inode.is_encrypted() {
-        return Err(Error::NoKey { inode: inode.nr() });
-    }
-    if inode.has(InodeFlags::VERITY_FL) {
-        return Err(Error::NotPermitted);
-    }
-    if !matches!(
-        inode.layout(),
-        Layout::Extents | Layout::BlockMap | Layout::Inline
-    ) {
-        return Err(Error::Unsupported(format!(
-            "inode {}: a file that has no blocks is not changed",
-            inode.nr()
-        )));
+        let part = &data[prepare::index(from - range.offset)..index(to - range.offset)];
+        let place = (PhysBlock(physical.0 + nth), prepare::index(from - start));
+        journal_data::write_content(plan, inode, place, part, is_new)?;
     }
     Ok(())
 }
 
 /// Refuses what is no file to write into, and to change content from `offset` on that flags keep.
 fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result<()> {
-    check_is_writable(inode)?;
+    prepare::check_is_writable(inode)?;
     let is_kept = inode.has(InodeFlags::IMMUTABLE_FL)
         || inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes();
     match decided {
         Decided::Now if is_kept => Err(Error::NotPermitted),
         Decided::Now | Decided::Earlier(_) => Ok(()),
     }
-}
-
-/// A length that is bounded by one in memory.
-fn index(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
-/// A block of a file, which was checked to be one.
-pub(crate) fn low32(block: u64) -> u32 {
-    u32::try_from(block).unwrap_or(u32::MAX)
 }

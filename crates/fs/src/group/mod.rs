@@ -1,4 +1,11 @@
-//! **Purpose.** TODO-HEADER.
+//! **Purpose.** Block groups: descriptors, bitmaps and their changes.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `descriptor` | reads descriptors and bitmaps |
+//! | `table` | the state of the groups of a mounted file system |
+//! | `change` | loads that state and plans changes of bitmaps |
+//! | `prefetch` | reads bitmaps ahead |
 
 pub(crate) mod change;
 pub(crate) mod descriptor;

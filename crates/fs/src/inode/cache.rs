@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::group::descriptor;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::{InodeCell, Pinned};
-use crate::mount::fast_commit::{self, InodeChange, InodePatch};
+use crate::mount::fast_commit::{InodeChange, InodePatch};
 use crate::{Error, Result};
 
 /// Inode `nr` for a scan that will not come back to it.
@@ -138,7 +138,7 @@ fn drop_cell(core: &Core, nr: InodeNr, cell: &Arc<InodeCell>) {
 
 /// Inode `nr` as fast commits left it, or from its table.
 pub(crate) fn load_inode(core: &Core, nr: InodeNr) -> Result<Inode> {
-    match fast_commit::inode_change(core, nr) {
+    match core.inode_change(nr) {
         None => inode_on_disk(core, nr, None),
         Some(InodeChange::Patched(patch)) => inode_on_disk(core, nr, Some(patch)),
         Some(InodeChange::Deleted) => Err(Error::NotFound),

@@ -1,13 +1,16 @@
 //! **Purpose.** An inode in memory: the version that readers find, and the lock under which it
 //! changes.
 //!
-//! **Model.** While an inode is in memory it has one [`InodeCell`]: an immutable version that readers
+//! **Model.** While an inode is in memory it has one [`InodeCell`]: an immutable version that
+//! readers
 //! find without a lock, and the lock of the threads that change it. A change publishes a new
-//! version; the bytes in the inode table change with it, so a cell that leaves the cache can be made
+//! version; the bytes in the inode table change with it, so a cell that leaves the cache can be
+//! made
 //! anew.
 //!
 //! **Invariants.** An inode has at most one cell that can be changed: a thread pins the cell before
-//! it changes the inode, a pinned cell is not retired, and a retired one is not pinned. A reader of a
+//! it changes the inode, a pinned cell is not retired, and a retired one is not pinned. A reader of
+//! a
 //! cell that is retired meanwhile notices it by the sequence count, and looks again.
 //!
 //! **Locking.** The lock of a cell is the inode's lock (see [`crate::txn::order`]); it may be held

@@ -122,7 +122,8 @@ pub(crate) fn read_locked<T>(
     look(pinned.version(&guard)?, &guard)
 }
 
-/// With the fault `UnnoticedEviction`, whether a reader by `cell` that began at `begun` takes what it
+/// With the fault `UnnoticedEviction`, whether a reader by `cell` that began at `begun` takes what
+/// it
 /// found although the inode has left memory meanwhile.
 fn overlooks_eviction(faults: Faults, cell: &InodeCell, begun: Sequence) -> bool {
     faults.lacks(Sabotage::UnnoticedEviction)

@@ -17,7 +17,7 @@ use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::entries;
-use crate::file::journaled;
+use crate::file::journal_data;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, immutable};
 use crate::mount::errors;
@@ -58,7 +58,7 @@ fn change_flags(mount: &Mount, inode: InodeNr, flags: InodeFlags) -> Result<()> 
     let mut changed = changed - InodeFlags::EXTENTS_FL;
     if changed.contains(InodeFlags::JOURNAL_DATA_FL) {
         if mount.journal().has_log() {
-            journaled::forget_content(mount, current)?;
+            journal_data::forget_content(mount, current)?;
         } else {
             // As in Linux: there is nothing that the flag could say.
             changed -= InodeFlags::JOURNAL_DATA_FL;

@@ -1,4 +1,5 @@
-//! **Purpose.** What the flags and the kind of an inode forbid: operations that nobody may do, whatever the permissions.
+//! **Purpose.** What the flags and the kind of an inode forbid: operations that nobody may do,
+//! whatever the permissions.
 
 use fourscore_ondisk::inode::InodeFlags;
 

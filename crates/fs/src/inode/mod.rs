@@ -1,4 +1,18 @@
-//! **Purpose.** TODO-HEADER.
+//! **Purpose.** Inodes: in memory, on the orphan list, and their attributes.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `cached` | a decoded inode |
+//! | `cell` | an inode in memory: its version and its lock |
+//! | `cache` | finds, loads and pins inodes |
+//! | `sequence`, `consistent` | reads beside writers |
+//! | `stat` | stat |
+//! | `alloc`, `free_inodes` | allocates inode numbers |
+//! | `forget`, `end` | the end of an inode |
+//! | `orphans`, `orphan_list`, `orphan_plan`, `orphan_slots` | the orphan list |
+//! | `attributes`, `access_times`, `flags` | changes of attributes |
+//! | `lazy_times`, `lazy_list` | times that are written later (`lazytime`) |
+//! | `caller`, `permission`, `immutable` | who may do what, and what nobody may |
 
 pub(crate) mod access_times;
 pub(crate) mod alloc;

@@ -21,7 +21,8 @@ use crate::dir::structure;
 use crate::inode::cache;
 use crate::inode::orphan_slots::{SlotNr, SlotTable};
 use crate::inode::orphans::{Chain, OrphanFile, Orphans as OrphanRecord};
-use crate::map::lookup::{self, Target};
+use crate::map::lookup;
+use crate::map::mapping::Target;
 use crate::{Result, metadata};
 
 /// The longest orphan file that the kernel and e2fsprogs take, in bytes.

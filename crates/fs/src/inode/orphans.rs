@@ -1,7 +1,8 @@
 //! **Purpose.** The record of orphans in a file system that is written: inodes without a name that
 //! are open, and inodes whose blocks are freed in several transactions.
 //!
-//! **Not here.** Reading the record of a file system that somebody else wrote ([`crate::inode::orphan_list`]);
+//! **Not here.** Reading the record of a file system that somebody else wrote
+//! ([`crate::inode::orphan_list`]);
 //! finishing what it tells of ([`crate::dir::remove`], [`crate::mount::recovery`]).
 //!
 //! **Model.** An inode is put on record in the very handle that makes it an orphan, and taken off

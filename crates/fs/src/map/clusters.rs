@@ -21,7 +21,6 @@
 
 use std::ops::Range;
 
-use fourscore_block::VerifiedAs;
 use fourscore_mballoc::{ClusterCount, LogicalCluster};
 use fourscore_ondisk::extent::{Extent, LOGICAL_END};
 use fourscore_ondisk::relation::RelationError;
@@ -30,9 +29,8 @@ use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
 use crate::Result;
 use crate::core::Core;
 use crate::inode::cached::CachedInode;
-use crate::map::form::MapForm;
-use crate::map::{extents, update};
-use crate::txn::plan::{Content, Plan, RegionId};
+use crate::map::extents;
+use crate::txn::plan::Plan;
 use crate::txn::slot::Slot;
 
 /// How the blocks of files fall into clusters.
@@ -108,7 +106,11 @@ impl Clusters {
 
     /// Where block `at` of a file belongs that has `extent` in the same cluster, or in clusters
     /// between.
-    fn place(self, extent: &Extent, at: LogicalBlock) -> std::result::Result<PhysBlock, Corrupt> {
+    pub(crate) fn place(
+        self,
+        extent: &Extent,
+        at: LogicalBlock,
+    ) -> std::result::Result<PhysBlock, Corrupt> {
         let first = extent.physical.0 + u64::from(at.0);
         let apart = extent.physical.0 ^ u64::from(extent.logical.0);
         match first.checked_sub(extent.logical.0.into()) {
@@ -123,7 +125,7 @@ impl Clusters {
 }
 
 /// The place of block `at` of a file that has other blocks of its cluster, as it will be.
-fn place_in_cluster(
+pub(crate) fn place_in_cluster(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
     slot: Slot,
@@ -184,58 +186,6 @@ pub(crate) fn own_clusters(
     }
     own.end = own.end.max(own.start);
     Ok(own)
-}
-
-/// Frees what was taken out of a map, in ascending order: clusters of which nothing is left.
-pub(crate) fn release(
-    plan: &mut Plan<'_>,
-    inode: &CachedInode,
-    slot: Slot,
-    pieces: &[Extent],
-    was: Content,
-) -> Result<()> {
-    let clusters = Clusters::of(&plan.mount.core);
-    let mut freed = LogicalBlock(0);
-    for piece in pieces {
-        let blocks = piece.logical..piece.logical_end();
-        let own = own_clusters(plan, inode, slot, blocks)?;
-        // Two pieces may have lain in one cluster.
-        let own = own.start.max(freed)..own.end;
-        let count = clusters.count(&own);
-        if count > ClusterCount(0) {
-            let place = clusters.place(piece, own.start);
-            let first = place.map_err(|error| error.in_inode(inode.nr()))?;
-            plan.free_clusters(first, count)?;
-            update::count_clusters(plan, slot, -i64::from(count.0))?;
-            freed = own.end;
-        }
-        if was == Content::Metadata {
-            plan.forget(piece.physical, piece.blocks);
-        }
-    }
-    Ok(())
-}
-
-/// Maps a new block for metadata at the logical block `at`, to be written as `tag` says.
-pub(crate) fn new_block(
-    plan: &mut Plan<'_>,
-    inode: &CachedInode,
-    slot: Slot,
-    at: LogicalBlock,
-    tag: VerifiedAs,
-) -> Result<(PhysBlock, RegionId)> {
-    let block = match place_in_cluster(plan, inode, slot, at)? {
-        Some(block) => block,
-        None => {
-            let goal = update::goal_behind(plan, inode, at)?;
-            let owner = (inode.nr(), MapForm::of(inode).reach());
-            let first = plan.claim_metadata(owner, goal)?;
-            let inside = Clusters::of(&plan.mount.core).inside(at);
-            PhysBlock(first.0 + u64::from(inside))
-        }
-    };
-    update::map_block(plan, inode, slot, at, block)?;
-    Ok((block, plan.fresh(block, tag)))
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -22,43 +22,35 @@ use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
 
 use crate::dir::changed::tag;
 use crate::inode::cached::CachedInode;
-use crate::map::clusters;
-use crate::map::update::{self, Freed};
+use crate::map::account;
 use crate::txn::faults::Sabotage;
-use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
 
 /// No tree is deeper.
 const MAX_LEVELS: usize = 6;
 
-/// What is freed at once.
-#[derive(Clone, Copy, Debug)]
-struct Budget {
-    extents: usize,
-    blocks: u32,
-}
-
 /// A node on the way down, the root left out, which is in the slot.
 #[derive(Clone, Copy, Debug)]
-struct Below {
-    region: RegionId,
+pub(crate) struct Below {
+    pub(crate) region: RegionId,
     block: PhysBlock,
 }
 
 /// The way from the root to a leaf.
 #[derive(Debug, Default)]
-struct Path {
-    nodes: Vec<Below>,
+pub(crate) struct Path {
+    pub(crate) nodes: Vec<Below>,
     /// The child taken in each node but the leaf, from the root on.
     positions: Vec<usize>,
 }
 
 /// A file whose map is changed.
 #[derive(Clone, Copy, Debug)]
-struct Mapped<'i> {
-    inode: &'i CachedInode,
-    slot: Slot,
+pub(crate) struct Mapped<'i> {
+    pub(crate) inode: &'i CachedInode,
+    pub(crate) slot: Slot,
 }
 
 impl Mapped<'_> {
@@ -66,7 +58,7 @@ impl Mapped<'_> {
         tag(Structure::ExtentNode, self.inode)
     }
 
-    fn broken(&self, error: ExtentEditError) -> Error {
+    pub(crate) fn broken(&self, error: ExtentEditError) -> Error {
         match error {
             ExtentEditError::Node(error) => {
                 Error::Corrupt(Corrupt::from(error).in_inode(self.inode.nr()))
@@ -197,94 +189,12 @@ pub(crate) fn move_extent(
     insert_extent(plan, file, moved)
 }
 
-/// Takes the blocks from `start` to `end - 1` out of the tree, and frees what was mapped there,
-/// from the front on and as far as the plan has room for.
-pub(crate) fn cut_extents(
-    plan: &mut Plan<'_>,
-    inode: &CachedInode,
-    slot: Slot,
-    (start, end): (LogicalBlock, LogicalBlock),
-    was: Content,
-) -> Result<Freed> {
-    let file = Mapped { inode, slot };
-    let room = plan.room();
-    let mut at = start;
-    while plan.size() < room {
-        let budget = budget(plan, room, was);
-        let Some(part) = next_part(plan, file, at, end, budget)? else {
-            shrink(plan, file)?;
-            return Ok(Freed::All);
-        };
-        let mut pieces = Vec::new();
-        change_leaf(plan, file, part.start, 1, |leaf| {
-            pieces.clear();
-            leaf.remove(part.clone(), |piece| pieces.push(piece))
-        })?;
-        if pieces.is_empty() {
-            // Another leaf says that it holds what this one should.
-            return Err(file.broken(ExtentEditError::Shape));
-        }
-        at = pieces.last().map_or(end, Extent::logical_end).min(end);
-        clusters::release(plan, inode, slot, &pieces, was)?;
-    }
-    Ok(Freed::Part)
-}
-
-/// What is freed at once by a plan that shall not become much larger than `room`. An extent can
-/// reach across groups, and each block of metadata takes a revoke record.
-fn budget(plan: &Plan<'_>, room: usize, was: Content) -> Budget {
-    /// More than what most extents add to a plan.
-    const BLOCKS_OF_EXTENT: usize = 4;
-    let left = room.saturating_sub(plan.size());
-    let blocks = match was {
-        Content::Data => u32::MAX,
-        Content::Metadata => {
-            let revokes = plan.mount.revokes_per_credit().saturating_mul(left);
-            u32::try_from(revokes).unwrap_or(u32::MAX).max(1)
-        }
-    };
-    Budget {
-        extents: (left / BLOCKS_OF_EXTENT).max(1),
-        blocks,
-    }
-}
-
-/// The first blocks that are mapped between `from` and `end - 1`, all in one leaf, as many as
-/// `budget` allows.
-fn next_part(
+/// Goes down to the leaf for `logical`.
+pub(crate) fn descend(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
-    from: LogicalBlock,
-    end: LogicalBlock,
-    budget: Budget,
-) -> Result<Option<Range<LogicalBlock>>> {
-    let Some(first) = next_extent(plan, file, from, end)? else {
-        return Ok(None);
-    };
-    let start = first.logical.max(from);
-    let path = descend(plan, file, start)?;
-    let mut part = start..start;
-    let mut blocks = budget.blocks;
-    if let Node::Leaf(leaf) = node(plan, file, path.nodes.last())? {
-        let skipped = leaf.position(start).min(leaf.len());
-        for extent in leaf.iter().skip(skipped).take(budget.extents) {
-            let from = extent.logical.max(start);
-            let mapped = extent.logical_end().min(end).0.saturating_sub(from.0);
-            let taken = mapped.min(blocks);
-            blocks -= taken;
-            if taken > 0 {
-                part.end = LogicalBlock(from.0 + taken);
-            }
-        }
-    }
-    if part.is_empty() {
-        return Err(file.broken(ExtentEditError::Shape));
-    }
-    Ok(Some(part))
-}
-
-/// Goes down to the leaf for `logical`.
-fn descend(plan: &mut Plan<'_>, file: Mapped<'_>, logical: LogicalBlock) -> Result<Path> {
+    logical: LogicalBlock,
+) -> Result<Path> {
     let core = &*plan.mount.core;
     let physical = core.geometry().data_blocks();
     let mut path = Path::default();
@@ -324,7 +234,11 @@ fn descend(plan: &mut Plan<'_>, file: Mapped<'_>, logical: LogicalBlock) -> Resu
 }
 
 /// A node of the tree as it will be; the root without `below`.
-fn node<'p>(plan: &'p Plan<'_>, file: Mapped<'_>, below: Option<&Below>) -> Result<Node<'p>> {
+pub(crate) fn node<'p>(
+    plan: &'p Plan<'_>,
+    file: Mapped<'_>,
+    below: Option<&Below>,
+) -> Result<Node<'p>> {
     let bytes = match below {
         Some(below) => plan.bytes(below.region),
         None => slot::i_block(plan, file.slot)?,
@@ -353,12 +267,12 @@ fn with_nodes<R>(
         plan.raise_sequence();
         let goal = match path.nodes.last() {
             Some(leaf) => leaf.block,
-            None => update::goal_behind(plan, file.inode, LogicalBlock(0))?,
+            None => account::goal_behind(plan, file.inode, LogicalBlock(0))?,
         };
         while fresh.len() < needed {
             let owner = (file.inode.nr(), Reach::Full);
             let (block, region) = plan.allocate_metadata(owner, goal, file.tag())?;
-            update::count_clusters(plan, file.slot, 1)?;
+            account::count_clusters(plan, file.slot, 1)?;
             fresh.push(Below { region, block });
         }
     }
@@ -407,7 +321,7 @@ fn on_path<R>(
 
 /// Changes the leaf for `logical`, which may take so many `more` entries, and frees the nodes
 /// that it leaves empty.
-fn change_leaf(
+pub(crate) fn change_leaf(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
     logical: LogicalBlock,
@@ -453,19 +367,19 @@ fn change_key(plan: &mut Plan<'_>, path: &Path) {
     }
 }
 
-fn free_nodes(plan: &mut Plan<'_>, file: Mapped<'_>, nodes: &[Below]) -> Result<()> {
+pub(crate) fn free_nodes(plan: &mut Plan<'_>, file: Mapped<'_>, nodes: &[Below]) -> Result<()> {
     for node in nodes {
         // A reader with the old root may look for it in vain.
         plan.raise_sequence();
         plan.free_metadata(node.block)?;
-        update::count_clusters(plan, file.slot, -1)?;
+        account::count_clusters(plan, file.slot, -1)?;
     }
     Ok(())
 }
 
 /// The first extent that ends behind `from` and begins before `end`, in the tree as it will be;
 /// none if the range is empty.
-fn next_extent(
+pub(crate) fn next_extent(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
     from: LogicalBlock,
@@ -496,22 +410,4 @@ fn next_extent(
         }
     }
     Ok(None)
-}
-
-/// Takes levels away that a small tree does not need.
-fn shrink(plan: &mut Plan<'_>, file: Mapped<'_>) -> Result<()> {
-    loop {
-        let path = descend(plan, file, LogicalBlock(0))?;
-        let Some(&child) = path.nodes.first() else {
-            return Ok(());
-        };
-        let bytes = plan.bytes(child.region).to_vec();
-        let shrunk = slot::edit(plan, file.slot, |inode| {
-            extent::shrink(inode.i_block_mut(), &bytes)
-        })?;
-        if shrunk.is_err() {
-            return Ok(());
-        }
-        free_nodes(plan, file, &[child])?;
-    }
 }

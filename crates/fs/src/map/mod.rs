@@ -1,8 +1,22 @@
-//! **Purpose.** TODO-HEADER.
+//! **Purpose.** Maps of files: from logical to physical blocks.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `mapping` | what a map says of a block |
+//! | `lookup` | looks a block up |
+//! | `form` | extent tree or pointers |
+//! | `update` | changes a map of either form |
+//! | `extents`, `cut` | changes of extent trees |
+//! | `pointers` | changes of direct and indirect pointers |
+//! | `clusters`, `release`, `account` | clusters that blocks of a file share |
 
+pub(crate) mod account;
 pub(crate) mod clusters;
+pub(crate) mod cut;
 pub(crate) mod extents;
 pub(crate) mod form;
 pub(crate) mod lookup;
+pub(crate) mod mapping;
 pub(crate) mod pointers;
+pub(crate) mod release;
 pub(crate) mod update;

@@ -27,8 +27,8 @@ use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
 
 use crate::dir::changed::tag;
 use crate::inode::cached::CachedInode;
+use crate::map::account::{self, Freed};
 use crate::map::form::MapForm;
-use crate::map::update::{self, Freed};
 use crate::txn::plan::{Content, Plan, RegionId};
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
@@ -36,8 +36,8 @@ use crate::{Error, Result};
 /// A file whose pointers are changed.
 #[derive(Clone, Copy, Debug)]
 struct Mapped<'i> {
-    inode: &'i CachedInode,
-    slot: Slot,
+    pub(crate) inode: &'i CachedInode,
+    pub(crate) slot: Slot,
 }
 
 impl Mapped<'_> {
@@ -115,7 +115,7 @@ fn holder_of(
             None => {
                 let owner = (file.inode.nr(), MapForm::Pointers.reach());
                 let (block, region) = plan.allocate_metadata(owner, goal, file.tag())?;
-                update::count_clusters(plan, file.slot, 1)?;
+                account::count_clusters(plan, file.slot, 1)?;
                 change_pointers(plan, file, holder, |bytes| {
                     blockmap::set_pointer(bytes, entry, block).map(drop)
                 })?;
@@ -167,7 +167,7 @@ fn cut_branches(
         let run = data_run(rest);
         let blocks = u32::try_from(run.len()).unwrap_or(u32::MAX);
         plan.free_clusters(first.block, ClusterCount(blocks))?;
-        update::count_clusters(plan, file.slot, -i64::from(blocks))?;
+        account::count_clusters(plan, file.slot, -i64::from(blocks))?;
         if cut.was == Content::Metadata {
             plan.forget(first.block, blocks);
         }
@@ -200,7 +200,7 @@ fn cut_below(
             blockmap::clear_pointer(bytes, branch.slot).map(drop)
         })?;
         plan.free_metadata(branch.block)?;
-        update::count_clusters(plan, file.slot, -1)?;
+        account::count_clusters(plan, file.slot, -1)?;
     }
     Ok(freed)
 }

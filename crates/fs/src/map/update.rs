@@ -1,7 +1,8 @@
 //! **Purpose.** Changing what the blocks of a file map to, as part of a plan, whatever form the map
 //! has.
 //!
-//! **Not here.** Extent trees ([`crate::map::extents`]) and pointers ([`crate::map::pointers`]) themselves;
+//! **Not here.** Extent trees ([`crate::map::extents`]) and pointers ([`crate::map::pointers`])
+//! themselves;
 //! reading either ([`crate::map::lookup`]).
 //!
 //! **Model.** A flag of the inode says which form its map has, and it keeps that for life. New
@@ -12,36 +13,24 @@
 
 use std::ops::Range;
 
-use fourscore_mballoc::Content as Wanted;
+use fourscore_block::VerifiedAs;
 use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::{BlockCount, LogicalBlock, PhysBlock, blockmap};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
-use crate::file::journaled;
+use crate::file::journal_data;
 use crate::inode::cached::{CachedInode, Layout};
+use crate::map::account::{self, Freed, SECTOR_BITS};
 use crate::map::clusters::{self, Clusters};
 use crate::map::form::MapForm;
-use crate::map::lookup::{self, Target};
-use crate::map::{extents, pointers};
-use crate::txn::plan::{Content, Plan};
-use crate::txn::slot::{self, Slot};
+use crate::map::{cut, extents, pointers, update};
+use crate::txn::plan::{Content, Plan, RegionId};
+use crate::txn::slot::Slot;
 use crate::{Error, Result};
 
-/// Units in which an inode counts its space.
-const SECTOR_BITS: u32 = 9;
 /// The longest extent of data, in blocks.
 const EXTENT_MAX_BLOCKS: u32 = 32_768;
-
-/// How much of a map was freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Freed {
-    /// Everything that was asked for.
-    All,
-    /// What one transaction has room for.
-    Part,
-}
 
 /// The size that a file with the map of `inode` cannot exceed, in bytes.
 pub(crate) fn max_file_bytes(core: &Core, inode: &CachedInode) -> u64 {
@@ -74,32 +63,6 @@ pub(crate) fn blocks_at_once(core: &Core, inode: &CachedInode, at: LogicalBlock)
             path.map_or(1, |path| path.neighbours())
         }
     }
-}
-
-/// Where to look for a block of `inode` that shall follow the blocks before `at`.
-pub(crate) fn goal_behind(
-    plan: &Plan<'_>,
-    inode: &CachedInode,
-    at: LogicalBlock,
-) -> Result<PhysBlock> {
-    let core = &*plan.mount.core;
-    let guard = epoch::pin();
-    if let Some(before) = at.0.checked_sub(1) {
-        let mapping = lookup::map(core, inode, LogicalBlock(before), &guard)?;
-        if let Target::Written(block) | Target::Unwritten(block) = mapping.target {
-            return Ok(PhysBlock(block.0 + 1));
-        }
-    }
-    let (group, _) = core
-        .geometry()
-        .inode_group(inode.nr())
-        .ok_or(Error::NotFound)?;
-    let content = match inode.file_type() {
-        fourscore_ondisk::inode::FileType::Regular => Wanted::Data,
-        _ => Wanted::Metadata,
-    };
-    let group = plan.mount.inodes().placement().goal(group, content);
-    Ok(core.geometry().group_first_block(group))
 }
 
 /// Maps one written block.
@@ -135,12 +98,12 @@ pub(crate) fn map_extent(
             let own = clusters::own_clusters(plan, inode, slot, blocks)?;
             extents::enter_extent(plan, inode, slot, extent)?;
             let new = Clusters::of(&plan.mount.core).count(&own);
-            count_clusters(plan, slot, new.0.into())
+            account::count_clusters(plan, slot, new.0.into())
         }
         (MapForm::Pointers, ExtentState::Written) => {
             check_pointers(plan, inode)?;
             pointers::point_to(plan, inode, slot, extent)?;
-            count_clusters(plan, slot, extent.blocks.into())
+            account::count_clusters(plan, slot, extent.blocks.into())
         }
         (MapForm::Pointers, ExtentState::Unwritten) => Err(no_states(inode)),
     }
@@ -185,7 +148,7 @@ pub(crate) fn unmap(
     was: Content,
 ) -> Result<Freed> {
     match MapForm::of(inode) {
-        MapForm::Tree => extents::cut_extents(plan, inode, slot, (start, end), was),
+        MapForm::Tree => cut::cut_extents(plan, inode, slot, (start, end), was),
         MapForm::Pointers => {
             check_pointers(plan, inode)?;
             pointers::cut_pointers(plan, inode, slot, start..end, was)
@@ -201,22 +164,11 @@ pub(crate) fn free_map(
     slot: Slot,
     start: LogicalBlock,
 ) -> Result<Freed> {
-    let was = journaled::content_of(&plan.mount.core, inode);
+    let was = journal_data::content_of(&plan.mount.core, inode);
     match inode.layout() {
         Layout::Extents | Layout::BlockMap => unmap(plan, inode, slot, (start, LOGICAL_END), was),
         Layout::Inline | Layout::FastSymlink | Layout::Nothing => Ok(Freed::All),
     }
-}
-
-/// Counts clusters that the inode has more, or fewer.
-pub(crate) fn count_clusters(plan: &mut Plan<'_>, slot: Slot, change: i64) -> Result<()> {
-    let geometry = plan.mount.core.geometry();
-    let bits = geometry.block_size().bits() + geometry.blocks_per_cluster_log() - SECTOR_BITS;
-    let set = slot::edit(plan, slot, |inode| {
-        let before = inode.sectors();
-        inode.set_sectors(before.saturating_add_signed(change << bits))
-    })?;
-    set.map_err(|_| Error::FileTooLarge)
 }
 
 fn no_states(inode: &CachedInode) -> Error {
@@ -224,4 +176,26 @@ fn no_states(inode: &CachedInode) -> Error {
         "inode {}: a file mapped by pointers has no unwritten blocks",
         inode.nr()
     ))
+}
+
+/// Maps a new block for metadata at the logical block `at`, to be written as `tag` says.
+pub(crate) fn new_block(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    at: LogicalBlock,
+    tag: VerifiedAs,
+) -> Result<(PhysBlock, RegionId)> {
+    let block = match clusters::place_in_cluster(plan, inode, slot, at)? {
+        Some(block) => block,
+        None => {
+            let goal = account::goal_behind(plan, inode, at)?;
+            let owner = (inode.nr(), MapForm::of(inode).reach());
+            let first = plan.claim_metadata(owner, goal)?;
+            let inside = Clusters::of(&plan.mount.core).inside(at);
+            PhysBlock(first.0 + u64::from(inside))
+        }
+    };
+    update::map_block(plan, inode, slot, at, block)?;
+    Ok((block, plan.fresh(block, tag)))
 }

@@ -7,7 +7,6 @@ use fourscore_ondisk::superblock::Superblock;
 use fourscore_sync::Arc;
 
 use crate::Result;
-use crate::core::Core;
 
 /// Tells a device of blocks that are free.
 #[derive(Debug)]
@@ -18,10 +17,10 @@ pub(crate) struct Discards {
 
 impl Discards {
     /// For the device of `fs`; `None` if it gives no space back.
-    pub(crate) fn of(core: &Core) -> Option<Self> {
-        core.device.hints().discard.then(|| Self {
-            device: Arc::clone(&core.device),
-            superblock: Arc::clone(&core.superblock),
+    pub(crate) fn of(device: &Arc<dyn BlockDevice>, superblock: &Arc<Superblock>) -> Option<Self> {
+        device.hints().discard.then(|| Self {
+            device: Arc::clone(device),
+            superblock: Arc::clone(superblock),
         })
     }
 

@@ -1,4 +1,5 @@
-//! **Purpose.** What a mount does when it finds the file system broken, and whether it has stopped writing.
+//! **Purpose.** What a mount does when it finds the file system broken, and whether it has stopped
+//! writing.
 
 use std::fmt;
 

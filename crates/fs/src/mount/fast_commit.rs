@@ -40,7 +40,7 @@
 //! # References
 //! Kernel `fs/ext4/fast_commit.c`; documentation, `filesystems/ext4/journal.rst`.
 
-mod apply;
+pub(crate) mod apply;
 mod patch;
 mod ranges;
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -48,24 +48,21 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use fourscore_journal::FastCommits;
 use fourscore_ondisk::dirent::{Entry as DirRecord, EntryType};
 use fourscore_ondisk::inode::FileType;
-use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Inode, InodeNr};
-use fourscore_sync::epoch;
 
-use crate::core::Core;
-use crate::dir::find;
-use crate::dir::names::{self, Wanted};
-use crate::inode::cache;
-use crate::{Error, Result};
+use crate::Result;
+use crate::dir::wanted::Wanted;
 
 pub(crate) use patch::{Base, InodePatch};
 pub(crate) use ranges::RangeEdits;
 
 /// What the records need to know of the state before them.
 pub(crate) trait Before {
+    /// The inodes on the orphan list.
+    fn orphans(&self) -> Result<Vec<InodeNr>>;
+
     /// An inode as its table has it; `None` if it is not in use, or broken.
     fn inode(&self, nr: InodeNr) -> Result<Option<Inode>>;
 
@@ -126,24 +123,6 @@ impl NewName {
     }
 }
 
-impl FastCommitOverlay {
-    /// Applies the records of `commits` to the state `before`; `None` if there are none.
-    ///
-    /// # Errors
-    /// A record maps blocks outside the file system or adds a name that none can have; or the
-    /// state before cannot be read.
-    pub(crate) fn build(
-        commits: &FastCommits,
-        before: &impl Before,
-        superblock: &Superblock,
-    ) -> Result<Option<Self>> {
-        if commits.is_empty() {
-            return Ok(None);
-        }
-        apply::apply(commits.records(), before, superblock).map(Some)
-    }
-}
-
 /// What whoever writes them asks.
 impl FastCommitOverlay {
     /// Every inode that differs from its bytes on disk, in ascending order.
@@ -154,6 +133,11 @@ impl FastCommitOverlay {
     /// How the bytes of inode `nr` differ, if they do.
     pub(crate) fn change_of(&self, nr: InodeNr) -> Option<&InodeChange> {
         self.inodes.get(&nr)
+    }
+
+    /// How the names in directory `dir` differ from those on disk.
+    pub(crate) fn names_of(&self, dir: InodeNr) -> Option<&DirChanges> {
+        self.dirs.get(&dir)
     }
 
     /// How the map of inode `nr` differs.
@@ -181,53 +165,6 @@ fn sorted<T>(map: &HashMap<InodeNr, T>) -> Vec<(InodeNr, &T)> {
     let mut all: Vec<_> = map.iter().map(|(&nr, change)| (nr, change)).collect();
     all.sort_unstable_by_key(|&(nr, _)| nr);
     all
-}
-
-/// What the read path asks. The answer is `None` at the price of one test in a file system
-/// without fast commits.
-/// How inode `nr` differs from its bytes on disk.
-pub(crate) fn inode_change(core: &Core, nr: InodeNr) -> Option<&InodeChange> {
-    core.fast_commit.as_ref()?.change_of(nr)
-}
-
-/// The ranges of inode `nr` that do not map as its tree on disk says.
-pub(crate) fn range_edits(core: &Core, nr: InodeNr) -> Option<&RangeEdits> {
-    core.fast_commit.as_ref()?.ranges.get(&nr)
-}
-
-/// How the names in directory `nr` differ from those on disk.
-pub(crate) fn dir_changes(core: &Core, nr: InodeNr) -> Option<&DirChanges> {
-    core.fast_commit.as_ref()?.dirs.get(&nr)
-}
-
-/// A file system whose log was replayed and whose fast commits were not yet.
-impl Before for Core {
-    fn inode(&self, nr: InodeNr) -> Result<Option<Inode>> {
-        match cache::load_inode(self, nr) {
-            Ok(inode) => Ok(Some(inode)),
-            Err(Error::NotFound | Error::Corrupt(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn find(&self, dir: InodeNr, name: &[u8]) -> Result<Option<InodeNr>> {
-        match find::lookup(self, dir, name) {
-            Ok(inode) => Ok(Some(inode)),
-            Err(Error::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
-        let guard = epoch::pin();
-        let dir = match cache::inode(self, dir, &guard) {
-            Ok(dir) => dir,
-            Err(Error::NotFound | Error::Corrupt(_)) => return Ok(name.to_vec()),
-            Err(error) => return Err(error),
-        };
-        let wanted = names::wanted(self, dir, name);
-        Ok(wanted.hash_input().unwrap_or(name).to_vec())
-    }
 }
 
 impl DirChanges {

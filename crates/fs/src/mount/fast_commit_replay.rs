@@ -1,6 +1,7 @@
 //! **Purpose.** Writing what fast commits changed, when a file system is mounted for writing.
 //!
-//! **Not here.** What the records say ([`crate::mount::fast_commit`]), and which of them count (crate
+//! **Not here.** What the records say ([`crate::mount::fast_commit`]), and which of them count
+//! (crate
 //! `journal`).
 //!
 //! **Model.** The changes are known already: inodes, runs of maps, names. They are made as
@@ -23,64 +24,30 @@
 
 mod lost;
 
-use fourscore_mballoc::{ClusterCount, LogicalCluster, Request, Sizing};
 use fourscore_ondisk::dirent::write::NewEntry;
-use fourscore_ondisk::extent::{Extent, ExtentState, MAX_UNWRITTEN_BLOCKS};
+use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::inode::{FileType, InodeFlags};
-use fourscore_ondisk::jbd2::JournalError;
-use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
+use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::changed::ChangedDir;
-use crate::dir::create::{self, check_key, entry_type};
-use crate::dir::{entries, find, remove};
-use crate::file::{inline_change, journaled};
+use crate::dir::new_inode::{self, check_key, entry_type};
+use crate::dir::{entries, find};
+use crate::file::{inline_change, journal_data};
 use crate::group::descriptor;
 use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::orphans::OrphanPlace;
 use crate::inode::{alloc, cache, orphan_plan};
-use crate::map::lookup::{self, Mapping, Target};
-use crate::map::update::{self, Freed};
+use crate::map::mapping::{Mapping, Target};
+use crate::map::update;
 use crate::mount::fast_commit::{
     Base, DirChanges, FastCommitOverlay, InodeChange, InodePatch, RangeEdits,
 };
+use crate::mount::fast_commit_parts::{self, Lay, Part, Piece};
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
-
-/// One change of a map.
-#[derive(Clone, Copy, Debug)]
-enum Piece {
-    Unmap(LogicalBlock, LogicalBlock),
-    Map(Extent),
-    SetState(LogicalBlock, LogicalBlock, ExtentState),
-}
-
-/// A part of a run that inodes are told to map, all of which lay in one way before.
-struct Part {
-    at: LogicalBlock,
-    end: LogicalBlock,
-    /// Where it goes, if it is not to be a hole.
-    physical: Option<PhysBlock>,
-    before: Lay,
-}
-
-impl Part {
-    fn blocks(&self) -> u32 {
-        self.end.0 - self.at.0
-    }
-}
-
-/// Where blocks of a file lay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lay {
-    Nowhere,
-    Elsewhere,
-    /// Where they go.
-    There,
-}
 
 /// An inode that is going to be changed.
 struct Pending<'f> {
@@ -100,7 +67,7 @@ pub(crate) fn make_changes(mount: &Mount, overlay: &FastCommitOverlay) -> Result
         if let InodeChange::Patched(patch) = change
             && patch.base == Base::Zeroes
         {
-            free_life(mount, nr)?;
+            fast_commit_parts::free_life(mount, nr)?;
         }
     }
     lost::free_what_is_wanted(mount, overlay)?;
@@ -128,41 +95,6 @@ pub(crate) fn make_changes(mount: &Mount, overlay: &FastCommitOverlay) -> Result
         }
     }
     Ok(())
-}
-
-/// An inode as it was before the fast commits; `None` if they made it, or it is gone.
-fn before(core: &Core, overlay: &FastCommitOverlay, nr: InodeNr) -> Result<Option<CachedInode>> {
-    match overlay.change_of(nr) {
-        Some(InodeChange::Deleted) => Ok(None),
-        Some(InodeChange::Patched(patch)) if patch.base == Base::Zeroes => Ok(None),
-        _ => CachedInode::new(cache::load_inode(core, nr)?, core.superblock()).map(Some),
-    }
-}
-
-/// Frees what an inode number stood for before the fast commits took it away, or gave it to
-/// another inode.
-fn free_life(mount: &Mount, nr: InodeNr) -> Result<()> {
-    let Some((group, index)) = mount.core.geometry().inode_group(nr) else {
-        return Err(Error::NotFound);
-    };
-    if !descriptor::inode_bitmap(&mount.core, group)?.is_used(index.0) {
-        return Ok(());
-    }
-    let place = place_on_record(mount, nr);
-    let inode = CachedInode::new(cache::load_inode(&mount.core, nr)?, mount.core.superblock())?;
-    let mut plan = Plan::new(mount).in_one_step();
-    let slot = slot::slot(&mut plan, nr)?;
-    let freed = update::free_map(&mut plan, &inode, slot, LogicalBlock(0))?;
-    debug_assert_eq!(freed, Freed::All);
-    remove::plan_end(mount, &mut plan, &inode, slot, place)?;
-    carry_out_here(&mount.core, plan)
-}
-
-fn place_on_record(mount: &Mount, nr: InodeNr) -> Option<OrphanPlace> {
-    let all = mount.orphans().all().into_iter();
-    all.filter(|&(found, _)| found == nr)
-        .map(|(_, place)| place)
-        .next()
 }
 
 /// Plans the new bytes of an inode, and claims the blocks that its map will name.
@@ -269,7 +201,7 @@ fn plan_run(
         Target::Unwritten(_) => ExtentState::Unwritten,
         Target::Hole | Target::Written(_) => ExtentState::Written,
     };
-    for part in parts(core, before, run)? {
+    for part in fast_commit_parts::parts(core, before, run)? {
         let Part { at, end, .. } = part;
         match part.before {
             Lay::There => {
@@ -286,53 +218,10 @@ fn plan_run(
                 blocks: part.blocks(),
                 state,
             };
-            claim_extent(plan, nr, extent, pieces)?;
+            fast_commit_parts::claim_extent(plan, nr, extent, pieces)?;
         }
     }
     Ok(())
-}
-
-/// A run by how its parts lay before. What is to be a hole is one part: a record may make one
-/// of a whole file.
-fn parts(core: &Core, before: Option<&CachedInode>, run: &Mapping) -> Result<Vec<Part>> {
-    let first = match run.target {
-        Target::Written(first) | Target::Unwritten(first) => first,
-        Target::Hole => {
-            return Ok(vec![Part {
-                at: run.logical,
-                end: run.end(),
-                physical: None,
-                before: Lay::Elsewhere,
-            }]);
-        }
-    };
-    let guard = epoch::pin();
-    let mut parts = Vec::new();
-    let mut at = run.logical;
-    while at < run.end() {
-        let found = match before {
-            Some(inode) => Some(lookup::map(core, inode, at, &guard)?),
-            None => None,
-        };
-        let left = run.end().0 - at.0;
-        let blocks = found.map_or(left, |found| found.blocks.min(left));
-        let end = LogicalBlock(at.0 + blocks);
-        let skipped = u64::from(at.0 - run.logical.0);
-        let physical = PhysBlock(first.0 + skipped);
-        let mapped = found.and_then(|found| found.extent());
-        parts.push(Part {
-            at,
-            end,
-            physical: Some(physical),
-            before: match mapped {
-                None => Lay::Nowhere,
-                Some(mapped) if mapped.physical == physical => Lay::There,
-                Some(_) => Lay::Elsewhere,
-            },
-        });
-        at = end;
-    }
-    Ok(parts)
 }
 
 /// Makes the changes of an inode and its map. A directory that is new begins empty.
@@ -343,7 +232,7 @@ fn change_inode(core: &Core, change: Pending<'_>, made_in: Option<InodeNr>) -> R
         pieces,
     } = change;
     let inode = slot::version(&mut plan, slot)?;
-    let was = journaled::content_of(core, &inode);
+    let was = journal_data::content_of(core, &inode);
     for piece in pieces {
         match piece {
             Piece::Unmap(start, end) => {
@@ -362,7 +251,7 @@ fn change_inode(core: &Core, change: Pending<'_>, made_in: Option<InodeNr>) -> R
         entries::init_directory(&mut plan, &mut dir, parent)?;
     }
     slot::end(&mut plan, slot)?;
-    carry_out_here(core, plan)
+    fast_commit_parts::carry_out_here(plan)
 }
 
 /// Adds and removes names of a directory, which keeps its times.
@@ -370,7 +259,7 @@ fn change_names(mount: &Mount, dir: InodeNr, names: &DirChanges) -> Result<()> {
     let pinned = cache::pin_directory(&mount.core, dir)?;
     let locked = pinned.lock();
     for (name, now) in names.changed_names() {
-        let parent = &create::directory_to_change(&mount.core, &pinned)?;
+        let parent = &new_inode::directory_to_change(&pinned)?;
         check_key(parent)?;
         let before = match find::look_up_locked(&mount.core, parent, name, &epoch::pin()) {
             Ok(found) => Some(found),
@@ -392,7 +281,7 @@ fn change_names(mount: &Mount, dir: InodeNr, names: &DirChanges) -> Result<()> {
             }
         }
         let version = slot::version(&mut plan, slot)?;
-        carry_out_here(&mount.core, plan)?;
+        fast_commit_parts::carry_out_here(plan)?;
         pinned.publish(Some(version));
     }
     drop(locked);
@@ -413,46 +302,9 @@ fn put_on_record(mount: &Mount, nr: InodeNr) -> Result<()> {
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, nr)?;
     slot::edit(&mut plan, slot, |inode| inode.set_links_count(0))?;
-    if place_on_record(mount, nr).is_none() {
+    if fast_commit_parts::place_on_record(mount, nr).is_none() {
         orphan_plan::add_orphan(&mut plan, slot)?;
     }
     slot::end(&mut plan, slot)?;
-    carry_out_here(&mount.core, plan)
-}
-
-fn carry_out_here(_core: &Core, plan: Plan<'_>) -> Result<()> {
-    plan.carry_out(&[]).map(drop)
-}
-
-/// Claims the blocks of an extent, and plans to map them.
-fn claim_extent(
-    plan: &mut Plan<'_>,
-    nr: InodeNr,
-    extent: Extent,
-    pieces: &mut Vec<Piece>,
-) -> Result<()> {
-    let mut done = 0;
-    while done < extent.blocks {
-        let wanted = (extent.blocks - done).min(MAX_UNWRITTEN_BLOCKS.into());
-        let logical = LogicalBlock(extent.logical.0 + done);
-        let goal = PhysBlock(extent.physical.0 + u64::from(done));
-        let len = ClusterCount(wanted);
-        let mut request = Request::data(nr, LogicalCluster(logical.0), len, goal);
-        request.sizing = Sizing::GoalOnly;
-        let (physical, blocks) = match plan.allocate(&request, None) {
-            Err(Error::NoSpace) => {
-                let error = JournalError::FastCommitInUse { block: goal };
-                return Err(Corrupt::from(error).in_inode(nr).into());
-            }
-            claimed => claimed?,
-        };
-        pieces.push(Piece::Map(Extent {
-            logical,
-            physical,
-            blocks,
-            state: extent.state,
-        }));
-        done += blocks;
-    }
-    Ok(())
+    fast_commit_parts::carry_out_here(plan)
 }

@@ -1,11 +1,30 @@
-//! **Purpose.** TODO-HEADER.
+//! **Purpose.** Opening, mounting, recovering and unmounting a file system.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `open`, `open_options` | opens for reading |
+//! | `read_write`, `options`, `modes` | begins and ends a read-write mount |
+//! | `state` | the state of a read-write mount |
+//! | `replay`, `damage` | replays the journal in memory |
+//! | `recovery` | finishes at mount what a crash left |
+//! | `fast_commit`, `before_fast_commits` | what fast commits change, kept beside the device |
+//! | `fast_commit_replay`, `fast_commit_parts` | writes what fast commits changed |
+//! | `mark`, `superblock` | what the superblock says of a mount, and fields that operations change |
+//! | `errors`, `error_policy` | what happens when the file system is found broken |
+//! | `freeze`, `freezer` | freezes the file system |
+//! | `mmp` | keeps other hosts away |
+//! | `trim`, `discards` | tells the device what is free |
+//! | `statfs` | how full the file system is |
+//! | `clock` | the time of stamps |
 
+mod before_fast_commits;
 pub(crate) mod clock;
 pub(crate) mod damage;
 pub(crate) mod discards;
 pub(crate) mod error_policy;
 pub(crate) mod errors;
 pub(crate) mod fast_commit;
+pub(crate) mod fast_commit_parts;
 pub(crate) mod fast_commit_replay;
 pub(crate) mod freeze;
 pub(crate) mod freezer;

@@ -27,7 +27,7 @@ use crate::core::Core;
 use crate::dir::name_cache::NameCache;
 use crate::inode::cell::InodeCell;
 use crate::mount::damage::FoundBy;
-use crate::mount::fast_commit::FastCommitOverlay;
+use crate::mount::fast_commit::apply;
 use crate::mount::open_options::{OpenOptions, Replay, SuperblockCopy};
 use crate::mount::replay;
 use crate::txn::faults::Faults;
@@ -51,7 +51,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
     let replayed = replay::replay(&in_place, options)?;
     let superblock = read_superblock(&*replayed.device, SuperblockCopy::Primary)?;
     let mut core = bare(replayed.device, superblock, options)?;
-    if let Some(overlay) = FastCommitOverlay::build(&replayed.records, &core, &core.superblock)? {
+    if let Some(overlay) = apply::build(&replayed.records, &core, &core.superblock)? {
         // What was cached on the way is the state before.
         let superblock = Superblock::clone(&core.superblock);
         core = bare(core.device, superblock, options)?;

@@ -201,7 +201,7 @@ impl MountOptions {
         };
         match self.discard.unwrap_or(default) {
             Discard::OnDemand => None,
-            Discard::Online => Discards::of(core),
+            Discard::Online => Discards::of(&core.device, &core.superblock),
         }
     }
 

@@ -11,6 +11,7 @@
 use fourscore_block::{BlockDevice, UnorderedDevice};
 use fourscore_journal::{Background, Journal, JournalOptions, Log, NewChecksums};
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Tunables};
+use fourscore_ondisk::Tid;
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_sync::{Arc, Counter, Mutex};
@@ -148,18 +149,11 @@ fn begin(
         options.discards(&core),
     ));
     let journal = Arc::new(begin_journal(&core, log, options, &groups, &grace)?);
-    let reserved = core.superblock().reserved_blocks().0;
     let only = match scope {
         Scope::All => None,
         Scope::OneTransaction => Some(journal.running_tid()),
     };
-    let allocator_options = Options {
-        // What the only transaction frees need not wait for it: nothing but the journal is
-        // written before its commit.
-        durable: only.unwrap_or_else(|| journal.committed_tid()),
-        root_clusters: reserved >> geometry.layout().cluster_bits,
-        reserved_clusters: 0,
-    };
+    let allocator_options = allocator_options(&core, &journal, only, geometry.layout());
     let superblock = Arc::clone(&core.superblock);
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
     let inodes = Inodes::new(&core, &geometry);
@@ -214,6 +208,23 @@ fn begin(
     }))
 }
 
+/// The allocator's options, for a mount with the only transaction `only` if it has just one.
+fn allocator_options(
+    core: &Core,
+    journal: &Journal,
+    only: Option<Tid>,
+    layout: &Layout,
+) -> Options {
+    let reserved = core.superblock().reserved_blocks().0;
+    Options {
+        // What the only transaction frees need not wait for it: nothing but the journal is written
+        // before its commit.
+        durable: only.unwrap_or_else(|| journal.committed_tid()),
+        root_clusters: reserved >> layout.cluster_bits,
+        reserved_clusters: 0,
+    }
+}
+
 /// Opens the journal in `log`, or the stand-in of a file system without one.
 fn begin_journal(
     core: &Core,
@@ -244,7 +255,10 @@ fn begin_journal(
 /// # Errors
 /// `Io` if the device fails; the image is left to be recovered then.
 pub(crate) fn unmount(mount: Box<Mount>) -> Result<()> {
-    let written = lazy_times::write_times(&mount);
+    let written = mount
+        .errors
+        .check()
+        .and_then(|()| lazy_times::write_times(&mount));
     errors::noting(&mount, written.and_then(|()| Ok(mount.journal.commit()?)))?;
     mount.allocator.discard_preallocations();
     mount.journal.close()?;

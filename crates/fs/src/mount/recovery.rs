@@ -17,7 +17,7 @@ use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::Arc;
 
 use crate::core::Core;
-use crate::dir::remove;
+use crate::dir::lost_name;
 use crate::file::truncate;
 use crate::group::descriptor;
 use crate::inode::cached::CachedInode;
@@ -68,7 +68,7 @@ pub(crate) fn finish_orphans(mount: &Mount) -> Result<()> {
         if inode.on_disk().links_count() > 0 {
             finish_truncation(mount, &inode, place)?;
         } else {
-            remove::free_orphan(mount, inode, &LastTid::new(), place)?;
+            lost_name::free_orphan(mount, inode, &LastTid::new(), place)?;
             alloc::freed(mount, nr);
         }
     }

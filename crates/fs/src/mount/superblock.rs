@@ -1,7 +1,8 @@
 //! **Purpose.** Changing words of the superblock on disk, as part of a plan: what must be true
 //! there together with the change that needs it.
 //!
-//! **Not here.** What is written when a file system is mounted and unmounted ([`crate::mount::state`]).
+//! **Not here.** What is written when a file system is mounted and unmounted
+//! ([`crate::mount::state`]).
 //!
 //! **Model.** A plan takes only the word that it changes, so that others change others. What the
 //! mount knows of the superblock stays as it was: features gained on the way are written by whoever

@@ -50,7 +50,7 @@ pub(crate) fn trim(mount: &Mount, what: &Trim) -> Result<u64> {
 }
 
 fn tell_free(mount: &Mount, what: &Trim) -> Result<u64> {
-    let discards = Discards::of(&mount.core);
+    let discards = Discards::of(&mount.core.device, &mount.core.superblock);
     let no_space_back = || Error::Unsupported("the device gives no space back".into());
     let discards = discards.ok_or_else(no_space_back)?;
     let geometry = mount.core.geometry();

@@ -1,7 +1,8 @@
 //! **Purpose.** Carrying a plan out: all of its changes in one handle, made visible in the order
 //! that readers rely on.
 //!
-//! **Not here.** Making a plan ([`crate::txn::plan`]); what readers do ([`crate::inode::consistent`]).
+//! **Not here.** Making a plan ([`crate::txn::plan`]); what readers do
+//! ([`crate::inode::consistent`]).
 //!
 //! **Model.**
 //!
@@ -12,7 +13,8 @@
 //!   -> stop the handle
 //! ```
 //!
-//! **Invariants.** The order in which a plan becomes visible is the one that [`crate::inode::consistent`]
+//! **Invariants.** The order in which a plan becomes visible is the one that
+//! [`crate::inode::consistent`]
 //! states. It is kept inside the handle, so a transaction is sealed before all of it or after.
 //!
 //! **Locking.** The caller holds the locks of the inodes that change. Locks of buffers and groups
@@ -229,7 +231,8 @@ impl Plan<'_> {
             .try_for_each(|bits| groups.reload(bits))
     }
 
-    /// Makes all changes visible, in the order that [`crate::inode::consistent`] states. All blocks have
+    /// Makes all changes visible, in the order that [`crate::inode::consistent`] states. All blocks
+    /// have
     /// joined, so nothing can be refused.
     fn make_visible(&mut self, handle: &mut Handle<'_>, show: Show<'_>, publish: impl FnOnce()) {
         let early = match self.memory.frees.is_empty() {

@@ -1,4 +1,15 @@
-//! **Purpose.** TODO-HEADER.
+//! **Purpose.** Transactions: an operation is planned, then applied in one handle.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `plan`, `memory` | the changes of an operation before they are applied |
+//! | `apply`, `refused` | applies them in one handle and publishes them in order |
+//! | `slot` | the bytes of an inode in its table |
+//! | `order`, `block_locks` | the order of locks, and locks of blocks |
+//! | `seal` | what is written once per commit |
+//! | `grace` | when readers of freed blocks have ended (grace period) |
+//! | `space` | waits for space that commits and readers release |
+//! | `faults` | injected faults, for tests |
 
 pub(crate) mod apply;
 pub(crate) mod block_locks;

@@ -1,6 +1,7 @@
 //! **Purpose.** Values of extended attributes that are inodes of their own (feature `ea_inode`).
 //!
-//! **Not here.** When a value gets one ([`crate::xattr::set`]), and reading it ([`crate::xattr::get`]).
+//! **Not here.** When a value gets one ([`crate::xattr::set`]), and reading it
+//! ([`crate::xattr::get`]).
 //!
 //! **Model.** A value that has no room beside its entry is the content of an inode without a name.
 //! It counts the entries that use it: one in an inode, or one in a block of attributes, whoever
@@ -35,9 +36,10 @@ use crate::core::Core;
 use crate::inode::alloc::{self, Want};
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, end};
+use crate::map::account::{self, Freed};
 use crate::map::clusters::Clusters;
 use crate::map::form::MapForm;
-use crate::map::update::{self, Freed};
+use crate::map::update;
 use crate::mount::clock::now;
 use crate::txn::plan::{NewContent, Plan};
 use crate::txn::slot::{self, Slot};
@@ -113,7 +115,7 @@ pub(crate) fn new_value(
         lustre_parent: InodeNr(0),
     };
     put_facts(plan, slot, facts)?;
-    update::count_clusters(plan, owner, value_clusters(core, value.len() as u64))?;
+    account::count_clusters(plan, owner, value_clusters(core, value.len() as u64))?;
     Ok(NewValue::Inode {
         inode: nr,
         bytes: u32::try_from(value.len()).map_err(|_| Error::TooBig)?,
@@ -128,7 +130,7 @@ fn write_value(plan: &mut Plan<'_>, slot: Slot, value: &[u8]) -> Result<()> {
     let inode = CachedInode::new(slot::inode(plan, slot)?, core.superblock())?;
     let mut padded = value.to_vec();
     padded.resize(value.len().next_multiple_of(block_size.bytes()), 0);
-    let mut goal = update::goal_behind(plan, &inode, LogicalBlock(0))?;
+    let mut goal = account::goal_behind(plan, &inode, LogicalBlock(0))?;
     let clusters = Clusters::of(core);
     let mut at = LogicalBlock(0);
     let mut rest = &padded[..];
@@ -159,7 +161,7 @@ fn write_value(plan: &mut Plan<'_>, slot: Slot, value: &[u8]) -> Result<()> {
 /// The inode in `owner` does not have the value of so many bytes any more, and does not pay.
 pub(crate) fn refund_value(plan: &mut Plan<'_>, owner: Slot, bytes: u32) -> Result<()> {
     let clusters = value_clusters(&plan.mount.core, bytes.into());
-    update::count_clusters(plan, owner, -clusters)
+    account::count_clusters(plan, owner, -clusters)
 }
 
 /// One more entry has its value in inode `nr`.

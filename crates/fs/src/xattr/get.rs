@@ -15,10 +15,9 @@ use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 
 use fourscore_block::Structure;
-use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::xattr::{self, EaInode, EaInodes, Entry, NameIndex, Value, Xattrs};
+use fourscore_ondisk::xattr::{self, EaInode, Entry, NameIndex, Value, Xattrs};
 use fourscore_ondisk::{Corrupt, InodeNr, acl};
 use fourscore_sync::epoch::{self, Guard};
 
@@ -27,6 +26,7 @@ use crate::file::read;
 use crate::group::descriptor;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
+use crate::xattr::format;
 use crate::{Error, Result, metadata};
 
 /// The largest value that Linux lets through `getxattr` and `setxattr`.
@@ -149,7 +149,7 @@ fn visit_xattrs(
 ) -> Result<()> {
     let place = |error: xattr::XattrError| Corrupt::from(error).in_inode(inode.nr());
     if let Some(area) = inode.on_disk().xattr_area() {
-        xattr::check_in_inode(area, ea_inodes(core)).map_err(place)?;
+        xattr::check_in_inode(area, format::ea_inodes(core)).map_err(place)?;
         for entry in Xattrs::in_inode(area).entries() {
             if visit(&entry.map_err(place)?)?.is_break() {
                 return Ok(());
@@ -193,19 +193,12 @@ pub(crate) fn check_xattr_block(
 ) -> std::result::Result<(), Corrupt> {
     let sb = core.superblock();
     let seed = sb.has_metadata_csum().then(|| sb.checksum_seed());
-    Ok(xattr::check_block(bytes, block, ea_inodes(core), seed)?)
-}
-
-pub(crate) fn ea_inodes(core: &Core) -> EaInodes {
-    let sb = core.superblock();
-    if sb.features().incompat.contains(Incompat::EA_INODE) {
-        EaInodes::Between {
-            first: sb.first_inode(),
-            last: InodeNr(core.geometry().inodes()),
-        }
-    } else {
-        EaInodes::Absent
-    }
+    Ok(xattr::check_block(
+        bytes,
+        block,
+        format::ea_inodes(core),
+        seed,
+    )?)
 }
 
 /// The value of an attribute of `inode` as the system calls give it.

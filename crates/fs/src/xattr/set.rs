@@ -6,7 +6,8 @@
 //!
 //! **Model.** As in Linux: an attribute goes into the inode if it fits there, else into the inode's
 //! block, else its value becomes an inode of its own where the file system has those
-//! ([`crate::xattr::ea_inode`]). The block is made when it is first needed and goes with its last attribute.
+//! ([`crate::xattr::ea_inode`]). The block is made when it is first needed and goes with its last
+//! attribute.
 //! A block that several inodes share is not changed: who wants another gets a copy, and the old one
 //! loses a user. A value that is set to what it is already changes nothing.
 //!
@@ -28,11 +29,11 @@ use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 
 use crate::core::Core;
 use crate::inode::cached::CachedInode;
-use crate::map::update;
+use crate::map::account;
 use crate::mount::superblock;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot::{self, Slot};
-use crate::xattr::{ea_inode, get};
+use crate::xattr::{ea_inode, format, get};
 use crate::{Error, Result};
 
 /// What setting an attribute does about one that is there, or is not.
@@ -167,7 +168,10 @@ fn place_xattr(
     (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
 ) -> Result<Placement> {
     let core = &*plan.mount.core;
-    let room = BlockRoom::new(core.geometry().block_size().bytes(), get::ea_inodes(core));
+    let room = BlockRoom::new(
+        core.geometry().block_size().bytes(),
+        format::ea_inodes(core),
+    );
     let in_block = block.map(|block| plan.bytes(block.region));
     let area = inode
         .xattr_area()
@@ -211,7 +215,7 @@ fn put_xattr(
         }
         Placement::NewBlock => {
             let block = new_xattr_block(plan, slot)?;
-            update::count_clusters(plan, slot, 1)?;
+            account::count_clusters(plan, slot, 1)?;
             XattrsMut::init_block(plan.bytes_mut(block.region))
                 .map_err(XattrEditError::from)
                 .and_then(|mut xattrs| xattrs.set(index, name, new))
@@ -264,7 +268,7 @@ fn remove_from_block(
     }
     plan.raise_sequence();
     drop_user(plan, slot.nr, block)?;
-    update::count_clusters(plan, slot, -1)?;
+    account::count_clusters(plan, slot, -1)?;
     set_file_acl(plan, slot, None)
 }
 
@@ -389,7 +393,7 @@ fn find<'a>(
     name: &[u8],
 ) -> std::result::Result<(Found, Option<Value<'a>>), xattr::XattrError> {
     if let Some(area) = inode.xattr_area() {
-        xattr::check_in_inode(area, get::ea_inodes(core))?;
+        xattr::check_in_inode(area, format::ea_inodes(core))?;
         if let Some(entry) = Xattrs::in_inode(area).find(index, name)? {
             return Ok((Found::InInode, Some(entry.value)));
         }

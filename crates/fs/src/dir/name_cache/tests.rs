@@ -1,6 +1,7 @@
 //! What is known of names, and that it holds, whatever becomes of them.
 
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_ondisk::dirent::MAX_NAME_BYTES;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::AtomicUsize;
 use fourscore_sync::{epoch, thread};
@@ -8,8 +9,6 @@ use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
-
-use fourscore_ondisk::dirent::MAX_NAME_BYTES;
 
 use super::*;
 use crate::dir::departure;

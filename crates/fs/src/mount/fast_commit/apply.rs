@@ -1,8 +1,9 @@
 //! **Purpose.** Applies the records one after the other.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
+use fourscore_journal::FastCommits;
 use fourscore_ondisk::fast_commit::{AddRange, DelRange, Dentry, RangeState, Record};
 use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags, RawInode};
 use fourscore_ondisk::jbd2::JournalError;
@@ -11,7 +12,7 @@ use fourscore_ondisk::{BlockCount, Corrupt, Inode, InodeNr};
 use zerocopy::FromBytes;
 
 use crate::Result;
-use crate::map::lookup::Target;
+use crate::map::mapping::Target;
 use crate::mount::fast_commit::patch::Base;
 use crate::mount::fast_commit::ranges::RangeSet;
 use crate::mount::fast_commit::{
@@ -29,6 +30,9 @@ struct Known {
     record: Option<Box<[u8]>>,
     ranges: RangeSet,
     changed: bool,
+    /// `i_generation` of an inode without a name that is on the orphan list: a link can bring it
+    /// back.
+    orphan_generation: Option<u32>,
 }
 
 impl Known {
@@ -41,6 +45,7 @@ impl Known {
             record: None,
             ranges: RangeSet::default(),
             changed: false,
+            orphan_generation: None,
         }
     }
 
@@ -87,9 +92,27 @@ struct Apply<'a, 'r, B> {
     superblock: &'a Superblock,
     inodes: HashMap<InodeNr, Known>,
     dirs: HashMap<InodeNr, DirChanges>,
+    /// The inodes on the orphan list before the first record.
+    orphans: HashSet<InodeNr>,
     /// What a commit says of inodes that are not in use yet: of a file that was made without a name
     /// it tells the name that the file was given, and its ranges, before it tells of the inode.
     early: HashMap<InodeNr, Vec<Record<'r>>>,
+}
+
+/// Applies the records of `commits` to the state `before`; `None` if there are none.
+///
+/// # Errors
+/// A record maps blocks outside the file system or adds a name that none can have; or the state
+/// before cannot be read.
+pub(crate) fn build(
+    commits: &FastCommits,
+    before: &impl Before,
+    superblock: &Superblock,
+) -> Result<Option<FastCommitOverlay>> {
+    if commits.is_empty() {
+        return Ok(None);
+    }
+    apply(commits.records(), before, superblock).map(Some)
 }
 
 /// The overlay that `records` make of the state `before`.
@@ -103,6 +126,7 @@ pub(crate) fn apply<'r, B: Before>(
         superblock,
         inodes: HashMap::new(),
         dirs: HashMap::new(),
+        orphans: before.orphans()?.into_iter().collect(),
         early: HashMap::new(),
     };
     for record in records {
@@ -134,9 +158,12 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
                     true => self.before.inode(nr)?,
                     false => None,
                 };
-                let known = inode
+                let mut known = inode
                     .as_ref()
                     .map_or_else(Known::not_in_use, Known::on_disk);
+                if known.file_type.is_none() && self.orphans.contains(&nr) {
+                    known.orphan_generation = inode.map(|inode| inode.generation().0);
+                }
                 Ok(vacant.insert(known))
             }
         }
@@ -157,6 +184,10 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
             return Ok(());
         }
         let flags = InodeFlags::from_bits_retain(fields.i_flags.get());
+        if known.orphan_generation.take() == Some(fields.i_generation.get()) {
+            // The file without a name that is on the orphan list got one: its map is in the table.
+            known.base = Base::Table;
+        }
         known.file_type = file_type;
         known.flags = flags;
         known.record = Some(raw.into());

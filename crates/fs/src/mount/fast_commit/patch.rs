@@ -65,11 +65,17 @@ impl InodePatch {
             Base::Table => before.get(..inode_bytes).unwrap_or(before).to_vec(),
             Base::Zeroes => vec![0; inode_bytes],
         };
+        let table = RawInode::ref_from_prefix(&bytes).ok();
+        let next_orphan = table.map(|(raw, _)| raw.i_dtime);
         if let Some(record) = &self.record {
             lay_over(&mut bytes, record);
         }
         if let Ok((raw, _)) = RawInode::mut_from_prefix(&mut bytes) {
             raw.i_links_count = U16::new(self.links);
+            if let (Base::Table, Some(next_orphan)) = (self.base, next_orphan) {
+                // It links the orphan list on disk, of which the record knows nothing.
+                raw.i_dtime = next_orphan;
+            }
         }
         inode::seal(&mut bytes, nr, superblock)?;
         Ok(bytes)

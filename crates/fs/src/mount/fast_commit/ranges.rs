@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fourscore_ondisk::LogicalBlock;
 use fourscore_ondisk::extent::LOGICAL_END;
 
-use crate::map::lookup::{Mapping, Target};
+use crate::map::mapping::{Mapping, Target};
 
 /// Runs under construction: first block -> (end, target), disjoint.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,7 @@ use fourscore_testkit::tools::Need;
 use proptest::prelude::*;
 
 use super::*;
-use crate::map::lookup::Target;
+use crate::map::mapping::Target;
 use crate::mount::fast_commit::ranges::RangeSet;
 use crate::{Fs, OpenOptions};
 

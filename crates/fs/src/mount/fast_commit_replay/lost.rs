@@ -14,14 +14,14 @@ use fourscore_ondisk::{GroupNr, InodeNr, LogicalBlock, PhysBlock};
 
 use crate::Result;
 use crate::core::Core;
-use crate::file::journaled;
-use crate::file::write::low32;
+use crate::file::journal_data;
+use crate::file::prepare::low32;
 use crate::group::descriptor::{self, Bitmap};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::map::update;
 use crate::mount::fast_commit::{FastCommitOverlay, InodeChange};
-use crate::mount::fast_commit_replay::{self, Lay, claim_extent};
+use crate::mount::fast_commit_parts::{self, Lay, claim_extent};
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
@@ -58,9 +58,9 @@ pub(crate) fn free_what_is_wanted(mount: &Mount, overlay: &FastCommitOverlay) ->
 fn wanted_blocks(core: &Core, overlay: &FastCommitOverlay) -> Result<Vec<(PhysBlock, u32)>> {
     let mut wanted = Vec::new();
     for (nr, runs) in overlay.changed_maps() {
-        let before = fast_commit_replay::before(core, overlay, nr)?;
+        let before = fast_commit_parts::before(core, overlay, nr)?;
         for run in runs.runs() {
-            let parts = fast_commit_replay::parts(core, before.as_ref(), run)?.into_iter();
+            let parts = fast_commit_parts::parts(core, before.as_ref(), run)?.into_iter();
             let parts = parts.filter(|part| part.before != Lay::There);
             wanted.extend(parts.filter_map(|part| Some((part.physical?, part.blocks()))));
         }
@@ -110,7 +110,7 @@ fn free_among(mount: &Mount, runs: &[(PhysBlock, u32)]) -> Result<(Vec<(PhysBloc
 /// Takes from maps what the records take from them.
 fn free_left_runs(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
     for (nr, runs) in overlay.changed_maps() {
-        let Some(inode) = fast_commit_replay::before(&mount.core, overlay, nr)? else {
+        let Some(inode) = fast_commit_parts::before(&mount.core, overlay, nr)? else {
             continue;
         };
         if !matches!(inode.layout(), Layout::Extents | Layout::BlockMap) {
@@ -119,15 +119,15 @@ fn free_left_runs(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
         let mut plan = Plan::new(mount).in_one_step();
         let slot = slot::slot(&mut plan, nr)?;
         for run in runs.runs() {
-            for part in fast_commit_replay::parts(&mount.core, Some(&inode), run)? {
+            for part in fast_commit_parts::parts(&mount.core, Some(&inode), run)? {
                 if part.before == Lay::Elsewhere {
-                    let was = journaled::content_of(&mount.core, &inode);
+                    let was = journal_data::content_of(&mount.core, &inode);
                     update::unmap(&mut plan, &inode, slot, (part.at, part.end), was)?;
                 }
             }
         }
         slot::end(&mut plan, slot)?;
-        fast_commit_replay::carry_out_here(&mount.core, plan)?;
+        fast_commit_parts::carry_out_here(plan)?;
     }
     Ok(())
 }
@@ -135,7 +135,7 @@ fn free_left_runs(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
 fn free_deleted(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
     for (nr, change) in overlay.changed_inodes() {
         if *change == InodeChange::Deleted {
-            fast_commit_replay::free_life(mount, nr)?;
+            fast_commit_parts::free_life(mount, nr)?;
         }
     }
     Ok(())
@@ -149,7 +149,7 @@ fn free_what_is_on_record(mount: &Mount, overlay: &FastCommitOverlay) -> Result<
         }
         let inode = CachedInode::new(cache::load_inode(&mount.core, nr)?, mount.core.superblock())?;
         if inode.on_disk().links_count() == 0 {
-            fast_commit_replay::free_life(mount, nr)?;
+            fast_commit_parts::free_life(mount, nr)?;
             continue;
         }
         let size = mount.core.geometry().block_size();
@@ -158,7 +158,7 @@ fn free_what_is_on_record(mount: &Mount, overlay: &FastCommitOverlay) -> Result<
         let slot = slot::slot(&mut plan, nr)?;
         update::free_map(&mut plan, &inode, slot, end)?;
         slot::end(&mut plan, slot)?;
-        fast_commit_replay::carry_out_here(&mount.core, plan)?;
+        fast_commit_parts::carry_out_here(plan)?;
     }
     Ok(())
 }

@@ -13,8 +13,9 @@ use fourscore_testkit::tools::Need;
 
 use super::*;
 use crate::inode::cache;
-use crate::map::lookup::{self, Target};
-use crate::map::update::{self, Freed};
+use crate::map::account::Freed;
+use crate::map::mapping::Target;
+use crate::map::{lookup, update};
 use crate::txn::slot;
 use crate::{Error, Fs, InodeNr, MountOptions, NewAttributes};
 

@@ -1,0 +1,146 @@
+//! **Purpose.** What becomes of an inode that has lost a name.
+
+use fourscore_journal::LastTid;
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+
+use crate::Result;
+use crate::inode::cached::CachedInode;
+use crate::inode::cell::{Changing, Locked, Pinned};
+use crate::inode::orphans::OrphanPlace;
+use crate::inode::{end, forget, orphan_plan};
+use crate::map::account::Freed;
+use crate::map::update;
+use crate::mount::clock::now;
+use crate::mount::state::Mount;
+use crate::txn::plan::Plan;
+use crate::txn::slot::{self, Slot};
+use crate::xattr::set;
+
+/// What becomes of an inode that loses a name.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// It has others.
+    Name(CachedInode),
+    /// It has none and is open: it stays, on record.
+    LastName(CachedInode, OrphanPlace),
+    /// It is gone.
+    Everything,
+    /// It goes: this is what is left to be freed.
+    Part(CachedInode, OrphanPlace),
+}
+
+impl Lost {
+    /// Shows readers what has become of the inode: its new version, or that it is gone.
+    pub(crate) fn publish(&self, pinned: &Pinned) {
+        let version = match self {
+            Self::Name(version) | Self::LastName(version, _) => Some(version.clone()),
+            Self::Everything | Self::Part(..) => None,
+        };
+        pinned.publish(version);
+    }
+}
+
+/// Plans that `inode` has lost a name.
+pub(crate) fn plan_lost_name(
+    mount: &Mount,
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    locked: &Changing,
+) -> Result<Lost> {
+    let slot = slot::slot(plan, inode.nr())?;
+    let is_directory = inode.file_type() == FileType::Directory;
+    let links = inode.on_disk().links_count();
+    let left = if is_directory {
+        0
+    } else {
+        links.saturating_sub(1)
+    };
+    slot::edit(plan, slot, |inode| {
+        inode.set_links_count(left);
+        inode.set_ctime(now());
+    })?;
+    if left > 0 {
+        return Ok(Lost::Name(slot::version(plan, slot)?));
+    }
+    let is_open = locked.opens > 0;
+    if !is_open {
+        if let Some(file) = &locked.prealloc {
+            plan.mount.allocator().discard(file);
+        }
+        if update::free_map(plan, inode, slot, LogicalBlock(0))? == Freed::All {
+            plan_end(mount, plan, inode, slot, locked.orphan)?;
+            plan.raise_sequence();
+            return Ok(Lost::Everything);
+        }
+    } else if is_directory {
+        // Nothing is found in it any more, not even itself.
+        let _ = slot::edit(plan, slot, |inode| inode.set_size_bytes(0))?;
+    }
+    let place = match locked.orphan {
+        Some(place) => place,
+        None => orphan_plan::add_orphan(plan, slot)?,
+    };
+    let version = slot::version(plan, slot)?;
+    if is_open {
+        return Ok(Lost::LastName(version, place));
+    }
+    plan.raise_sequence();
+    Ok(Lost::Part(version, place))
+}
+
+/// Plans the end of an inode whose data blocks are free: its attributes, its place on the orphan
+/// list and the inode itself.
+pub(crate) fn plan_end(
+    mount: &Mount,
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    orphan: Option<OrphanPlace>,
+) -> Result<()> {
+    set::free_xattrs(plan, inode)?;
+    end::end_inode(mount, plan, inode, slot, orphan)
+}
+
+/// Ends the removal of a name after it was published: frees the rest of an inode that goes.
+/// Only the inode's own lock is held.
+pub(crate) fn finish_lost(
+    mount: &Mount,
+    (nr, pinned): (InodeNr, &Pinned),
+    mut locked: Locked<'_>,
+    lost: Lost,
+) -> Result<()> {
+    match lost {
+        Lost::Name(_) => {}
+        Lost::LastName(_, place) => locked.orphan = Some(place),
+        Lost::Everything => forget::forget_inode(mount, nr, pinned),
+        Lost::Part(version, place) => {
+            locked.orphan = Some(place);
+            free_orphan(mount, version, &locked.last, place)?;
+            forget::forget_inode(mount, nr, pinned);
+        }
+    }
+    Ok(())
+}
+
+/// Frees an inode that is on record and that nobody uses, in as many transactions as it takes.
+/// Readers were shown that it is gone.
+/// It can be given out again when [`Fs::forget_inode`] says so.
+pub(crate) fn free_orphan(
+    mount: &Mount,
+    mut inode: CachedInode,
+    last: &LastTid,
+    place: OrphanPlace,
+) -> Result<()> {
+    loop {
+        let mut plan = Plan::new(mount);
+        let slot = slot::slot(&mut plan, inode.nr())?;
+        if update::free_map(&mut plan, &inode, slot, LogicalBlock(0))? == Freed::All {
+            plan_end(mount, &mut plan, &inode, slot, Some(place))?;
+            plan.carry_out(&[last])?;
+            return Ok(());
+        }
+        inode = slot::version(&mut plan, slot)?;
+        plan.carry_out(&[last])?;
+    }
+}

@@ -1,0 +1,392 @@
+//! **Purpose.** A new inode with its first name, planned and carried out; checks that all changes
+//! of names share.
+
+use fourscore_block::Structure;
+use fourscore_journal::LastTid;
+use fourscore_mballoc::Kinship;
+use fourscore_ondisk::dirent::EntryType;
+use fourscore_ondisk::inode::{
+    DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, FileType, InodeFlags, NewInode,
+};
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+use fourscore_sync::epoch;
+
+use crate::core::Core;
+use crate::dir::changed::{ChangedDir, tag};
+use crate::dir::touch::{self, LINKS_MAX};
+use crate::dir::{entries, inline_names};
+use crate::file::inline_change::{self, Written};
+use crate::inode::alloc::{self, Want};
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::{Changing, Pinned};
+use crate::inode::{cache, flags, immutable, orphan_plan};
+use crate::map::form::MapForm;
+use crate::map::update;
+use crate::mount::clock::now;
+use crate::mount::state::Mount;
+use crate::txn::apply::Show;
+use crate::txn::plan::{NewContent, Plan};
+use crate::txn::slot::{self, Slot};
+use crate::xattr::acl;
+use crate::{Error, Result};
+
+/// What a new inode begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct NewAttributes {
+    /// Permissions, set-id bits and the sticky bit: 0o7777 at most.
+    pub permissions: u16,
+    /// The permissions to be left out, unless the directory's default list decides: 0o777 at most.
+    pub umask: u16,
+    /// The user that owns it.
+    pub uid: u32,
+    /// The group that owns it, unless the directory gives its own (`S_ISGID`, mount option
+    /// `grpid`).
+    pub gid: u32,
+}
+
+/// What is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind<'a> {
+    File,
+    /// A file that gets its name later, or never.
+    Unnamed,
+    Directory,
+    Symlink(&'a [u8]),
+    Device(FileType, DeviceNr),
+    /// A fifo or a socket.
+    Endpoint(FileType),
+}
+
+/// Whether what is made is open from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    Yes,
+    No,
+}
+
+/// What was made and, if it is open, what keeps it in memory.
+pub(crate) type Made = (InodeNr, Option<Pinned>);
+
+impl Kind<'_> {
+    pub(crate) fn file_type(self) -> FileType {
+        match self {
+            Self::File | Self::Unnamed => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::Symlink(_) => FileType::Symlink,
+            Self::Device(kind, _) | Self::Endpoint(kind) => kind,
+        }
+    }
+
+    /// The names that lead to it at first; a directory has one in itself.
+    fn links(self) -> u16 {
+        match self {
+            Self::Unnamed => 0,
+            Self::Directory => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// Carries out a plan that makes the inode of `slot` with a name in a directory, which `show`
+/// and `publish` show; notes the transaction in `last`, the directory's.
+pub(crate) fn carry_out_making(
+    core: &Core,
+    plan: Plan<'_>,
+    slot: Slot,
+    opening: Opening,
+    (last, show): (&LastTid, Show<'_>),
+    publish: impl FnOnce(),
+) -> Result<Made> {
+    let pinned = match opening {
+        Opening::No => {
+            plan.carry_out_showing(&[last], show, publish)?;
+            None
+        }
+        Opening::Yes => {
+            let inode = CachedInode::new(slot::decoded(&plan, slot)?, core.superblock())?;
+            let parent = (Some(last), show);
+            Some(carry_out_opening(
+                core,
+                plan,
+                inode,
+                parent,
+                publish,
+                |_| (),
+            )?)
+        }
+    };
+    Ok((slot.nr, pinned))
+}
+
+/// Carries out a plan that makes `inode`, and has it open: it is in memory, locked, before
+/// anybody can find it on disk. `note` is told of what its lock guards.
+pub(crate) fn carry_out_opening(
+    core: &Core,
+    mut plan: Plan<'_>,
+    inode: CachedInode,
+    (last, show): (Option<&LastTid>, Show<'_>),
+    publish: impl FnOnce(),
+    note: impl FnOnce(&mut Changing),
+) -> Result<Pinned> {
+    let nr = inode.nr();
+    let pinned = Pinned::unseen(inode, &core.lives);
+    let mut locked = pinned.lock_unseen();
+    cache::enter_pinned(core, nr, &pinned);
+    let own = [&locked.last, &locked.last_data];
+    let all = [own[0], own[1], last.unwrap_or(own[0])];
+    if let Err(error) = plan.try_to_carry_out(&all, show, publish) {
+        // The plan gives the number back behind this; until then nobody else makes an inode
+        // of it, and would find what was never made in its place.
+        pinned.publish(None);
+        cache::drop_pinned(core, nr, &pinned);
+        return Err(error);
+    }
+    locked.opens = 1;
+    note(&mut locked);
+    drop(locked);
+    Ok(pinned)
+}
+
+/// Plans a new inode in the directory `parent`, all but its name.
+pub(crate) fn plan_inode(
+    mount: &Mount,
+    plan: &mut Plan<'_>,
+    parent: &CachedInode,
+    new: &NewAttributes,
+    kind: Kind<'_>,
+) -> Result<Slot> {
+    let (group, _) = mount
+        .core
+        .geometry()
+        .inode_group(parent.nr())
+        .ok_or(Error::NotFound)?;
+    let is_directory = matches!(kind, Kind::Directory);
+    let want = if !is_directory {
+        Want::File
+    } else if parent.nr() == InodeNr::ROOT || parent.has(InodeFlags::TOPDIR_FL) {
+        Want::Directory(Kinship::TopLevel(group.0))
+    } else {
+        Want::Directory(Kinship::Below)
+    };
+    let claim = alloc::claim(mount, group, want)?;
+    let nr = claim.nr;
+    plan.use_inode(claim)?;
+    let slot = slot::slot(plan, nr)?;
+    let generation = slot::next_generation(plan, slot);
+    let wish = (new.permissions & 0o7777, new.umask);
+    let inherited = acl::inherit(&mount.core, parent, kind.file_type(), wish, &epoch::pin())?;
+    let (mut permissions, mut gid) = (inherited.permissions, new.gid);
+    let is_set_gid = parent.on_disk().mode().0 & 0o2000 != 0;
+    if is_set_gid || mount.gives_group() {
+        gid = parent.on_disk().gid();
+    }
+    if is_set_gid && is_directory {
+        permissions |= 0o2000;
+    }
+    let mode = FileMode(type_bits(kind.file_type()) | permissions);
+    let content = match kind {
+        Kind::Symlink(target) if target.len() <= FAST_SYMLINK_MAX_BYTES => NewContent::InInode,
+        Kind::Device(..) | Kind::Endpoint(_) => NewContent::InInode,
+        Kind::File | Kind::Unnamed | Kind::Directory | Kind::Symlink(_) => {
+            NewContent::mapped(MapForm::of_new(mount.core.superblock()))
+        }
+    };
+    let (mut flags, project_id) = flags::inherited(parent, kind.file_type());
+    if content == NewContent::Tree {
+        flags |= InodeFlags::EXTENTS_FL;
+    }
+    let made = NewInode {
+        mode,
+        uid: new.uid,
+        gid,
+        generation,
+        links: kind.links(),
+        flags,
+        project_id,
+        now: now(),
+    };
+    slot::init(plan, slot, &made, content)?;
+    // Before content that may lie beside them, as in Linux.
+    acl::store_inherited(plan, slot, &inherited)?;
+    plan_content(&mount.core, plan, slot, parent.nr(), kind)?;
+    slot::end(plan, slot)?;
+    Ok(slot)
+}
+
+/// Plans what a new inode holds.
+pub(crate) fn plan_content(
+    core: &Core,
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    parent: InodeNr,
+    kind: Kind<'_>,
+) -> Result<()> {
+    match kind {
+        Kind::Symlink(target) if target.len() <= FAST_SYMLINK_MAX_BYTES => {
+            let set = slot::edit(plan, slot, |inode| {
+                inode.set_fast_symlink(target)?;
+                inode.set_size_bytes(target.len() as u64)
+            })?;
+            set.map_err(|_| Error::NameTooLong)?;
+        }
+        Kind::Device(_, device) => {
+            let set = slot::edit(plan, slot, |inode| inode.set_device(device))?;
+            set.map_err(|_| Error::InvalidArgument("no such device number"))?;
+        }
+        Kind::Symlink(target) => plan_long_symlink(plan, slot, target)?,
+        Kind::Directory => {
+            if inline_change::has_inline_data(core)
+                && inline_names::init_inline_dir(plan, slot, parent)? == Written::Inside
+            {
+                return Ok(());
+            }
+            let inode = slot::version(plan, slot)?;
+            let mut changed = ChangedDir::new(core, &inode, slot)?;
+            entries::init_directory(plan, &mut changed, parent)?;
+        }
+        Kind::File | Kind::Unnamed | Kind::Endpoint(_) => {}
+    }
+    Ok(())
+}
+
+pub(crate) fn plan_long_symlink(plan: &mut Plan<'_>, slot: Slot, target: &[u8]) -> Result<()> {
+    let inode = slot::version(plan, slot)?;
+    let tag = tag(Structure::Symlink, &inode);
+    let (_, region) = update::new_block(plan, &inode, slot, LogicalBlock(0), tag)?;
+    plan.bytes_mut(region)[..target.len()].copy_from_slice(target);
+    let sized = slot::edit(plan, slot, |inode| {
+        inode.set_size_bytes(target.len() as u64)
+    })?;
+    sized.map_err(|_| Error::NameTooLong)
+}
+
+/// Plans what a changed directory says of itself: its times, and `links` more names that
+/// lead to it.
+pub(crate) fn touch_dir(
+    core: &Core,
+    plan: &mut Plan<'_>,
+    dir: &CachedInode,
+    slot: Slot,
+    links: i32,
+) -> Result<CachedInode> {
+    let now = now();
+    let count = touch::links_after(core, dir.on_disk().links_count(), links);
+    slot::edit(plan, slot, |inode| {
+        inode.set_mtime(now);
+        inode.set_ctime(now);
+        inode.set_links_count(count);
+    })?;
+    slot::version(plan, slot)
+}
+
+pub(crate) fn check_subdirectory(core: &Core, parent: &CachedInode) -> Result<()> {
+    let links = parent.on_disk().links_count();
+    if links >= LINKS_MAX && !touch::has_dir_nlink(core) {
+        return Err(Error::TooManyLinks);
+    }
+    Ok(())
+}
+
+/// The directory, if names in it can be changed.
+pub(crate) fn directory_to_change(pinned: &Pinned) -> Result<CachedInode> {
+    pinned.copy_if(|dir| {
+        if dir.file_type() != FileType::Directory {
+            return Err(Error::NotADirectory);
+        }
+        if dir.on_disk().links_count() == 0 {
+            return Err(Error::NotFound);
+        }
+        if !matches!(
+            dir.layout(),
+            Layout::Extents | Layout::BlockMap | Layout::Inline
+        ) {
+            return Err(Error::Unsupported(format!(
+                "inode {}: a directory that has no blocks is not changed",
+                dir.nr()
+            )));
+        }
+        if dir.has(InodeFlags::IMMUTABLE_FL) {
+            return Err(Error::NotPermitted);
+        }
+        Ok(())
+    })
+}
+
+/// Plans that an inode has one more name, which takes it off the record if it had none.
+pub(crate) fn gain_name(
+    plan: &mut Plan<'_>,
+    target: &CachedInode,
+    locked: &Changing,
+) -> Result<CachedInode> {
+    let links = target.on_disk().links_count();
+    let slot = slot::slot(plan, target.nr())?;
+    slot::edit(plan, slot, |inode| {
+        inode.set_links_count(links + 1);
+        inode.set_ctime(now());
+    })?;
+    if let (0, Some(place)) = (links, locked.orphan) {
+        orphan_plan::remove_orphan(plan, slot, place)?;
+    }
+    slot::version(plan, slot)
+}
+
+/// Refuses names for an inode that has lost its last one, or cannot have another in `dir`.
+pub(crate) fn check_link(dir: &CachedInode, target: &CachedInode, locked: &Changing) -> Result<()> {
+    let links = target.on_disk().links_count();
+    if links == 0 && !locked.is_linkable {
+        return Err(Error::NotFound);
+    }
+    immutable::check_changeable(target)?;
+    immutable::check_project(dir, target)?;
+    if links >= LINKS_MAX {
+        return Err(Error::TooManyLinks);
+    }
+    Ok(())
+}
+
+/// Refuses to give names in a directory whose names are encrypted.
+pub(crate) fn check_key(dir: &CachedInode) -> Result<()> {
+    if dir.is_encrypted() {
+        return Err(Error::NoKey { inode: dir.nr() });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX_BYTES {
+        return Err(Error::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::InvalidArgument("not a name"));
+    }
+    Ok(())
+}
+
+/// The type byte of an entry.
+pub(crate) fn entry_type(file_type: FileType) -> EntryType {
+    match file_type {
+        FileType::Regular => EntryType::Regular,
+        FileType::Directory => EntryType::Directory,
+        FileType::CharDevice => EntryType::CharDevice,
+        FileType::BlockDevice => EntryType::BlockDevice,
+        FileType::Fifo => EntryType::Fifo,
+        FileType::Socket => EntryType::Socket,
+        FileType::Symlink => EntryType::Symlink,
+    }
+}
+
+/// The type bits of a mode.
+pub(crate) fn type_bits(file_type: FileType) -> u16 {
+    match file_type {
+        FileType::Fifo => 0o010_000,
+        FileType::CharDevice => 0o020_000,
+        FileType::Directory => 0o040_000,
+        FileType::BlockDevice => 0o060_000,
+        FileType::Regular => 0o100_000,
+        FileType::Symlink => 0o120_000,
+        FileType::Socket => 0o140_000,
+    }
+}
+
+/// The longest name.
+pub(crate) const NAME_MAX_BYTES: usize = 255;

@@ -1,0 +1,104 @@
+//! **Purpose.** Changes of file data that goes through the journal (`data=journal`,
+//! `JOURNAL_DATA_FL`).
+
+use fourscore_block::{Structure, VerifiedAs};
+use fourscore_ondisk::extent::LOGICAL_END;
+use fourscore_ondisk::inode::FileType;
+use fourscore_ondisk::{LogicalBlock, PhysBlock};
+use fourscore_sync::epoch;
+
+use crate::Result;
+use crate::core::Core;
+use crate::file::journaled::journals_content;
+use crate::inode::cached::CachedInode;
+use crate::map::lookup;
+use crate::mount::modes::DataMode;
+use crate::mount::state::Mount;
+use crate::txn::plan::{Content, Plan, RegionId};
+
+/// What the blocks of `inode` hold, for who frees them.
+pub(crate) fn content_of(core: &Core, inode: &CachedInode) -> Content {
+    let is_file = inode.file_type() == FileType::Regular;
+    if is_file && !journals_content(core, inode) {
+        Content::Data
+    } else {
+        Content::Metadata
+    }
+}
+
+/// How many blocks of `inode` `plan` should write at once: blocks that are journaled are in it.
+pub(crate) fn longest_run(mount: &Mount, plan: &Plan<'_>, inode: &CachedInode) -> u32 {
+    if !journals_content(&mount.core, inode) {
+        return u32::MAX;
+    }
+    let left = plan.mount.room_of_a_step().saturating_sub(plan.size());
+    u32::try_from(left.max(1)).unwrap_or(u32::MAX)
+}
+
+/// Brings all content of `inode`, whose lock is held, to its place, and forgets the buffers of
+/// its blocks, since `JOURNAL_DATA_FL` changes.
+pub(crate) fn forget_content(mount: &Mount, inode: &CachedInode) -> Result<()> {
+    if mount.data == DataMode::Journal || inode.file_type() != FileType::Regular {
+        return Ok(());
+    }
+    mount.journal().commit()?;
+    mount.journal().checkpoint()?;
+    let tid = mount.journal().running_tid();
+    let mut at = LogicalBlock(0);
+    while at < LOGICAL_END {
+        let mapping = lookup::map(&mount.core, inode, at, &epoch::pin())?;
+        at = mapping.end();
+        let Some(extent) = mapping.extent() else {
+            continue;
+        };
+        for block in extent.physical.0..extent.physical.0 + u64::from(extent.blocks) {
+            // Nobody changes it, so nothing is given up.
+            mount.core.buffers.forget(PhysBlock(block), tid);
+        }
+    }
+    Ok(())
+}
+
+/// Plans zeroes for bytes of a block of a file whose content is journaled.
+pub(crate) fn zero_content(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    block: PhysBlock,
+    inside: std::ops::Range<usize>,
+) -> Result<()> {
+    let region = whole_of_content(plan, inode, block)?;
+    plan.bytes_mut(region)[inside].fill(0);
+    Ok(())
+}
+
+/// Plans `bytes` at byte `inside` of a block of a file whose content is journaled; the rest of
+/// a block that is new to the file is zeroes.
+pub(crate) fn write_content(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    (block, inside): (PhysBlock, usize),
+    bytes: &[u8],
+    is_new: bool,
+) -> Result<()> {
+    let region = match is_new {
+        true => plan.fresh(block, content_tag(inode)),
+        false => whole_of_content(plan, inode, block)?,
+    };
+    plan.bytes_mut(region)[inside..inside + bytes.len()].copy_from_slice(bytes);
+    Ok(())
+}
+
+/// A block of a file whose content is journaled: all of it, since a plan may zero one part of
+/// it and write another.
+pub(crate) fn whole_of_content(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    block: PhysBlock,
+) -> Result<RegionId> {
+    let whole = 0..plan.mount.core.geometry().block_size().bytes();
+    plan.part(block, whole, content_tag(inode))
+}
+
+pub(crate) fn content_tag(inode: &CachedInode) -> VerifiedAs {
+    VerifiedAs::new(Structure::Content, inode.nr())
+}

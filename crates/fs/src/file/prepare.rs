@@ -1,0 +1,105 @@
+//! **Purpose.** What all changes of file data begin with, and how parts of a block are zeroed.
+
+use fourscore_ondisk::LogicalBlock;
+use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_sync::epoch;
+
+use crate::core::Core;
+use crate::file::{journal_data, journaled};
+use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::Pinned;
+use crate::inode::immutable::check_is_no_value;
+use crate::map::lookup;
+use crate::map::mapping::Target;
+use crate::txn::plan::Plan;
+use crate::{Error, Result};
+
+/// Zeroes what lies behind `size` in the block that holds it, as [`Self::zero_in_block`] does,
+/// since it is going to be shown.
+pub(crate) fn zero_tail(
+    core: &Core,
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    size: u64,
+) -> Result<()> {
+    let block_size = core.geometry().block_size();
+    let mask = block_size.bytes() as u64 - 1;
+    zero_in_block(core, plan, inode, size..(size + mask) & !mask)
+}
+
+/// Zeroes bytes of one block, if it is mapped and written: with `plan` where content is
+/// journaled, else at once, as a write that overwrites does.
+pub(crate) fn zero_in_block(
+    core: &Core,
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    bytes: std::ops::Range<u64>,
+) -> Result<()> {
+    let block_size = core.geometry().block_size();
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let at = LogicalBlock(low32(bytes.start >> block_size.bits()));
+    let target = lookup::map(core, inode, at, &epoch::pin())?.target;
+    if let Target::Written(block) = target {
+        let inside = bytes.start & (block_size.bytes() as u64 - 1);
+        if journaled::journals_content(core, inode) {
+            let end = inside + (bytes.end - bytes.start);
+            return journal_data::zero_content(plan, inode, block, index(inside)..index(end));
+        }
+        let zeroes = &ZEROES[..index(bytes.end - bytes.start)];
+        let place = block_size.offset(block) + inside;
+        core.device.write_at(zeroes, place)?;
+    }
+    Ok(())
+}
+
+/// The regular file, if its content can be changed, and may be.
+pub(crate) fn file_to_change(pinned: &Pinned) -> Result<CachedInode> {
+    pinned.copy_if(|inode| {
+        check_is_writable(inode)?;
+        match inode.has(InodeFlags::IMMUTABLE_FL) {
+            true => Err(Error::NotPermitted),
+            false => Ok(()),
+        }
+    })
+}
+
+/// Refuses what is no regular file, or one whose content this library cannot change.
+pub(crate) fn check_is_writable(inode: &CachedInode) -> Result<()> {
+    match inode.file_type() {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Error::IsADirectory),
+        _ => return Err(Error::InvalidArgument("not a regular file")),
+    }
+    check_is_no_value(inode)?;
+    if inode.is_encrypted() {
+        return Err(Error::NoKey { inode: inode.nr() });
+    }
+    if inode.has(InodeFlags::VERITY_FL) {
+        return Err(Error::NotPermitted);
+    }
+    if !matches!(
+        inode.layout(),
+        Layout::Extents | Layout::BlockMap | Layout::Inline
+    ) {
+        return Err(Error::Unsupported(format!(
+            "inode {}: a file that has no blocks is not changed",
+            inode.nr()
+        )));
+    }
+    Ok(())
+}
+
+/// A block of a file, which was checked to be one.
+pub(crate) fn low32(block: u64) -> u32 {
+    u32::try_from(block).unwrap_or(u32::MAX)
+}
+
+/// What pads a block at either end.
+pub(crate) static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+
+/// A length that is bounded by one in memory.
+pub(crate) fn index(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}

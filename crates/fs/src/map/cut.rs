@@ -1,0 +1,126 @@
+//! **Purpose.** Takes ranges out of an extent tree, in steps that fit a plan, and frees what was
+//! mapped there.
+
+use std::ops::Range;
+
+use fourscore_ondisk::LogicalBlock;
+use fourscore_ondisk::extent::{self, Extent, ExtentEditError, Node};
+
+use crate::Result;
+use crate::inode::cached::CachedInode;
+use crate::map::account::Freed;
+use crate::map::extents::{self, Mapped};
+use crate::map::release;
+use crate::txn::plan::{Content, Plan};
+use crate::txn::slot::{self, Slot};
+
+/// What is freed at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    extents: usize,
+    blocks: u32,
+}
+
+/// Takes the blocks from `start` to `end - 1` out of the tree, and frees what was mapped there,
+/// from the front on and as far as the plan has room for.
+pub(crate) fn cut_extents(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    (start, end): (LogicalBlock, LogicalBlock),
+    was: Content,
+) -> Result<Freed> {
+    let file = Mapped { inode, slot };
+    let room = plan.room();
+    let mut at = start;
+    while plan.size() < room {
+        let budget = budget(plan, room, was);
+        let Some(part) = next_part(plan, file, at, end, budget)? else {
+            shrink(plan, file)?;
+            return Ok(Freed::All);
+        };
+        let mut pieces = Vec::new();
+        extents::change_leaf(plan, file, part.start, 1, |leaf| {
+            pieces.clear();
+            leaf.remove(part.clone(), |piece| pieces.push(piece))
+        })?;
+        if pieces.is_empty() {
+            // Another leaf says that it holds what this one should.
+            return Err(file.broken(ExtentEditError::Shape));
+        }
+        at = pieces.last().map_or(end, Extent::logical_end).min(end);
+        release::release(plan, inode, slot, &pieces, was)?;
+    }
+    Ok(Freed::Part)
+}
+
+/// What is freed at once by a plan that shall not become much larger than `room`. An extent can
+/// reach across groups, and each block of metadata takes a revoke record.
+pub(crate) fn budget(plan: &Plan<'_>, room: usize, was: Content) -> Budget {
+    /// More than what most extents add to a plan.
+    const BLOCKS_OF_EXTENT: usize = 4;
+    let left = room.saturating_sub(plan.size());
+    let blocks = match was {
+        Content::Data => u32::MAX,
+        Content::Metadata => {
+            let revokes = plan.mount.revokes_per_credit().saturating_mul(left);
+            u32::try_from(revokes).unwrap_or(u32::MAX).max(1)
+        }
+    };
+    Budget {
+        extents: (left / BLOCKS_OF_EXTENT).max(1),
+        blocks,
+    }
+}
+
+/// The first blocks that are mapped between `from` and `end - 1`, all in one leaf, as many as
+/// `budget` allows.
+pub(crate) fn next_part(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    from: LogicalBlock,
+    end: LogicalBlock,
+    budget: Budget,
+) -> Result<Option<Range<LogicalBlock>>> {
+    let Some(first) = extents::next_extent(plan, file, from, end)? else {
+        return Ok(None);
+    };
+    let start = first.logical.max(from);
+    let path = extents::descend(plan, file, start)?;
+    let mut part = start..start;
+    let mut blocks = budget.blocks;
+    if let Node::Leaf(leaf) = extents::node(plan, file, path.nodes.last())? {
+        let skipped = leaf.position(start).min(leaf.len());
+        for extent in leaf.iter().skip(skipped).take(budget.extents) {
+            let from = extent.logical.max(start);
+            let mapped = extent.logical_end().min(end).0.saturating_sub(from.0);
+            let taken = mapped.min(blocks);
+            blocks -= taken;
+            if taken > 0 {
+                part.end = LogicalBlock(from.0 + taken);
+            }
+        }
+    }
+    if part.is_empty() {
+        return Err(file.broken(ExtentEditError::Shape));
+    }
+    Ok(Some(part))
+}
+
+/// Takes levels away that a small tree does not need.
+pub(crate) fn shrink(plan: &mut Plan<'_>, file: Mapped<'_>) -> Result<()> {
+    loop {
+        let path = extents::descend(plan, file, LogicalBlock(0))?;
+        let Some(&child) = path.nodes.first() else {
+            return Ok(());
+        };
+        let bytes = plan.bytes(child.region).to_vec();
+        let shrunk = slot::edit(plan, file.slot, |inode| {
+            extent::shrink(inode.i_block_mut(), &bytes)
+        })?;
+        if shrunk.is_err() {
+            return Ok(());
+        }
+        extents::free_nodes(plan, file, &[child])?;
+    }
+}

@@ -1,0 +1,42 @@
+//! **Purpose.** Frees clusters of a file, and maps single new blocks.
+
+use fourscore_mballoc::ClusterCount;
+use fourscore_ondisk::LogicalBlock;
+use fourscore_ondisk::extent::Extent;
+
+use crate::Result;
+use crate::inode::cached::CachedInode;
+use crate::map::account;
+use crate::map::clusters::{Clusters, own_clusters};
+use crate::txn::plan::{Content, Plan};
+use crate::txn::slot::Slot;
+
+/// Frees what was taken out of a map, in ascending order: clusters of which nothing is left.
+pub(crate) fn release(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    pieces: &[Extent],
+    was: Content,
+) -> Result<()> {
+    let clusters = Clusters::of(&plan.mount.core);
+    let mut freed = LogicalBlock(0);
+    for piece in pieces {
+        let blocks = piece.logical..piece.logical_end();
+        let own = own_clusters(plan, inode, slot, blocks)?;
+        // Two pieces may have lain in one cluster.
+        let own = own.start.max(freed)..own.end;
+        let count = clusters.count(&own);
+        if count > ClusterCount(0) {
+            let place = clusters.place(piece, own.start);
+            let first = place.map_err(|error| error.in_inode(inode.nr()))?;
+            plan.free_clusters(first, count)?;
+            account::count_clusters(plan, slot, -i64::from(count.0))?;
+            freed = own.end;
+        }
+        if was == Content::Metadata {
+            plan.forget(piece.physical, piece.blocks);
+        }
+    }
+    Ok(())
+}
