@@ -34,7 +34,7 @@ pub(crate) fn create(
     made(mount, dir, name, new, Kind::File)
 }
 
-/// As [`Fs::create`], and has the file open.
+/// As [`Fs::create`](crate::Fs::create), and has the file open.
 pub(crate) fn create_open(
     mount: &Mount,
     dir: InodeNr,

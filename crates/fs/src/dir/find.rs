@@ -86,7 +86,8 @@ pub(crate) fn lookup_once(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Inod
     find_name(core, dir, name, Keep::Nothing)
 }
 
-/// Where the name leads by the blocks of `dir`. For [`Fs::find_name`] and holders of the lock.
+/// Where the name leads by the blocks of `dir`. For
+/// [`find::find_name`](crate::dir::find::find_name) and holders of the lock.
 pub(crate) fn look_up_once(
     core: &Core,
     dir: &CachedInode,

@@ -48,7 +48,8 @@ pub(crate) fn inline_dir<R>(
     })
 }
 
-/// Calls `change` with the same, after [`Plan::inline_dir`].
+/// Calls `change` with the same, after
+/// [`inline_names::inline_dir`](crate::dir::inline_names::inline_dir).
 pub(crate) fn change_inline_dir<R>(
     plan: &mut Plan<'_>,
     dir: &ChangedDir<'_>,

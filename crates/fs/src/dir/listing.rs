@@ -220,7 +220,8 @@ fn visit_shown(
     })
 }
 
-/// As [`Fs::for_each_entry`], for a directory whose names fast commits changed: what is left
+/// As [`Fs::for_each_entry`](crate::Fs::for_each_entry), for a directory whose names fast commits
+/// changed: what is left
 /// of those on disk, then the new ones. Such a directory is not encrypted.
 fn visit_changed(
     core: &Core,

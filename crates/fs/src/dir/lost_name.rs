@@ -125,7 +125,8 @@ pub(crate) fn finish_lost(
 
 /// Frees an inode that is on record and that nobody uses, in as many transactions as it takes.
 /// Readers were shown that it is gone.
-/// It can be given out again when [`Fs::forget_inode`] says so.
+/// It can be given out again when [`forget::forget_inode`] says
+/// so.
 pub(crate) fn free_orphan(
     mount: &Mount,
     mut inode: CachedInode,

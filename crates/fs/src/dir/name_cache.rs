@@ -38,7 +38,7 @@
 //!
 //! **Locking.** None to look. To put in takes the lock of a shard of the table, for that moment; to
 //! take out takes none, and writes nothing if the name is not there. Names depart under the locks
-//! of [`crate::mount::writer`], which keep two departures of one name apart.
+//! of [`crate::mount::state`], which keep two departures of one name apart.
 //!
 //! **Crash safety.** None of this is on disk.
 

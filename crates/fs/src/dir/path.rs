@@ -101,7 +101,7 @@ pub(crate) enum Step {
 /// had the name, also if others replace it at that time and use its number again.
 ///
 /// # Errors
-/// As [`Fs::find_name`]; `Corrupt` for a link that is none.
+/// As [`find::find_name`]; `Corrupt` for a link that is none.
 pub(crate) fn step_to(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Step> {
     let step = || {
         let moment = cache::cell(core, dir, &epoch::pin())?.departures().moment();

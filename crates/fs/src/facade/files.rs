@@ -84,7 +84,8 @@ impl Fs {
     /// out, blocks behind the file's size included. Extents are reported as they are on disk; the
     /// runs of a block map are reported as extents. Inline data has none.
     ///
-    /// Of a file that others change meanwhile, each piece of [`EXTENTS_AT_ONCE`] extents belongs to
+    /// Of a file that others change meanwhile, each piece of
+    /// [`EXTENTS_AT_ONCE`](crate::file::read::EXTENTS_AT_ONCE) extents belongs to
     /// one state of the file; [`Fs::extents`] gives all of them in one state.
     ///
     /// # Errors

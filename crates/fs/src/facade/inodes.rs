@@ -42,7 +42,7 @@ impl Fs {
     /// users; costs a look at the inode if there is nothing to take.
     ///
     /// From regular files it takes `security.capability`, whoever asks; and unless the caller has
-    /// [`Capabilities::FSETID`] the set-user bit, and the set-group bit where the group may execute
+    /// `FSETID` the set-user bit, and the set-group bit where the group may execute
     /// or the caller is not in it.
     ///
     /// # Errors

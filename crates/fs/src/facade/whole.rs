@@ -20,7 +20,8 @@ use crate::{Error, Fs, OpenOptions, Result};
 
 impl Fs {
     /// Opens the file system on `device` for reading. Fields of the superblock that are wrong and
-    /// that reading does not depend on do not keep it from that ([`Superblock::faults`]).
+    /// that reading does not depend on do not keep it from that
+    /// ([`Superblock::faults`](fourscore_ondisk::superblock::Superblock::faults)).
     ///
     /// # Errors
     /// `Refused` for what is not ext2, ext3 or ext4, or has features that forbid reading;

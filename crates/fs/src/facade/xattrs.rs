@@ -41,7 +41,8 @@ impl Fs {
     /// # Errors
     /// As setxattr(2): `Exists` and `NoAttribute` for what `how` says; `NoSpace` if neither inode
     /// nor block has room; `OutOfRange` for a name that is empty or longer than 255 bytes; `TooBig`
-    /// for a value of more than [`MAX_VALUE_BYTES`]; `Unsupported` for a namespace that is not
+    /// for a value of more than [`MAX_VALUE_BYTES`](crate::xattr::get::MAX_VALUE_BYTES);
+    /// `Unsupported` for a namespace that is not
     /// `user.`, `trusted.`, `security.` or that of the lists; `NotPermitted` for `user.` on
     /// anything but files and directories, and for inodes that may not change;
     /// `InvalidArgument` for a list that is none; `AccessDenied` for a default list on anything but
@@ -58,7 +59,7 @@ impl Fs {
 
     /// Sets an attribute as [`Fs::set_xattr`] does if `caller` may ([`Fs::check_xattr_change`]). An
     /// access control list takes the set-group bit away if the caller is not in the group and does
-    /// not have [`Capabilities::FSETID`].
+    /// not have `FSETID`.
     ///
     /// # Errors
     /// As both.

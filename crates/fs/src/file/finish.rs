@@ -18,7 +18,8 @@ use crate::{Error, Result};
 pub enum WrittenAt {
     /// Nobody: the file's times become the time of the call.
     Now,
-    /// Whoever kept it, with [`Fs::note_times`]: the file's times stay as they are.
+    /// Whoever kept it, with [`Fs::note_times`](crate::Fs::note_times): the file's times stay as
+    /// they are.
     Told,
 }
 

@@ -14,7 +14,8 @@ use crate::map::mapping::Target;
 use crate::txn::plan::Plan;
 use crate::{Error, Result};
 
-/// Zeroes what lies behind `size` in the block that holds it, as [`Self::zero_in_block`] does,
+/// Zeroes what lies behind `size` in the block that holds it, as
+/// [`prepare::zero_in_block`](crate::file::prepare::zero_in_block) does,
 /// since it is going to be shown.
 pub(crate) fn zero_tail(
     core: &Core,

@@ -4,7 +4,7 @@
 //! device read into the caller's own buffers. Holes and unwritten extents are filled with zeroes.
 //! Bytes at and behind the file's size are never shown, whatever blocks lie there.
 //!
-//! **Locking.** None as a rule: the module [`consistent`](crate::inode::consistent) says how a read
+//! **Locking.** None as a rule: the module [`consistent`] says how a read
 //! beside
 //! writers comes to one state of the file. No cache line is written that another thread reads.
 
@@ -26,10 +26,10 @@ use crate::map::lookup;
 use crate::map::mapping::Target;
 use crate::{Error, Result};
 
-/// Extents that [`Fs::for_each_extent`] reads at once.
+/// Extents that [`Fs::for_each_extent`](crate::Fs::for_each_extent) reads at once.
 pub const EXTENTS_AT_ONCE: usize = 1024;
 
-/// What [`Fs::seek`] looks for.
+/// What [`Fs::seek`](crate::Fs::seek) looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// The next byte that may hold data: `SEEK_DATA`.

@@ -12,7 +12,8 @@
 //! this tick of the clock, nothing of it changes and there is no plan.
 //!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
-//! file come one after the other. Content that was kept ([`Fs::write_back_at`]) is written over
+//! file come one after the other. Content that was kept
+//! ([`Fs::write_back_at`](crate::Fs::write_back_at)) is written over
 //! with the lock shared: its pieces do not overlap, so they need not wait for each other. Readers
 //! take no lock; they see the old map or the new one.
 //!

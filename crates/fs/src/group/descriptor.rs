@@ -117,7 +117,7 @@ pub(crate) fn desc(core: &Core, group: GroupNr) -> Result<GroupDesc> {
 /// once.
 ///
 /// # Errors
-/// As [`Fs::group`].
+/// As [`Fs::group`](crate::Fs::group).
 pub(crate) fn for_each_group(core: &Core, mut each: impl FnMut(&GroupDesc)) -> Result<()> {
     let geometry = core.geometry();
     let groups = geometry.groups();

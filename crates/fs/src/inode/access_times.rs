@@ -1,9 +1,10 @@
 //! **Purpose.** Times of the last access: when one is due, and noting it.
 //!
 //! **Not here.** Who reads. Reading writes nothing, so that readers do not meet; a server that
-//! speaks for programs says afterwards what was read ([`Fs::accessed`]).
+//! speaks for programs says afterwards what was read ([`Fs::accessed`](crate::Fs::accessed)).
 //!
-//! **Model.** With [`AccessTimes::Relative`] an access is noted if none was since the last change,
+//! **Model.** With [`AccessTimes::Relative`](crate::mount::modes::AccessTimes::Relative) an access
+//! is noted if none was since the last change,
 //! or for a day: enough to tell whether a file was read since it was written, and seldom a write.
 //!
 //! **Locking.** The inode's lock, if a time is due; none otherwise.

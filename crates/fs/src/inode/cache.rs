@@ -80,7 +80,7 @@ pub(crate) fn load_cell(core: &Core, nr: InodeNr) -> Result<Arc<InodeCell>> {
 /// Keeps inode `nr` in memory, to change it or to have it open.
 ///
 /// # Errors
-/// As [`Fs::inode`].
+/// As `Fs::inode`.
 pub(crate) fn pin_inode(core: &Core, nr: InodeNr) -> Result<Pinned> {
     let pinned = pin_any_inode(core, nr)?;
     if let Ok(inode) = pinned.version(&epoch::pin()) {
@@ -103,7 +103,7 @@ pub(crate) fn pin_any_inode(core: &Core, nr: InodeNr) -> Result<Pinned> {
 /// of locks depends on it, and a pin keeps the number from leading to something else.
 ///
 /// # Errors
-/// `NotADirectory`; as [`Fs::stat`].
+/// `NotADirectory`; as [`Fs::stat`](crate::Fs::stat).
 pub(crate) fn pin_directory(core: &Core, nr: InodeNr) -> Result<Pinned> {
     let pinned = pin_inode(core, nr)?;
     pinned.version(&epoch::pin())?.as_directory()?;

@@ -219,7 +219,7 @@ impl Pinned {
     }
 
     /// A pin on an inode that is just being made and that nobody finds before
-    /// [`Fs::enter_pinned`].
+    /// [`cache::enter_pinned`](crate::inode::cache::enter_pinned).
     pub(crate) fn unseen(inode: CachedInode, lives: &Serial) -> Self {
         let cell = InodeCell::new(inode, None, lives);
         cell.pins.fetch_add(1, Ordering::AcqRel);

@@ -49,14 +49,17 @@
 //!   forgets buffers, or hides mapped blocks behind a smaller size raises the count
 //!   (`Plan::raise_sequence`).
 //! - A count belongs to the inode in memory. When the inode leaves the cache, its count becomes odd
-//!   for good ([`SeqCount::close`]): who changes the inode next loads it anew, with another count
+//!   for good ([`SeqCount::close`](crate::inode::sequence::SeqCount::close)): who changes the inode
+//!   next loads it anew, with another count
 //!   than the one that an earlier reader compares.
 //! - Only the holder of the inode's lock, alone, raises its count. So a reader that has the lock,
-//!   shared or alone, needs no count: [`Fs::look_up_locked`] and everything that takes a
-//!   `&CachedInode` is for such callers, or is called inside of [`Fs::read_consistent`].
+//!   shared or alone, needs no count: [`find::look_up_locked`](crate::dir::find::look_up_locked)
+//!   and everything that takes a
+//!   `&CachedInode` is for such callers, or is called inside of
+//!   `consistent::read_consistent`.
 //! - A name leads to the inode that had it when both were looked at: after the inode was loaded,
 //!   the name is looked up again unless no name has left the directory meanwhile
-//!   ([`Fs::step_to`]).
+//!   ([`path::step_to`](crate::dir::path::step_to)).
 //!
 //! **Locking.** The common case takes none and writes nothing that other threads read. The
 //! fall-back takes the inode's lock shared, without an epoch guard, since the holder of that lock

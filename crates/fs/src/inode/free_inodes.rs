@@ -53,7 +53,7 @@ impl Inodes {
     }
 
     /// The claim of an inode that is in use, to free it. It stays used in memory until
-    /// [`Inodes::freed`], whatever becomes of its bit on disk before.
+    /// [`alloc::freed`](crate::inode::alloc::freed), whatever becomes of its bit on disk before.
     pub(crate) fn of(&self, core: &Core, nr: InodeNr, is_directory: bool) -> Result<InodeClaim> {
         let (claim, mut used) = self.claim_of(core, nr, is_directory)?;
         // Who looks at the bitmap first after the bit was cleared would take the inode for free.

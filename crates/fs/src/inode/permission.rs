@@ -1,6 +1,7 @@
 //! **Purpose.** Who may do what: the rules of Linux, for a server that speaks for several users.
 //!
-//! **Not here.** What nobody may do, whoever asks: the calls of [`Fs`] refuse that themselves
+//! **Not here.** What nobody may do, whoever asks: the calls of [`Fs`](crate::Fs) refuse that
+//! themselves
 //! (immutable inodes, `user.` attributes on devices). They ask nobody for permission: an image
 //! builder has no users, and in front of a FUSE mount the kernel has asked already.
 //!

@@ -1,4 +1,5 @@
-//! **Purpose.** From a block of a file to where it lies: one question, [`Fs::map`], over extent
+//! **Purpose.** From a block of a file to where it lies: one question,
+//! [`lookup::map`](crate::map::lookup::map), over extent
 //! trees and block maps.
 //!
 //! **Model.** A file's logical blocks are cut into runs; `map` answers with the run that starts at

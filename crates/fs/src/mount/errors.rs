@@ -1,7 +1,8 @@
 //! **Purpose.** What happens when the file system is found to be broken while it is written, or its
 //! journal cannot go on.
 //!
-//! **Model.** Every operation that changes something hands its result through [`Fs::noting`]. An
+//! **Model.** Every operation that changes something hands its result through
+//! [`errors::noting`](crate::mount::errors::noting). An
 //! error that speaks of the disk's content, or of an aborted journal, is noted in the superblock
 //! (how often, the first and the last: when, inode, block, and where in this program), which is
 //! marked as having errors; `e2fsck` takes that away again. Then it is for the mount to say:
@@ -16,7 +17,8 @@
 //!
 //! **Not here.** Readers: they change nothing, so what they find broken is returned and not noted.
 //!
-//! **Locking.** [`Fs::noting`] opens handles and waits, so nobody calls it with an open handle or
+//! **Locking.** [`errors::noting`](crate::mount::errors::noting) opens handles and waits, so nobody
+//! calls it with an open handle or
 //! with the chain of orphans locked. One lock, before handles, puts those who note in order.
 //!
 //! **Crash safety.** With a journal that goes on the note is part of a transaction. Else it is

@@ -11,8 +11,9 @@
 //! map of n  = its tree on disk, laid over with ADD_RANGE and DEL_RANGE in log order
 //! names in d = entries on disk, laid over with CREAT, LINK and UNLINK in log order
 //! ```
-//! Whoever loads an inode asks [`Fs::inode_change`], whoever maps a block [`Fs::range_edits`],
-//! whoever looks into a directory [`Fs::dir_changes`].
+//! Whoever loads an inode asks `Fs::inode_change`, whoever maps a
+//! block `Fs::range_edits`,
+//! whoever looks into a directory `Fs::dir_changes`.
 //!
 //! # How records are applied
 //! As the kernel does (`ext4_fc_replay_*`): each sets a state, so applying it twice does no harm.

@@ -64,7 +64,7 @@ pub struct MountOptions {
 /// Whether the device is told what was freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discard {
-    /// When somebody asks for it ([`Fs::trim`]).
+    /// When somebody asks for it ([`Fs::trim`](crate::Fs::trim)).
     #[default]
     OnDemand,
     /// After the commit, too.

@@ -23,7 +23,7 @@ use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::{Error, Result};
 
-/// What [`Fs::trim`] looks at. The default is everything.
+/// What [`Fs::trim`](crate::Fs::trim) looks at. The default is everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
     /// The first byte of the device.

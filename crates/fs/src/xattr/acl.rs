@@ -71,7 +71,8 @@ pub(crate) fn inherit(
 }
 
 /// A list of an inode; `None` for one without entries, which means the same as none. For the
-/// holder of the inode's lock, or inside of [`Fs::read_consistent`].
+/// holder of the inode's lock, or inside of
+/// [`consistent::read_consistent`](crate::inode::consistent::read_consistent).
 pub(crate) fn acl(
     core: &Core,
     inode: &CachedInode,

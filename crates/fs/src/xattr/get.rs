@@ -108,7 +108,7 @@ pub(crate) fn xattr(core: &Core, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>>
 }
 
 /// The value of an attribute as it is stored. For the holder of the inode's lock, or inside of
-/// [`Fs::read_consistent`].
+/// [`consistent::read_consistent`].
 pub(crate) fn stored_xattr(
     core: &Core,
     inode: &CachedInode,

@@ -86,7 +86,8 @@ enum Found {
 /// Changes an attribute of the inode in `slot`.
 ///
 /// # Errors
-/// As [`Fs::set_xattr`] and [`Fs::remove_xattr`]. The plan may not be carried out then.
+/// As [`Fs::set_xattr`](crate::Fs::set_xattr) and [`Fs::remove_xattr`](crate::Fs::remove_xattr).
+/// The plan may not be carried out then.
 pub(crate) fn plan_change(
     plan: &mut Plan<'_>,
     slot: Slot,
