@@ -20,9 +20,9 @@
 //! How many blocks a file has follows from the identifiers alone, so that it can be placed before
 //! it is known what they use ([`count_blocks`]).
 //!
-//! **Invariants.** [`write()`] fills each block of entries before it begins the next one. If the last
-//! one has free entries, the header names it as the head of the list of such blocks. [`read`] ends
-//! whatever the blocks hold: it visits each block once.
+//! **Invariants.** [`write()`] fills each block of entries before it begins the next one. If the
+//! last one has free entries, the header names it as the head of the list of such blocks. [`read`]
+//! ends whatever the blocks hold: it visits each block once.
 //!
 //! **References.** `Documentation/filesystems/quota.rst` of the kernel; structures of revision 1
 //! (`v2r1`) and of the quota tree (`qt_disk_dqdbheader`).
