@@ -3,6 +3,7 @@
 
 mod tree;
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
@@ -105,6 +106,11 @@ fn check_written(image: &Image, read: Tree) {
         let again = Fs::mount(cut, &MountOptions::new()).unwrap();
         assert_same(&without_space(our_tree(&again)), &read, "cut, and mounted");
     }
+    let recovered = image.copy().unwrap();
+    let device = open_path(recovered.path(), DeviceOptions::read_write()).unwrap();
+    let mounted = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    mounted.unmount().unwrap();
+    assert_clean(recovered.path());
     let written = image.copy().unwrap();
     let device = open_path(written.path(), DeviceOptions::read_write()).unwrap();
     let mounted = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
@@ -321,6 +327,28 @@ fn a_file_that_was_made_without_a_name_has_the_one_that_it_was_given() {
     let named = fs.lookup(InodeNr::ROOT, b"named").unwrap();
     assert_eq!(Some(u64::from(named.0)), made);
     assert_eq!(fs.stat(named).unwrap().links, 1);
+}
+
+/// The file is on the orphan list of the last full commit; the fast commit brings it a name, and says
+/// nothing of its blocks.
+#[test]
+fn a_file_on_the_orphan_list_gets_a_name_and_keeps_its_data() {
+    needs_kernel!();
+    let held = RefCell::new(None);
+    check(
+        |root| {
+            let flags = OFlags::TMPFILE | OFlags::WRONLY;
+            let file = File::from(rustix::fs::open(root, flags, Mode::RUSR).unwrap());
+            file.write_all_at(&content(5, 10_000), 0).unwrap();
+            held.replace(Some(file));
+        },
+        |root| {
+            let file = held.take().unwrap();
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, path, CWD, root.join("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+            file.sync_all().unwrap();
+        },
+    );
 }
 
 #[test]
