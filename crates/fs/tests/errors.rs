@@ -307,7 +307,7 @@ const CALLS: [Call; 25] = [
     ("dir/create.rs", |fs, nr| {
         fs.mkdir(nr, b"inside", &NEW).map(drop)
     }),
-    ("dir/remove.rs", |fs, nr| {
+    ("dir/create.rs", |fs, nr| {
         OpenInode::unnamed(fs, nr, &NEW).map(drop)
     }),
     ("dir/remove.rs", |fs, _| fs.unlink(ROOT, b"victim")),
