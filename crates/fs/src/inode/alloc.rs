@@ -14,7 +14,6 @@
 //!
 //! **Locking.** One lock for each group. Device I/O (the first read of a bitmap) and the handle
 //! that zeroes a block happen under it. It comes right before handles.
-//! that zeroes a block happen under it. It comes right before handles.
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::Credits;
