@@ -1,7 +1,7 @@
-//! **Purpose.** The groups of a mounted file system, as far as reading blocks is concerned: loading
-//! their state, planning changes of bitmaps, and reading bitmaps for the allocator.
+//! **Purpose.** Reads and plans for the groups of a mounted file system: loads their state,
+//! prepares changes of bitmaps, and reads bitmaps for the allocator.
 //!
-//! **Not here.** The state itself and what happens to it in a handle ([`crate::group::table`]).
+//! **Not here.** The state itself and its changes in a handle ([`crate::group::table`]).
 
 use fourscore_journal::Credits;
 use fourscore_mballoc::{
@@ -21,7 +21,7 @@ use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
 use crate::{Error, Result};
 
-/// Reads all descriptors.
+/// Reads all descriptors, and returns the state of all groups.
 pub(crate) fn read(core: &Core) -> Result<Groups> {
     let geometry = core.geometry();
     let firsts = (0..geometry.groups()).step_by(geometry.descs_per_block().max(1) as usize);
@@ -58,7 +58,7 @@ pub(crate) fn read(core: &Core) -> Result<Groups> {
     Ok(Groups::new(superblock, buffers, groups, tables))
 }
 
-/// Bits of one bitmap of a group.
+/// A range of bits of one bitmap of a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BitRange {
     pub(crate) group: GroupNr,
@@ -67,7 +67,7 @@ pub(crate) struct BitRange {
     pub(crate) len: u32,
 }
 
-/// Prepares the change of `bits`.
+/// Loads the buffers for the change of `bits`.
 pub(crate) fn prepare(
     mount: &Mount,
     bits: BitRange,
@@ -113,7 +113,7 @@ pub(crate) fn prepare(
     })
 }
 
-/// The bitmap of a group that was never written.
+/// Returns the initial bitmap of a group whose bitmap was never written.
 fn made_up(core: &Core, group: GroupNr, map: Map) -> Result<Box<[u8]>> {
     let geometry = core.geometry();
     let mut bytes = vec![0; geometry.block_size().bytes()];
@@ -126,7 +126,7 @@ fn made_up(core: &Core, group: GroupNr, map: Map) -> Result<Box<[u8]>> {
         }
         Map::Inodes => geometry.inodes_per_group(),
     };
-    // What is behind the end counts as used.
+    // Bits behind the group's end count as used.
     let all = u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX);
     write_bits(&mut bytes, end, all.saturating_sub(end), ChangeKind::Set);
     Ok(bytes.into())
@@ -150,7 +150,7 @@ impl Source {
         }
     }
 
-    /// The block bitmap of a group.
+    /// Returns the block bitmap of a group.
     fn bitmap(&self, group: GroupNr) -> Option<&BitmapPlace> {
         Some(self.groups.get(group)?.place(Map::Blocks))
     }
@@ -208,7 +208,7 @@ impl GroupSource for Source {
     }
 }
 
-/// With the fault `MarkAtClaim`, marks on disk what is only claimed.
+/// With the injected fault `MarkAtClaim`: marks bits on disk that are only claimed.
 pub(crate) fn mark_early(mount: &Mount, bits: &BitsChange) -> Result<()> {
     if !mount.core.faults.lacks(Sabotage::MarkAtClaim) {
         return Ok(());

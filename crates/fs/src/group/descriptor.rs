@@ -1,9 +1,9 @@
 //! **Purpose.** Group descriptors, bitmaps and the blocks of inode tables.
 //!
-//! **Model.** Descriptors are decoded and verified when they are asked for: one costs less than
-//! the cache entry it would take, and a file system of 15 TiB has 120 000. Bitmaps of groups that
-//! were never used (`BLOCK_UNINIT`, `INODE_UNINIT`) do not exist on disk; they are made up from
-//! the geometry.
+//! **Model.** A descriptor is decoded and verified on each use: that costs less than the cache
+//! entry that it would need, and a file system of 15 TiB has 120 000 descriptors. Bitmaps of groups
+//! that were never used (`BLOCK_UNINIT`, `INODE_UNINIT`) do not exist on disk; they are computed
+//! from the geometry.
 //!
 //! **Locking.** None.
 
@@ -19,7 +19,7 @@ use crate::{Error, Result, metadata};
 /// Blocks of an inode table read together, as in Linux (`inode_readahead_blks`).
 const INODE_READAHEAD_BLOCKS: u32 = 32;
 
-/// A bitmap of a group: bit i of byte i / 8 tells whether cluster or inode i is in use.
+/// A bitmap of a group: bit i of byte i / 8 is set if cluster or inode i is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitmap {
     bytes: Box<[u8]>,
@@ -34,38 +34,38 @@ impl Bitmap {
         }
     }
 
-    /// How many clusters or inodes the group has.
+    /// Returns the number of clusters or inodes of the group.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.bits
     }
 
-    /// The bitmap block; what is behind the group's end has no meaning.
+    /// Returns the bitmap block; bits behind the group's end have no meaning.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether the group has none, which no valid group does.
+    /// Whether the group has no clusters or inodes; every valid group has some.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bits == 0
     }
 
-    /// Whether number `bit` is in use; what is behind the end counts as used.
+    /// Whether number `bit` is in use; bits behind the end count as used.
     #[must_use]
     pub fn is_used(&self, bit: u32) -> bool {
         let byte = self.bytes.get(bit as usize / 8).copied().unwrap_or(0xff);
         bit >= self.bits || byte >> (bit % 8) & 1 == 1
     }
 
-    /// How many are free.
+    /// Returns the number of free bits.
     #[must_use]
     pub fn free(&self) -> u32 {
         self.free_runs().map(|run| run.end - run.start).sum()
     }
 
-    /// The runs of free ones, in order.
+    /// Returns the runs of free bits, in order.
     pub fn free_runs(&self) -> impl Iterator<Item = std::ops::Range<u32>> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -76,7 +76,8 @@ impl Bitmap {
         })
     }
 
-    /// The first bit at or behind `from` that is as asked; whole words at a time.
+    /// Returns the first bit at or behind `from` with the value `want`; scans whole words at a
+    /// time.
     fn next(&self, from: u32, want: Bit) -> Option<u32> {
         let invert = match want {
             Bit::Free => u64::MAX,
@@ -113,7 +114,7 @@ pub(crate) fn desc(core: &Core, group: GroupNr) -> Result<GroupDesc> {
     parsed(core, group, place, block)
 }
 
-/// Hands every descriptor to `each`, in the order of groups; each block of them is looked for
+/// Passes every descriptor to `each`, in the order of groups; looks up each block of descriptors
 /// once.
 ///
 /// # Errors
@@ -134,7 +135,7 @@ pub(crate) fn for_each_group(core: &Core, mut each: impl FnMut(&GroupDesc)) -> R
     Ok(())
 }
 
-/// Where the inode table of `group` begins. Who writes knows it by heart.
+/// Returns the first block of the inode table of `group`. On a read-write mount it is in memory.
 pub(crate) fn inode_table(core: &Core, group: GroupNr) -> Result<PhysBlock> {
     let live = core.live.as_ref();
     match live.and_then(|live| live.groups.get(group)) {
@@ -148,7 +149,7 @@ fn desc_place(core: &Core, group: GroupNr) -> Result<BytePlace> {
     place.ok_or(Error::InvalidArgument("no such block group"))
 }
 
-/// The descriptor at a place in a block.
+/// Decodes the descriptor at a place in a block.
 fn parsed(core: &Core, group: GroupNr, place: BytePlace, block: &[u8]) -> Result<GroupDesc> {
     let bytes = block.get(place.offset_bytes..).unwrap_or_default();
     let desc = GroupDesc::parse(bytes, group, core.superblock());
@@ -167,7 +168,7 @@ pub(crate) fn block_bitmap(core: &Core, group: GroupNr) -> Result<Bitmap> {
     Ok(Bitmap::new(bytes, bits))
 }
 
-/// The block bitmap of a group that has one on disk.
+/// Returns the block bitmap of a group that has one on disk.
 pub(crate) fn written_block_bitmap<'g>(
     core: &Core,
     group: GroupNr,
@@ -181,8 +182,8 @@ pub(crate) fn written_block_bitmap<'g>(
     })
 }
 
-/// Whether a bitmap does not exist on disk: by the descriptor, or, while the file system is
-/// written, by whoever writes it.
+/// Whether a bitmap does not exist on disk. On a read-write mount the state of the groups decides,
+/// otherwise the descriptor does.
 fn is_uninit(core: &Core, group: GroupNr, desc: &GroupDesc, flag: GroupFlags) -> bool {
     match &core.live {
         Some(live) => live.groups.is_uninit(group, flag),
@@ -207,20 +208,20 @@ pub(crate) fn inode_bitmap(core: &Core, group: GroupNr) -> Result<Bitmap> {
     Ok(Bitmap::new(bytes, bits))
 }
 
-/// Whether descriptors have checksums; only then do the flags for unused groups count.
+/// Whether descriptors have checksums; only then are the flags for unused groups valid.
 pub(crate) fn has_uninit_groups(core: &Core) -> bool {
     core.superblock().metadata_checksum() != MetadataChecksum::None
 }
 
-/// The bitmap of a group in which nothing but its own metadata is in use: what lies at its
-/// start, and the bitmaps and table of any group of its flex group that are placed in it.
+/// Returns the bitmap of a group in which only metadata is in use: the metadata at the start of the
+/// group, and the bitmaps and tables of all groups of its flex group that are placed in it.
 pub(crate) fn unused_block_bitmap(core: &Core, group: GroupNr, bits: u32) -> Result<Bitmap> {
     let geometry = core.geometry();
     let mut bytes = vec![0; geometry.block_size().bytes()];
     let cluster_bits = geometry.blocks_per_cluster_log();
     let start = geometry.group_first_block(group).0;
     let end = start.saturating_add(u64::from(bits) << cluster_bits);
-    // Tables of other groups may lie across the border, or elsewhere.
+    // Tables of other groups may cross the border of this group, or lie elsewhere.
     let mut mark = |first: PhysBlock, count: u32| {
         let from = first.0.max(start);
         let until = first.0.saturating_add(count.into()).min(end);
@@ -247,11 +248,11 @@ pub(crate) fn unused_block_bitmap(core: &Core, group: GroupNr, bits: u32) -> Res
     })
 }
 
-/// What `look` makes of a block of the inode table of `group`. When it is not in memory, the
-/// blocks around it that belong to the used part of the table are read with it.
+/// Returns the result of `look` on a block of the inode table of `group`. If the block is not in
+/// memory, the blocks around it that belong to the used part of the table are read with it.
 ///
-/// A block in which inodes are being made stays a draft: who makes a file and opens it at once
-/// would else have it copied for each.
+/// A block in which inodes are being created stays a mutable copy. Otherwise each creation of a
+/// file that is opened at once would copy the block.
 pub(crate) fn look_at_inode_table<R>(
     core: &Core,
     group: GroupNr,
@@ -280,7 +281,7 @@ pub(crate) fn look_at_inode_table<R>(
     Ok(look(metadata::unchecked_metadata(core, block, &guard)?))
 }
 
-/// Sets bits, whole bytes at a time where it can; those behind the end are not there.
+/// Sets bits, whole bytes at a time where possible; ignores bits behind the end.
 fn set_bits(bytes: &mut [u8], bits: std::ops::RangeInclusive<u64>) {
     let index = |bit: u64| usize::try_from(bit / 8).unwrap_or(usize::MAX);
     let (first, last) = (index(*bits.start()), index(*bits.end()));

@@ -1,8 +1,9 @@
-//! **Purpose.** Bringing bitmaps into memory before the allocator needs them, without letting
-//! whoever allocates wait for the device.
+//! **Purpose.** Reads bitmaps into memory before the allocator needs them, so that allocating
+//! threads do not wait for the device.
 //!
-//! **Model.** The allocator names groups; a thread of its own reads their bitmaps, all that were
-//! named meanwhile in one batch of the device. Whether they have arrived is seen in the cache.
+//! **Model.** The allocator names groups. A background thread reads their bitmaps; all groups that
+//! were named in the meantime go to the device in one batch. The allocator looks into the buffer
+//! cache to see whether a bitmap has arrived.
 //!
 //! **Locking.** The list's lock is a leaf and is not held across I/O.
 
@@ -12,7 +13,7 @@ use fourscore_block::BufferCache;
 use fourscore_ondisk::PhysBlock;
 use fourscore_sync::{Arc, Condvar, Mutex, thread};
 
-/// What is to be read.
+/// The list of blocks to read.
 #[derive(Debug, Default)]
 struct Wanted {
     blocks: Vec<PhysBlock>,
@@ -33,7 +34,7 @@ pub(crate) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Reads into `buffers`.
+    /// Starts a thread that reads into `buffers`.
     pub(crate) fn new(buffers: Arc<BufferCache>) -> Self {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
@@ -43,7 +44,7 @@ impl Prefetcher {
         }
     }
 
-    /// Has `blocks` read soon.
+    /// Queues `blocks` to be read soon.
     pub(crate) fn want(&self, blocks: impl Iterator<Item = PhysBlock>) {
         self.shared.wanted.lock().blocks.extend(blocks);
         self.shared.more.notify_one();
@@ -72,7 +73,7 @@ impl Drop for Prefetcher {
         self.shared.wanted.lock().stopping = true;
         self.shared.more.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It is advice that it gives; a thread that panicked has given its last.
+            // Prefetching is only advice, so a panic of its thread is ignored.
             let _ = thread.join();
         }
     }

@@ -1,18 +1,19 @@
-//! **Purpose.** The groups of a file system that is written: where their bitmaps and tables are,
-//! what is counted per group, and the change of bits in a handle.
+//! **Purpose.** The groups of a read-write mount: the locations of their bitmaps and tables, counts
+//! per group, and the change of bits in a handle.
 //!
-//! **Not here.** Which clusters are free (`fourscore_mballoc`), which inodes are (`inodes`).
+//! **Not here.** Which clusters are free (`fourscore_mballoc`) and which inodes are free
+//! (`inode::free_inodes`).
 //!
-//! **Model.** Bits change in handles. What a descriptor says of its bitmaps follows from them, so
-//! it is written once per commit, from the committing copies: see [`Groups::seal_bitmap`] and
-//! [`Groups::seal_descriptors`]. So no handle changes a descriptor block for a bit, which all
-//! groups in that block would have in common; but the block joins the transaction with the first
-//! bitmap that does.
+//! **Model.** Bits change in handles. The fields of a descriptor that describe its bitmaps follow
+//! from the bitmaps, so they are written once per commit, from the committing copies: see
+//! [`Groups::seal_bitmap`] and [`Groups::seal_descriptors`]. So a handle that changes a bit does
+//! not change the descriptor block, which all groups in that block share. The descriptor block
+//! still joins the transaction together with the first bitmap.
 //!
-//! **Invariants.** A descriptor block is in every transaction in which a bitmap of its groups is.
-//! A bitmap that was never written (`*_UNINIT`) is made up in the first handle that changes it.
+//! **Invariants.** A descriptor block is in every transaction that contains a bitmap of its groups.
+//! A bitmap that was never written (`*_UNINIT`) is initialized in the first handle that changes it.
 //!
-//! **Locking.** None but those of buffers. What is sealed is written by the committer alone.
+//! **Locking.** None but the locks of buffers. Only the committer writes the sealed summaries.
 
 use fourscore_block::{Buffer, BufferCache, Retired, Structure, VerifiedAs};
 use fourscore_journal::Handle;
@@ -44,7 +45,7 @@ impl Map {
     }
 }
 
-/// What the committer saw last in a bitmap.
+/// The summary of a bitmap in the last commit that contained it.
 #[derive(Debug, Default)]
 struct Sealed {
     known: AtomicBool,
@@ -75,10 +76,10 @@ impl Sealed {
 #[derive(Debug)]
 pub(crate) struct BitmapPlace {
     block: PhysBlock,
-    /// Whether it has to be made up before its first change.
+    /// Whether it must be initialized before its first change.
     uninit: AtomicBool,
     sealed: Sealed,
-    /// Bits that are free on disk.
+    /// The number of bits that are free on disk.
     free: AtomicU32,
 }
 
@@ -96,31 +97,31 @@ impl BitmapPlace {
         self.block
     }
 
-    /// Whether it has to be made up before its first change.
+    /// Whether it must be initialized before its first change.
     pub(crate) fn is_uninit(&self) -> bool {
         self.uninit.load(Ordering::Acquire)
     }
 }
 
-/// What is known of one group. Who gets its clusters and who gets its inodes are different cores as
-/// a rule, so each of the two has a cache line.
+/// The state of one group. Its clusters and its inodes are usually allocated by different cores, so
+/// each of the two has a cache line.
 #[derive(Debug)]
 pub(crate) struct Group {
     blocks: OnLine<BitmapPlace>,
     inodes: OnLine<InodesOfGroup>,
 }
 
-/// On cache lines of its own.
+/// A value on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 struct OnLine<T>(T);
 
-/// What is known of the inodes of a group.
+/// The state of the inodes of a group.
 #[derive(Debug)]
 pub(crate) struct InodesOfGroup {
     bitmap: BitmapPlace,
     pub(crate) table: PhysBlock,
-    /// Blocks of the inode table that hold inodes or zeroes.
+    /// The number of blocks of the inode table that hold inodes or zeroes.
     pub(crate) table_ready: AtomicU32,
     used_dirs: AtomicU32,
 }
@@ -161,7 +162,7 @@ impl Group {
     }
 }
 
-/// What a core has changed of the sums over all groups.
+/// The changes that a core has made to the sums over all groups.
 #[derive(Debug, Default)]
 struct Changed {
     free_clusters: AtomicI64,
@@ -175,15 +176,15 @@ pub(crate) struct Groups {
     superblock: Arc<Superblock>,
     buffers: Arc<BufferCache>,
     groups: Box<[CachePadded<Group>]>,
-    /// The sums over all groups when they were read, and what cores have changed of them since: a
-    /// directory is placed by these, and must not ask each group.
+    /// The sums over all groups when they were read, and the changes that cores have made since. A
+    /// directory is placed by these sums, without a look at each group.
     sums_at_first: Totals,
     changed: PerCore<Changed>,
     /// The blocks of descriptors in ascending order, each with the first group in it.
     tables: Box<[(PhysBlock, GroupNr)]>,
 }
 
-/// The change of bits of one bitmap, ready to be made in a handle.
+/// A change of bits of one bitmap, ready to be applied in a handle.
 #[derive(Debug)]
 pub(crate) struct BitsChange {
     pub(crate) group: GroupNr,
@@ -193,25 +194,26 @@ pub(crate) struct BitsChange {
     pub(crate) kind: ChangeKind,
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) descriptors: PhysBlock,
-    /// `None` where the bitmap was in the running transaction already, and so were they: to hold
-    /// them is to write a count that 64 groups have in common.
+    /// The block of descriptors. `None` if the bitmap was already in the running transaction, and
+    /// so the descriptors were too: taking a reference would write a count that 64 groups share.
     pub(crate) held: Option<Arc<Buffer>>,
-    /// The content of a bitmap that was never written.
+    /// The initial bytes of a bitmap that was never written.
     pub(crate) made_up: Option<Box<[u8]>>,
 }
 
 impl BitsChange {
-    /// The two blocks that the change may add to a transaction.
+    /// Returns the two blocks that the change may add to a transaction.
     pub(crate) fn blocks(&self) -> [PhysBlock; 2] {
         [self.buffer.block(), self.descriptors]
     }
 
-    /// Brings the blocks into the transaction without changing them.
+    /// Adds the blocks to the transaction without changing them.
     pub(crate) fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
         if self.buffer.is_dirty_in(handle.tid()) {
             return Ok(());
         }
-        // The descriptors first: who finds the bitmap in the transaction relies on them.
+        // The descriptors join first: a thread that finds the bitmap in the transaction relies on
+        // them.
         join_descriptors(handle, self.held()?)?;
         let tag = VerifiedAs::of_group(self.map.structure(), self.group);
         handle
@@ -219,19 +221,20 @@ impl BitsChange {
             .map_err(|error| Refused::new(error, self.buffer.block()))
     }
 
-    /// The block of descriptors; refused, so that it is loaded, if nobody thought it was needed.
+    /// Returns the block of descriptors. If it was not loaded, the result is a refusal, which makes
+    /// the caller load it.
     fn held(&self) -> std::result::Result<&Arc<Buffer>, Refused> {
         let missing = || Refused::new(Retired.into(), self.descriptors);
         self.held.as_ref().ok_or_else(missing)
     }
 }
 
-/// What a change of a bitmap is for.
+/// What a change of a bitmap counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// What its descriptor says of it follows from its bits alone.
+    /// The fields of its descriptor follow from the bits alone.
     Bits,
-    /// Its group gets a directory more or fewer, which only the descriptor says.
+    /// The group gets one directory more or fewer, which is stored in the descriptor only.
     Directory,
 }
 
@@ -249,8 +252,8 @@ fn descriptors_tag() -> VerifiedAs {
 }
 
 impl Groups {
-    /// The state of all `groups`, in order. `tables` names the blocks of descriptors, each with the
-    /// first group in it, in the order of blocks.
+    /// Creates the state of all `groups`, in order. `tables` names the blocks of descriptors, each
+    /// with the first group in it, in the order of blocks.
     pub(crate) fn new(
         superblock: Arc<Superblock>,
         buffers: Arc<BufferCache>,
@@ -277,12 +280,12 @@ impl Groups {
         self.groups.get(group.0 as usize).map(|group| &**group)
     }
 
-    /// Inodes that are free on disk in a group.
+    /// Returns the number of inodes that are free on disk in a group.
     pub(crate) fn free_inodes(&self, group: GroupNr) -> u32 {
         self.get(group).map_or(0, |group| group.free(Map::Inodes))
     }
 
-    /// Whether a bitmap was never written; `flag` names which.
+    /// Whether a bitmap was never written; `flag` names which bitmap.
     pub(crate) fn is_uninit(&self, group: GroupNr, flag: GroupFlags) -> bool {
         let map = if flag == GroupFlags::BLOCK_UNINIT {
             Map::Blocks
@@ -293,7 +296,7 @@ impl Groups {
             .is_some_and(|group| group.place(map).uninit.load(Ordering::Acquire))
     }
 
-    /// Fetches the buffers of a change anew, because one of them had left the cache.
+    /// Loads the buffers of a change again, because one of them has left the cache.
     pub(crate) fn reload(&self, change: &mut BitsChange) -> Result<()> {
         let [bitmap, descriptors] = change.blocks();
         change.held = Some(self.buffers.load(descriptors)?);
@@ -308,7 +311,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Makes the change in a handle that its blocks have joined. Its bits belong to nobody else.
+    /// Applies the change in a handle that its blocks have joined. No other thread changes the same
+    /// bits.
     pub(crate) fn make(
         &self,
         handle: &mut Handle<'_>,
@@ -320,7 +324,7 @@ impl Groups {
         let place = state.place(change.map);
         let tag = VerifiedAs::of_group(change.map.structure(), change.group);
         let made = handle.modify(&change.buffer, tag, |bytes| {
-            // Under the buffer's lock, so that it is made up once.
+            // Under the buffer's lock, so that the bitmap is initialized only once.
             if let Some(made_up) = &change.made_up
                 && place.uninit.load(Ordering::Relaxed)
             {
@@ -350,7 +354,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Sets the bits of a change in a handle, and counts nothing: for a fault on purpose.
+    /// Sets the bits of a change in a handle, without counting: for an injected fault.
     pub(crate) fn mark_uncounted(
         &self,
         handle: &mut Handle<'_>,
@@ -363,7 +367,7 @@ impl Groups {
         made.map_err(|error| Refused::new(error, change.buffer.block()))
     }
 
-    /// Notes in a handle that a group has a directory more, or fewer.
+    /// Adds `change` to the count of directories of a group, in a handle.
     pub(crate) fn change_used_dirs(
         &self,
         handle: &mut Handle<'_>,
@@ -380,7 +384,7 @@ impl Groups {
             if let Ok(mut desc) = GroupDescMut::new(bytes, &self.superblock) {
                 desc.change_used_dirs(change);
             }
-            // Readers verify what they find.
+            // An error is not reported here: readers verify the descriptor.
             let _ = group::seal(bytes, bits.group, &self.superblock);
         });
         changed.map_err(|error| Refused::new(error, buffer.block()))?;
@@ -395,7 +399,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Notes what the committing copy of a bitmap says.
+    /// Stores the summary of the committing copy of a bitmap.
     pub(crate) fn seal_bitmap(&self, tag: VerifiedAs, bytes: &[u8]) {
         let geometry = self.superblock.geometry();
         let Some(state) = self.get(tag.group()) else {
@@ -415,8 +419,8 @@ impl Groups {
         state.place(map).sealed.set(&summary);
     }
 
-    /// Writes into the committing copy of a block of descriptors what the bitmaps of its groups
-    /// say that were committed with it or before.
+    /// Writes the summaries of bitmaps into the committing copy of a block of descriptors. The
+    /// summaries are from bitmaps that are committed with this block or were committed before.
     pub(crate) fn seal_descriptors(&self, block: PhysBlock, bytes: &mut [u8]) {
         let geometry = self.superblock.geometry();
         let per_block = geometry.descs_per_block();
@@ -443,12 +447,12 @@ impl Groups {
                     .iter()
                     .for_each(|summary| desc.set_inode_bitmap(summary));
             }
-            // A block of descriptors is as long as its descriptors.
+            // This cannot fail: a block of descriptors is as long as its descriptors.
             let _ = group::seal(bytes, GroupNr(nr), &self.superblock);
         }
     }
 
-    /// Whether `block` is one of descriptors, which follow from other blocks of a transaction.
+    /// Whether `block` is a block of descriptors, which follow from other blocks of a transaction.
     pub(crate) fn is_descriptors(&self, block: PhysBlock) -> bool {
         self.first_group_of(block).is_some()
     }
@@ -460,7 +464,7 @@ impl Groups {
         at.ok().map(|at| self.tables[at].1)
     }
 
-    /// The sums over all groups, exact while nobody changes them.
+    /// Returns the sums over all groups, which are exact while no thread changes them.
     pub(crate) fn sums(&self) -> Totals {
         let changed = |count: fn(&Changed) -> &AtomicI64| -> i64 {
             let cores = self.changed.iter();

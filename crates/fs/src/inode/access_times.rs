@@ -1,11 +1,12 @@
 //! **Purpose.** Times of the last access: when one is due, and noting it.
 //!
-//! **Not here.** Who reads. Reading writes nothing, so that readers do not meet; a server that
-//! speaks for programs says afterwards what was read ([`Fs::accessed`](crate::Fs::accessed)).
+//! **Not here.** The reads themselves. A read writes nothing, so that readers do not contend; a
+//! server that acts for programs reports afterwards what was read
+//! ([`Fs::accessed`](crate::Fs::accessed)).
 //!
 //! **Model.** With [`AccessTimes::Relative`](crate::mount::modes::AccessTimes::Relative) an access
-//! is noted if none was since the last change,
-//! or for a day: enough to tell whether a file was read since it was written, and seldom a write.
+//! is noted if the last noted access is older than the last change, or older than a day. That is
+//! enough to tell whether a file was read since it was written, and causes few writes.
 //!
 //! **Locking.** The inode's lock, if a time is due; none otherwise.
 //!
@@ -47,9 +48,10 @@ fn change_access_time(mount: &Mount, inode: InodeNr) -> Result<()> {
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode)?;
     slot::edit(&mut plan, slot, |inode| inode.set_atime(now))?;
-    // To read is not to change: `i_version` stays.
+    // A read is not a change: `i_version` stays.
     let version = CachedInode::new(slot::inode(&mut plan, slot)?, mount.core.superblock())?;
-    // The slot of a directory is changed by several at once, who start from what it holds.
+    // Several threads change the slot of a directory at once, each starting from the bytes in the
+    // slot.
     if let Some(times) = mount.lazy_times()
         && version.file_type() != FileType::Directory
     {

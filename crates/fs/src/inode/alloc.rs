@@ -1,18 +1,18 @@
-//! **Purpose.** Which inodes are free, and who gets them.
+//! **Purpose.** Allocates inodes: finds free inodes and claims them.
 //!
 //! **Model.** A group's inode bitmap is copied into memory when an inode of the group is first
-//! asked for or freed. Claiming sets a bit there; the bitmap on disk changes in the handle of the
-//! operation. The blocks of an inode table that were never used are zeroed before the first inode
-//! in them is handed out, each in a small handle of its own, so that no operation reads or keeps
+//! claimed or freed. Claiming sets a bit in the copy; the bitmap on disk changes in the handle of
+//! the operation. The blocks of an inode table that were never used are zeroed before the first
+//! inode in them is claimed, each in a small handle of its own, so that no operation reads or keeps
 //! what the device held there.
 //!
-//! Where there is no log, a crash may leave a new name and the old inode of its number. So a number
-//! that was freed is held back there until the transaction that freed it is durable.
+//! Without a log, a crash may leave a new name together with the old inode that had its number. So
+//! without a log a freed number is held back until the transaction that freed it is durable.
 //!
-//! **Invariants.** An inode is claimed by one operation at a time. Where the memory says free, the
-//! bitmap on disk does too; the reverse holds when nothing is claimed.
+//! **Invariants.** An inode is claimed by one operation at a time. An inode that is free in memory
+//! is free in the bitmap on disk too; the reverse holds when nothing is claimed.
 //!
-//! **Locking.** One lock for each group; device I/O (the first look at a bitmap) and the handle
+//! **Locking.** One lock for each group. Device I/O (the first read of a bitmap) and the handle
 //! that zeroes a block happen under it. It comes right before handles.
 
 use fourscore_block::{Structure, VerifiedAs};
@@ -26,10 +26,11 @@ use crate::inode::free_inodes::{self, InodeClaim};
 use crate::mount::state::Mount;
 use crate::{Error, Result};
 
-/// A core looks after so many numbers that it holds back whether they can be given out.
+/// A core checks which of its held-back numbers can be released whenever their count is a multiple
+/// of this.
 const HELD_NUMBERS: usize = 64;
 
-/// For what an inode is wanted.
+/// The kind of inode to allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     /// For a directory.
@@ -38,8 +39,8 @@ pub(crate) enum Want {
     File,
 }
 
-/// Zeroes the blocks of the inode table up to the one that holds inode `index`, as far as they were
-/// never used.
+/// Zeroes the blocks of the inode table that were never used, up to the block that holds inode
+/// `index`.
 fn make_table_ready(mount: &Mount, group: GroupNr, index: u32) -> Result<()> {
     let Some(state) = mount.groups().get(group).map(|group| group.inodes()) else {
         return Ok(());
@@ -61,7 +62,7 @@ fn make_table_ready(mount: &Mount, group: GroupNr, index: u32) -> Result<()> {
     Ok(())
 }
 
-/// Claims a free inode for what is made in a directory of the group `parent`.
+/// Claims a free inode for a new file in a directory of the group `parent`.
 ///
 /// # Errors
 /// `NoSpace` if there is none.
@@ -136,8 +137,8 @@ pub(crate) fn take(mount: &Mount, nr: InodeNr, is_directory: bool) -> Result<Ino
     Ok(claim)
 }
 
-/// Lets an inode be claimed again that was freed: at once, if a crash takes it back with
-/// whatever is made of its number.
+/// Makes a freed inode available again. This happens at once if there is a log: then a crash that
+/// undoes the freeing also undoes everything that was created with the number since.
 pub(crate) fn freed(mount: &Mount, nr: InodeNr) {
     if mount.journal().has_log() {
         return mount.inodes().give_back(nr, &mount.core);
@@ -149,7 +150,7 @@ pub(crate) fn freed(mount: &Mount, nr: InodeNr) {
     }
 }
 
-/// Lets those be claimed that were held back long enough.
+/// Releases the numbers whose freeing is durable.
 fn give_out(mount: &Mount, held: &mut Vec<(Tid, InodeNr)>) {
     let durable = mount.journal().committed_tid();
     held.retain(|&(tid, nr)| {

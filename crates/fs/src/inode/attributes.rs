@@ -1,8 +1,8 @@
-//! **Purpose.** Changing what an inode says of itself: permissions, owner, times.
+//! **Purpose.** Changes attributes of an inode: permissions, owner, times.
 //!
-//! **Model.** The access control list follows the permission bits. A change of owner takes set-id
-//! bits and capabilities away from what is no directory, unless the same call says which bits it
-//! wants.
+//! **Model.** The access control list follows the permission bits. A change of owner clears the
+//! set-id bits, unless the same call sets the permission bits, and removes capabilities.
+//! Directories keep both.
 //!
 //! **Locking.** The inode's lock.
 
@@ -29,30 +29,30 @@ const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// Times that nobody has chosen; `None` leaves one as it is.
+/// Times that no program has chosen; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NotedTimes {
     /// Of the last access.
     pub atime: Option<Timestamp>,
-    /// Of the last change of the content.
+    /// Of the last change of the data.
     pub mtime: Option<Timestamp>,
-    /// Of the last change of anything; otherwise it is now.
+    /// Of the last change of anything; `None` means now.
     pub ctime: Option<Timestamp>,
 }
 
-/// Why times are noted that nobody has chosen, which decides what flags forbid.
+/// Why times are noted that no program has chosen. This decides whether flags forbid it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// Somebody says that it is now (utimensat(2) without times): what is immutable refuses.
+    /// A program sets the time to now (utimensat(2) without times): refused for immutable inodes.
     Touched,
-    /// Content was changed earlier, by somebody who might then: nothing refuses.
+    /// The data was changed earlier, when that was permitted: never refused.
     Written,
 }
 
-/// Whether a file has lost what it must not keep when its content changes.
+/// Whether a file has lost privileges that it must not keep when its data changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileges {
-    /// It had nothing of that.
+    /// It had none.
     Kept,
     /// Its mode or its attributes have changed.
     Taken,
@@ -175,7 +175,7 @@ fn take_privileges(mount: &Mount, inode: InodeNr, caller: &Caller<'_>) -> Result
     Ok(Privileges::Taken)
 }
 
-/// Removes `security.capability`, if it is there.
+/// Removes `security.capability`, if it exists.
 fn remove_capability(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
     let (index, name) = (NameIndex::SECURITY, b"capability");
     match set::plan_change(plan, slot, index, name, NewXattr::Remove) {
@@ -184,7 +184,7 @@ fn remove_capability(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
     }
 }
 
-/// The mode that a regular file has after `caller` has written to it.
+/// Returns the mode that a regular file has after `caller` has written to it.
 fn kept_when_written(inode: &CachedInode, caller: &Caller<'_>) -> FileMode {
     let mode = inode.on_disk().mode();
     if caller.has(Capabilities::FSETID) {

@@ -1,10 +1,10 @@
-//! **Purpose.** The inode cache: inodes are found by number, loaded on a miss, and pinned.
+//! **Purpose.** The inode cache: finds inodes by number, loads them on a miss, and pins them.
 //!
 //! **Model.** Loading an inode reads the descriptor of its group and one block of the inode table,
-//! verifies the checksum, and decodes it ([`crate::inode::cached`]).
+//! verifies the checksum, and decodes the inode ([`crate::inode::cached`]).
 //!
-//! **Locking.** A hit writes nothing. A miss takes the lock of the cache's shard to insert, never
-//! across the read of the table.
+//! **Locking.** A hit writes nothing. A miss takes the lock of the cache's shard to insert; the
+//! lock is never held while the table is read.
 
 use fourscore_ondisk::inode::{Inode, InodeFlags};
 use fourscore_ondisk::{Corrupt, InodeNr};
@@ -18,11 +18,11 @@ use crate::inode::cell::{InodeCell, Pinned};
 use crate::mount::fast_commit::{InodeChange, InodePatch};
 use crate::{Error, Result};
 
-/// Inode `nr` for a scan that will not come back to it.
+/// Returns inode `nr` for a scan, which reads each inode once; does not insert it into the cache.
 pub(crate) fn uncached_inode(core: &Core, nr: InodeNr) -> Result<CachedInode> {
     let inode = load_inode(core, nr)?;
-    // One that was deleted keeps its type, without a link. An orphan looks the same, but is in
-    // memory as long as somebody has it open.
+    // A deleted inode keeps its type and has no link. An orphan looks the same, but it is in memory
+    // as long as it is open.
     if inode.links_count() == 0 && inode.dtime() != 0 {
         return Err(Error::NotFound);
     }
@@ -35,7 +35,7 @@ pub(crate) fn holds_value(core: &Core, inode: InodeNr) -> Result<bool> {
     Ok(found.has(InodeFlags::EA_INODE_FL))
 }
 
-/// The inode with this number, from the cache or the disk; it lives as long as the guard.
+/// Returns the inode with this number, from the cache or the disk; it lives as long as the guard.
 ///
 /// # Errors
 /// `NotFound` if no such inode is in use; `Corrupt` for one that holds the value of an
@@ -44,24 +44,25 @@ pub(crate) fn inode<'g>(core: &Core, nr: InodeNr, guard: &'g Guard) -> Result<&'
     any_inode(core, nr, guard)?.not_a_value()
 }
 
-/// The same, also for an inode that holds the value of an attribute.
+/// Like `inode`, but also accepts an inode that holds the value of an attribute.
 pub(crate) fn any_inode<'g>(core: &Core, nr: InodeNr, guard: &'g Guard) -> Result<&'g CachedInode> {
     cell(core, nr, guard)?.version(guard)
 }
 
-/// A copy of the inode as it is now, for callers that do more than look at it.
+/// Returns a copy of the current version, for callers that use the inode without a guard.
 pub(crate) fn inode_copy(core: &Core, nr: InodeNr) -> Result<CachedInode> {
     inode(core, nr, &epoch::pin()).cloned()
 }
 
-/// The cell of inode `nr`, which lives as long as the guard.
+/// Returns the cell of inode `nr`, which lives as long as the guard.
 pub(crate) fn cell<'g>(core: &Core, nr: InodeNr, guard: &'g Guard) -> Result<&'g InodeCell> {
     loop {
         if let Some(cell) = core.inodes.get(&nr, guard) {
             return Ok(cell);
         }
         load_cell(core, nr)?;
-        // Found by the next turn, unless the cache was so short of room that it left again.
+        // The next iteration finds it, unless the cache was so short of space that it was evicted
+        // again.
     }
 }
 
@@ -77,10 +78,10 @@ pub(crate) fn load_cell(core: &Core, nr: InodeNr) -> Result<Arc<InodeCell>> {
     })
 }
 
-/// Keeps inode `nr` in memory, to change it or to have it open.
+/// Pins inode `nr` in memory, to change it or to keep it open.
 ///
 /// # Errors
-/// As `Fs::inode`.
+/// As `inode`.
 pub(crate) fn pin_inode(core: &Core, nr: InodeNr) -> Result<Pinned> {
     let pinned = pin_any_inode(core, nr)?;
     if let Ok(inode) = pinned.version(&epoch::pin()) {
@@ -89,7 +90,7 @@ pub(crate) fn pin_inode(core: &Core, nr: InodeNr) -> Result<Pinned> {
     Ok(pinned)
 }
 
-/// The same, also for an inode that holds the value of an attribute.
+/// Like `pin_inode`, but also accepts an inode that holds the value of an attribute.
 pub(crate) fn pin_any_inode(core: &Core, nr: InodeNr) -> Result<Pinned> {
     loop {
         match Pinned::on(load_cell(core, nr)?) {
@@ -99,8 +100,9 @@ pub(crate) fn pin_any_inode(core: &Core, nr: InodeNr) -> Result<Pinned> {
     }
 }
 
-/// Keeps the directory `nr` in memory. Its kind is looked at before anybody locks it: the order
-/// of locks depends on it, and a pin keeps the number from leading to something else.
+/// Pins the directory `nr` in memory. The inode's type is checked before any thread takes its lock,
+/// since the lock order depends on the type; a pin keeps the number from being reused for another
+/// inode.
 ///
 /// # Errors
 /// `NotADirectory`; as [`Fs::stat`](crate::Fs::stat).
@@ -110,7 +112,7 @@ pub(crate) fn pin_directory(core: &Core, nr: InodeNr) -> Result<Pinned> {
     Ok(pinned)
 }
 
-/// Lets an inode be found that was just made.
+/// Inserts an inode that was just created into the cache.
 pub(crate) fn enter_pinned(core: &Core, nr: InodeNr, pinned: &Pinned) {
     let cell = &pinned.0;
     let weight_bytes = cell
@@ -121,22 +123,22 @@ pub(crate) fn enter_pinned(core: &Core, nr: InodeNr, pinned: &Pinned) {
         if Arc::ptr_eq(&there, cell) {
             return;
         }
-        // Left from an earlier life of the number.
+        // A cell left from an earlier inode with this number.
         drop_cell(core, nr, &there);
     }
 }
 
-/// Takes a deleted inode out of the cache.
+/// Removes a deleted inode from the cache.
 pub(crate) fn drop_pinned(core: &Core, nr: InodeNr, pinned: &Pinned) {
     drop_cell(core, nr, &pinned.0);
 }
 
-/// Takes a retired or deleted inode out of the cache.
+/// Removes a retired or deleted inode from the cache.
 fn drop_cell(core: &Core, nr: InodeNr, cell: &Arc<InodeCell>) {
     core.inodes.remove_if(&nr, |found| Arc::ptr_eq(found, cell));
 }
 
-/// Inode `nr` as fast commits left it, or from its table.
+/// Loads inode `nr` as fast commits left it, or from its table.
 pub(crate) fn load_inode(core: &Core, nr: InodeNr) -> Result<Inode> {
     match core.inode_change(nr) {
         None => inode_on_disk(core, nr, None),
@@ -145,7 +147,7 @@ pub(crate) fn load_inode(core: &Core, nr: InodeNr) -> Result<Inode> {
     }
 }
 
-/// Reads inode `nr` from its table, and changes it as `patch` says.
+/// Reads inode `nr` from its table, and applies `patch`.
 fn inode_on_disk(core: &Core, nr: InodeNr, patch: Option<&InodePatch>) -> Result<Inode> {
     let Some((group, index)) = core.geometry().inode_group(nr) else {
         return Err(Error::NotFound);

@@ -1,7 +1,8 @@
-//! **Purpose.** A decoded inode: its fields, and how its content is laid out.
+//! **Purpose.** A decoded inode: its fields, and the layout of its data.
 //!
-//! **Model.** Decoding decides once how the content is laid out and checks the root of its map. A
-//! decoded inode is immutable; a change of the inode makes a new one ([`crate::inode::cell`]).
+//! **Model.** Decoding determines the layout of the data once and checks the root of the inode's
+//! map. A decoded inode is immutable; a change of the inode creates a new one
+//! ([`crate::inode::cell`]).
 
 use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::features::Incompat;
@@ -12,21 +13,22 @@ use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
 
 use crate::{Error, Result};
 
-/// The size from which on a target does not fit `i_block`, with a NUL behind it.
+/// The smallest size of a symbolic link's target that does not fit in `i_block` with a NUL behind
+/// it.
 const FAST_SYMLINK_BYTES: u64 = 60;
 
-/// How the content of an inode is stored.
+/// How the data of an inode is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// An extent tree with its root in `i_block`.
     Extents,
     /// Direct and indirect pointers in `i_block`.
     BlockMap,
-    /// In `i_block`, going on in the attribute `system.data`.
+    /// In `i_block`, continued in the attribute `system.data`.
     Inline,
     /// A symbolic link whose target is in `i_block`.
     FastSymlink,
-    /// Nothing: devices, pipes, sockets.
+    /// No data: devices, pipes, sockets.
     Nothing,
 }
 
@@ -40,7 +42,7 @@ pub(crate) struct CachedInode {
 }
 
 impl CachedInode {
-    /// Decides the layout of `inode` and checks the root of its map.
+    /// Determines the layout of `inode` and checks the root of its map.
     pub(crate) fn new(inode: Inode, superblock: &Superblock) -> Result<Self> {
         let nr = inode.number();
         // A free inode has no type.
@@ -67,7 +69,7 @@ impl CachedInode {
         })
     }
 
-    /// The inode as it is on disk.
+    /// Returns the inode as it is on disk.
     pub(crate) fn on_disk(&self) -> &Inode {
         &self.inode
     }
@@ -84,27 +86,27 @@ impl CachedInode {
         self.layout
     }
 
-    /// The seed of the checksums of its blocks; `None` without `metadata_csum`.
+    /// Returns the seed of the checksums of its blocks; `None` without `metadata_csum`.
     pub(crate) fn seed(&self) -> Option<InodeSeed> {
         self.seed
     }
 
-    /// The size of its content.
+    /// Returns the size of its data.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.inode.size_bytes()
     }
 
-    /// The root of its map, or its content or target.
+    /// Returns the root of its map, its inline data, or the target of a symbolic link.
     pub(crate) fn i_block(&self) -> &[u8] {
         self.inode.i_block()
     }
 
-    /// Whether its content is encrypted.
+    /// Whether its data is encrypted.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.has(InodeFlags::ENCRYPT_FL)
     }
 
-    /// Whether its content or its names are inside of it.
+    /// Whether its data or its names are stored in the inode.
     pub(crate) fn is_inline(&self) -> bool {
         self.layout == Layout::Inline
     }
@@ -113,7 +115,7 @@ impl CachedInode {
         self.inode.flags().contains(flag)
     }
 
-    /// The inode, if it is a directory.
+    /// Returns the inode, if it is a directory.
     ///
     /// # Errors
     /// `NotADirectory`.
@@ -124,12 +126,12 @@ impl CachedInode {
         }
     }
 
-    /// The inode, unless it holds the value of an attribute: such an inode is reached through the
-    /// attribute only. Its times hold the value's hash and the count of its users, so an access to
-    /// it as to a file would destroy them.
+    /// Returns the inode, unless it holds the value of an attribute: such an inode is reached
+    /// through the attribute only. Its times hold the value's hash and the count of its users, so
+    /// treating it as a file would destroy them.
     ///
     /// # Errors
-    /// `Corrupt`, as the kernel.
+    /// `Corrupt`, as in the kernel.
     pub(crate) fn not_a_value(&self) -> Result<&Self> {
         if self.has(InodeFlags::EA_INODE_FL) {
             return Err(self.unexpected_value());
@@ -143,7 +145,7 @@ impl CachedInode {
         error.in_inode(self.nr()).into()
     }
 
-    /// Bytes of this and of the heap, for the cache's budget.
+    /// Returns the bytes of this value and of its heap memory, for the cache's budget.
     pub(crate) fn weight_bytes(&self) -> usize {
         size_of::<Self>() + self.inode.heap_bytes()
     }
@@ -170,9 +172,10 @@ fn layout(inode: &Inode, file_type: FileType, superblock: &Superblock) -> Layout
     }
 }
 
-/// Whether a symbolic link has its target in `i_block`: if all the space it takes is its xattr
-/// block. That, not its size, tells: a short one may have been written as a slow one. Where values
-/// of attributes may be in inodes, whose space counts for it too, its size does tell.
+/// Whether a symbolic link has its target in `i_block`: this is so if it uses no space besides its
+/// xattr block. The size does not decide, since a short target may have been written to a block. If
+/// values of attributes may be in inodes, whose space counts for the link too, the size decides
+/// instead.
 fn is_fast_symlink(inode: &Inode, superblock: &Superblock) -> bool {
     let incompat = superblock.features().incompat;
     if incompat.contains(Incompat::EA_INODE) {

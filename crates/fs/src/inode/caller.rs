@@ -1,4 +1,9 @@
-//! **Purpose.** Who asks for something: the identity and the capabilities of a caller.
+//! **Purpose.** The identity and the capabilities of a caller, for permission checks.
+//!
+//! **Not here.** The rules of each operation (`crate::inode::permission`).
+//!
+//! **Model.** A caller has the ids of a program as file systems see them (fsuid, fsgid), further
+//! groups, and capabilities.
 
 use bitflags::bitflags;
 use fourscore_ondisk::Timestamp;
@@ -6,7 +11,7 @@ use fourscore_ondisk::acl::{self, AclEntry, AclWho, Asker};
 
 use crate::inode::cached::CachedInode;
 
-/// Who asks.
+/// The caller of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// The user, for the file system.
@@ -15,12 +20,12 @@ pub struct Caller<'a> {
     pub gid: u32,
     /// Further groups.
     pub groups: &'a [u32],
-    /// What it may do beyond.
+    /// Its capabilities.
     pub capabilities: Capabilities,
 }
 
 impl Caller<'_> {
-    /// Whom nothing is denied.
+    /// A caller to which nothing is denied.
     pub const ROOT: Caller<'static> = Caller {
         uid: 0,
         gid: 0,
@@ -36,12 +41,12 @@ impl Caller<'_> {
         self.gid == group || self.groups.contains(&group)
     }
 
-    /// Owner, or somebody who counts as such.
+    /// Whether the caller is the owner, or counts as the owner.
     pub(crate) fn owns(&self, inode: &CachedInode) -> bool {
         self.uid == inode.on_disk().uid() || self.has(Capabilities::FOWNER)
     }
 
-    /// Whether the bits, or the list, give all of `wish`.
+    /// Whether the permission bits, or the list, grant all of `wish`.
     pub(crate) fn is_given(
         &self,
         inode: &CachedInode,
@@ -65,13 +70,13 @@ impl Caller<'_> {
             who,
             permissions: (mode >> shift) & 7,
         });
-        // With no bit for the group, no entry of the list has anything to give.
+        // If the mode has no bit for the group, no entry of the list can grant anything.
         let list = list.filter(|_| mode & GROUP_BITS != 0).unwrap_or(&bits);
         acl::grants(list, &asker, wish.bits())
     }
 }
 
-/// What of an inode is to be changed; `None` leaves it as it is.
+/// A change of attributes; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttributeChange {
     /// Permissions, set-id bits and the sticky bit.
@@ -82,11 +87,11 @@ pub struct AttributeChange {
     pub gid: Option<u32>,
     /// The time of the last access.
     pub atime: Option<Timestamp>,
-    /// The time of the last change of the content.
+    /// The time of the last change of the data.
     pub mtime: Option<Timestamp>,
 }
 
-/// What becomes of the set-group bit when an access list is set.
+/// What happens to the set-group bit when an access list is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetGid {
     Stays,
@@ -94,18 +99,18 @@ pub(crate) enum SetGid {
 }
 
 bitflags! {
-    /// What somebody may do beyond what permissions say, capabilities(7).
+    /// Privileges beyond permissions, as in capabilities(7).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u32 {
-        /// Give files away.
+        /// Change the owner of files.
         const CHOWN = 1;
-        /// Read, write and search whatever the bits say.
+        /// Read, write and search regardless of the permission bits.
         const DAC_OVERRIDE = 1 << 1;
-        /// Read files and search directories whatever the bits say.
+        /// Read files and search directories regardless of the permission bits.
         const DAC_READ_SEARCH = 1 << 2;
-        /// What else only the owner may do.
+        /// Do the other things that only the owner may do.
         const FOWNER = 1 << 3;
-        /// Keep the set-group bit of groups that one is not in.
+        /// Keep the set-group bit of a file whose group the caller is not in.
         const FSETID = 1 << 4;
         /// Set and clear `IMMUTABLE_FL` and `APPEND_FL`.
         const LINUX_IMMUTABLE = 1 << 5;
@@ -119,7 +124,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What is wished of an inode, with the values of a permission's three bits.
+    /// Requested access to an inode, with the values of a permission's three bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Wish: u16 {
         /// Execute a file, search a directory.

@@ -1,19 +1,16 @@
 //! **Purpose.** An inode in memory: the version that readers find, and the lock under which it
 //! changes.
 //!
-//! **Model.** While an inode is in memory it has one [`InodeCell`]: an immutable version that
-//! readers
-//! find without a lock, and the lock of the threads that change it. A change publishes a new
-//! version; the bytes in the inode table change with it, so a cell that leaves the cache can be
-//! made
-//! anew.
+//! **Model.** While an inode is in memory it has one [`InodeCell`], which holds an immutable
+//! version and a lock. Readers find the version without a lock; threads that change the inode take
+//! the lock. A change publishes a new version. The bytes in the inode table change with it, so a
+//! cell that has left the cache can be loaded again.
 //!
 //! **Invariants.** An inode has at most one cell that can be changed: a thread pins the cell before
-//! it changes the inode, a pinned cell is not retired, and a retired one is not pinned. A reader of
-//! a
-//! cell that is retired meanwhile notices it by the sequence count, and looks again.
+//! it changes the inode, a pinned cell is not retired, and a retired one is not pinned. If a cell
+//! is retired while a reader uses it, the reader notices by the sequence count, and retries.
 //!
-//! **Locking.** The lock of a cell is the inode's lock (see [`crate::txn::order`]); it may be held
+//! **Locking.** The lock of a cell is the inode's lock (see [`crate::txn::order`]). It may be held
 //! across I/O, and readers do not take it. Threads that change one leaf of a directory share it
 //! ([`Pinned::share`]); all others take it exclusively.
 
@@ -41,76 +38,79 @@ use crate::{Error, Result};
 pub(crate) struct InodeCell {
     /// `None` once the inode is deleted.
     version: EpochCell<CachedInode>,
-    /// Who holds it beside the cache, to change it or to have it open.
+    /// The number of pins besides the cache's reference: changes in progress and open files.
     pins: AtomicU32,
-    /// Odd while a change of several objects is made visible (see [`crate::inode::consistent`]).
+    /// Odd while a change of several objects is published (see [`crate::inode::consistent`]).
     sequence: SeqCount,
-    /// Of names, if it is a directory.
+    /// Counts names that have left, if the inode is a directory.
     departures: Departures,
     changing: RwLock<Changing>,
     /// The lock of its leaf, if it is a directory that has only one.
     only_leaf: Mutex<()>,
-    /// Where its lock stands in the order.
+    /// The position of its lock in the lock order.
     place: Place,
 }
 
-/// What is guarded by the inode's lock.
+/// The state that the inode's lock guards.
 #[derive(Debug, Default)]
 pub(crate) struct Changing {
     retired: bool,
-    /// What was claimed for the file and not used yet; made when it is first written.
+    /// Space that is preallocated for the file and unused so far; created when the file is first
+    /// written.
     pub(crate) prealloc: Option<Arc<FilePrealloc>>,
-    /// The last transaction that changed it, or may have before it was loaded.
+    /// The last transaction that changed the inode, or may have changed it before it was loaded.
     pub(crate) last: LastTid,
-    /// The last of them that changed what its content is read by: size and map.
+    /// The last transaction that changed what a read of its data depends on: size and map.
     pub(crate) last_data: LastTid,
-    /// How many have it open.
+    /// The open count.
     pub(crate) opens: u32,
-    /// Where it is on record, while it has no name or is being truncated.
+    /// Its place on the orphan list, while it has no name or is being truncated.
     pub(crate) orphan: Option<OrphanPlace>,
-    /// Whether it was made without a name and may be given one.
+    /// Whether it was created without a name and may be given one.
     pub(crate) is_linkable: bool,
-    /// Whether it has times that are in memory only, and is on a list for that.
+    /// Whether it has times that are in memory only, and so is on the list of such inodes.
     pub(crate) has_lazy_times: AtomicBool,
-    /// Writes that `last` does not vouch for.
+    /// Writes that `last` does not cover.
     pub(crate) unjoined: UnjoinedWrites,
 }
 
-/// Writes over content that changed nothing of the inode, and so joined no transaction: fsync must
-/// vouch for them in another way. For who holds the inode's lock: alone, or to write beside others.
+/// Writes that overwrote data and changed nothing of the inode, and so joined no transaction. fsync
+/// must make them durable in another way. For the holder of the inode's lock, which is exclusive,
+/// or shared by writers that run in parallel.
 #[derive(Debug, Default)]
 pub(crate) struct UnjoinedWrites {
-    /// How many there were, or may have been before the inode was loaded.
+    /// The number of such writes, including one that may have happened before the inode was loaded.
     count: AtomicU64,
-    /// How many of these somebody vouches for.
+    /// How many of these are covered in another way.
     settled: AtomicU64,
 }
 
 impl UnjoinedWrites {
-    /// Notes one that is about to be made.
+    /// Counts a write that is about to begin.
     pub(crate) fn note(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there are, if not all of them are vouched for.
+    /// Returns the number of writes, if not all of them are covered.
     pub(crate) fn unsettled(&self) -> Option<u64> {
         let count = self.count.load(Ordering::Relaxed);
         (count != self.settled.load(Ordering::Relaxed)).then_some(count)
     }
 
-    /// The first `count` of them are vouched for.
+    /// Marks the first `count` writes as covered.
     pub(crate) fn settle_up_to(&self, count: u64) {
         self.settled.fetch_max(count, Ordering::Relaxed);
     }
 
-    /// All of them are.
+    /// Marks all writes as covered.
     pub(crate) fn settle(&self) {
         self.settle_up_to(self.count.load(Ordering::Relaxed));
     }
 }
 
 impl Changing {
-    /// It has one more name: if it was made without, it is off the record, and like any other.
+    /// Notes that the inode has one more name. If it was created without a name, it is off the
+    /// orphan list and like any other inode now.
     pub(crate) fn note_gained_name(&mut self) {
         if self.is_linkable {
             (self.orphan, self.is_linkable) = (None, false);
@@ -119,8 +119,8 @@ impl Changing {
 }
 
 impl InodeCell {
-    /// A cell for `inode`, which transactions up to `last` may have changed. `lives` has the number
-    /// of a directory's life.
+    /// Creates a cell for `inode`, which transactions up to `last` may have changed. `lives`
+    /// numbers the times that a directory is loaded.
     pub(crate) fn new(inode: CachedInode, last: Option<Tid>, lives: &Serial) -> Self {
         let changing = Changing {
             last: LastTid::of(last),
@@ -158,18 +158,18 @@ impl InodeCell {
     }
 
     fn share(&self) -> Shared<'_> {
-        // The holder of the lock may wait until all guards are gone.
+        // The holder of the lock may wait until all guards are dropped.
         epoch::assert_not_pinned();
         let lock = &self.changing;
         self.place.lock(|| lock.try_read(), || lock.read())
     }
 
-    /// The sequence count that readers compare.
+    /// Returns the sequence count that readers compare.
     pub(crate) fn sequence(&self) -> &SeqCount {
         &self.sequence
     }
 
-    /// Tells whether a name of the directory has gone meanwhile.
+    /// Returns the state that says whether a name has left the directory in between.
     pub(crate) fn departures(&self) -> &Departures {
         &self.departures
     }
@@ -181,8 +181,8 @@ impl InodeCell {
             .is_some_and(|changing| changing.retired)
     }
 
-    /// Lets the cell go, unless somebody needs it. What was claimed ahead for the file is found by
-    /// the allocator when space is short.
+    /// Retires the cell, unless it is in use. The allocator finds the file's preallocated space
+    /// when space is short.
     pub(crate) fn retire(&self) -> bool {
         let Some(mut changing) = self.changing.try_write() else {
             return false;
@@ -196,17 +196,17 @@ impl InodeCell {
     }
 }
 
-/// The lock of an inode, held alone.
+/// The exclusive lock of an inode.
 pub(crate) type Locked<'c> = Ranked<RwLockWriteGuard<'c, Changing>>;
-/// The lock of an inode, shared with others.
+/// The shared lock of an inode.
 pub(crate) type Shared<'c> = Ranked<RwLockReadGuard<'c, Changing>>;
 
-/// An inode that stays in memory as long as this lives.
+/// An inode that stays in memory as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Pinned(pub(crate) Arc<InodeCell>);
 
 impl Pinned {
-    /// The pin on `cell`; gives it back if it has left the cache.
+    /// Pins `cell`; returns `cell` if it has left the cache.
     pub(crate) fn on(cell: Arc<InodeCell>) -> std::result::Result<Self, Arc<InodeCell>> {
         let changing = cell.share();
         let has_left = changing.retired;
@@ -218,7 +218,7 @@ impl Pinned {
         if has_left { Err(cell) } else { Ok(Self(cell)) }
     }
 
-    /// A pin on an inode that is just being made and that nobody finds before
+    /// Pins an inode that is being created and that no other thread finds before
     /// [`cache::enter_pinned`](crate::inode::cache::enter_pinned).
     pub(crate) fn unseen(inode: CachedInode, lives: &Serial) -> Self {
         let cell = InodeCell::new(inode, None, lives);
@@ -226,45 +226,45 @@ impl Pinned {
         Self(Arc::new(cell))
     }
 
-    /// The lock of an inode that nobody else knows of. It is not waited for, so it has no place in
-    /// the order.
+    /// Takes the lock of an inode that no other thread can reach. The call never waits, so the lock
+    /// has no position in the lock order.
     pub(crate) fn lock_unseen(&self) -> RwLockWriteGuard<'_, Changing> {
         let lock = self.0.changing.try_write();
         lock.expect("nobody else knows it")
     }
 
-    /// Another pin on the same inode.
+    /// Returns another pin on the same inode.
     pub(crate) fn again(&self) -> Self {
         self.0.pins.fetch_add(1, Ordering::AcqRel);
         Self(fourscore_sync::clone_arc(&self.0))
     }
 
-    /// Takes the inode's lock, if nobody has it.
+    /// Takes the inode's lock exclusively, if it is free.
     pub(crate) fn try_lock(&self) -> Option<RwLockWriteGuard<'_, Changing>> {
         self.0.changing.try_write()
     }
 
-    /// Takes the inode's lock.
+    /// Takes the inode's lock exclusively.
     pub(crate) fn lock(&self) -> Locked<'_> {
         epoch::assert_not_pinned();
         let lock = &self.0.changing;
         self.0.place.lock(|| lock.try_write(), || lock.write())
     }
 
-    /// Keeps out who takes the lock alone, and lets others in who share it: who does not change
-    /// the inode, or changes names of a directory each in a leaf of its own.
+    /// Takes the inode's lock shared. For callers that do not change the inode, and for callers
+    /// that change names of a directory, each in a leaf of its own.
     pub(crate) fn share(&self) -> Shared<'_> {
         self.0.share()
     }
 
-    /// Takes the lock of the leaf of a directory that has only one: directories of their own have
-    /// nothing in common.
+    /// Takes the lock of the leaf of a directory that has only one. Two such directories share no
+    /// lock.
     pub(crate) fn lock_only_leaf(&self) -> BlockGuard<'_> {
         let lock = &self.0.only_leaf;
         order::LEAF.only().lock(|| lock.try_lock(), || lock.lock())
     }
 
-    /// The inode as it is; does not change under the lock.
+    /// Returns the current version of the inode; it does not change under the lock.
     ///
     /// # Errors
     /// `NotFound` once it is deleted.
@@ -272,7 +272,7 @@ impl Pinned {
         self.0.version(guard)
     }
 
-    /// The seed of its checksums, as of the version that is shown.
+    /// Returns the seed of its checksums, from the published version.
     ///
     /// # Errors
     /// `NotFound` once it is deleted.
@@ -281,13 +281,13 @@ impl Pinned {
         Ok(self.0.version(&guard)?.on_disk().checksum_seed())
     }
 
-    /// Begins a change of several objects, for the holder of the inode's lock: until the result is
-    /// dropped readers look again.
+    /// Begins a change of several objects, for the holder of the inode's lock. Readers retry until
+    /// the result is dropped.
     pub(crate) fn change_sequence(&self) -> Change<'_> {
         self.0.sequence.change()
     }
 
-    /// Its type.
+    /// Returns its type.
     ///
     /// # Errors
     /// `NotFound` once it is deleted or has lost its last name.
@@ -300,8 +300,8 @@ impl Pinned {
         }
     }
 
-    /// A copy of the version that is shown, for the holder of the inode's lock: it stays true
-    /// without an epoch guard, under which nobody should wait.
+    /// Returns a copy of the published version, for the holder of the inode's lock. The copy stays
+    /// valid without an epoch guard; a thread should not wait while it holds such a guard.
     ///
     /// # Errors
     /// `NotFound` once it is deleted.
@@ -309,10 +309,10 @@ impl Pinned {
         self.copy_if(|_| Ok(()))
     }
 
-    /// The same, if `check` lets it pass.
+    /// Returns the same copy, if `check` accepts it.
     ///
     /// # Errors
-    /// `NotFound` once it is deleted; what `check` refuses it with.
+    /// `NotFound` once it is deleted; the error of `check`.
     pub(crate) fn copy_if(
         &self,
         check: impl FnOnce(&CachedInode) -> Result<()>,
@@ -323,7 +323,7 @@ impl Pinned {
         Ok(inode.clone())
     }
 
-    /// Its type, for the holder of the inode's lock.
+    /// Returns its type, for the holder of the inode's lock.
     ///
     /// # Errors
     /// `NotFound` once it is deleted.
@@ -331,7 +331,7 @@ impl Pinned {
         Ok(self.0.version(&epoch::pin())?.file_type())
     }
 
-    /// Shows `version` from now on; `None` if the inode was deleted. For the holder of the lock.
+    /// Publishes `version`; `None` if the inode was deleted. For the holder of the lock.
     pub(crate) fn publish(&self, version: Option<CachedInode>) {
         self.0.version.store(version.map(Box::new));
     }

@@ -1,4 +1,9 @@
-//! **Purpose.** Plans the end of an inode: its slot is marked as deleted and its number freed.
+//! **Purpose.** Plans the deletion of an inode: its slot is marked as deleted and its number freed.
+//!
+//! **Not here.** Freeing its blocks and attributes, which happens before; removing it from memory
+//! after the plan has been applied (`crate::inode::forget`).
+//!
+//! **Crash safety.** The inode leaves the orphan list in the same plan.
 
 use fourscore_ondisk::inode::FileType;
 
@@ -11,8 +16,8 @@ use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 
-/// Plans the end of an inode that has neither blocks nor attributes, and takes it off the orphan
-/// list.
+/// Plans the deletion of an inode that has neither blocks nor attributes, and removes it from the
+/// orphan list.
 pub(crate) fn end_inode(
     mount: &Mount,
     plan: &mut Plan<'_>,
@@ -24,7 +29,7 @@ pub(crate) fn end_inode(
         orphan_plan::remove_orphan(plan, slot, place)?;
     }
     slot::edit(plan, slot, |inode| {
-        // It cannot be larger than what it was.
+        // No value grows, so the calls cannot fail.
         let _ = inode.set_size_bytes(0);
         let _ = inode.set_sectors(0);
         let _ = inode.set_file_acl(None);

@@ -1,9 +1,9 @@
-//! **Purpose.** Flags, project and generation of an inode, as chattr(1) and its kin set them, and
-//! what flags forbid.
+//! **Purpose.** Changes flags, project and generation of an inode, as chattr(1) and similar tools
+//! do, and checks what flags forbid.
 //!
-//! **Model.** An immutable inode does not change but for losing that flag; one that only grows is
-//! not cut, and its names stay. A directory with `PROJINHERIT_FL` gives its project to what is made
-//! inside, and takes no names of inodes of other projects.
+//! **Model.** An immutable inode does not change, except that the flag itself can be cleared. An
+//! append-only inode is not truncated, and its names stay. A directory with `PROJINHERIT_FL` passes
+//! its project on to new inodes inside, and accepts no names of inodes of other projects.
 //!
 //! **Locking.** The inode's lock.
 //!
@@ -60,7 +60,7 @@ fn change_flags(mount: &Mount, inode: InodeNr, flags: InodeFlags) -> Result<()> 
         if mount.journal().has_log() {
             journal_data::forget_content(mount, current)?;
         } else {
-            // As in Linux: there is nothing that the flag could say.
+            // As in Linux: the flag would have no meaning here.
             changed -= InodeFlags::JOURNAL_DATA_FL;
         }
     }
@@ -74,7 +74,7 @@ fn change_flags(mount: &Mount, inode: InodeNr, flags: InodeFlags) -> Result<()> 
     Ok(())
 }
 
-/// Refuses to let a directory begin or cease to ignore case, unless it has no names.
+/// Refuses to set or clear the case-insensitive flag of a directory, unless it has no names.
 fn check_casefold(core: &Core, dir: &CachedInode) -> Result<()> {
     if core.superblock().encoding().is_none() {
         return Err(Error::Unsupported(
@@ -111,7 +111,7 @@ fn change_project(mount: &Mount, inode: InodeNr, project_id: u32) -> Result<()> 
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode)?;
     slot::edit(&mut plan, slot, |inode| {
-        // Without room the project is not stored, which is found below.
+        // Without space in the inode the project is not stored; that is checked below.
         let _ = inode.expand_extra_isize();
         inode.set_project_id(project_id);
     })?;
@@ -156,7 +156,7 @@ fn has_projects(core: &Core) -> bool {
     features.ro_compat.contains(RoCompat::PROJECT)
 }
 
-/// The flags and the project that a new inode gets from its directory.
+/// Returns the flags and the project that a new inode inherits from its directory.
 pub(crate) fn inherited(parent: &CachedInode, file_type: FileType) -> (InodeFlags, u32) {
     let parent = parent.on_disk();
     let flags = (parent.flags() & InodeFlags::INHERITED).of_type(file_type);

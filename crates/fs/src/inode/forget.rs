@@ -1,4 +1,9 @@
-//! **Purpose.** Takes deleted inodes out of memory and gives their numbers back.
+//! **Purpose.** Removes deleted inodes from memory and makes their numbers available.
+//!
+//! **Not here.** The deletion on disk (`crate::inode::end`).
+//!
+//! **Invariants.** The plan that deletes the inode has been applied, and its end is published
+//! before its number becomes available.
 
 use fourscore_ondisk::InodeNr;
 
@@ -7,15 +12,15 @@ use crate::inode::{alloc, cache};
 use crate::mount::state::Mount;
 use crate::xattr::gone_value::GoneValue;
 
-/// Forgets the inodes of values that are gone. They can be given out again after that, so those
-/// who had the attributes must have been shown that.
+/// Forgets the inodes of deleted attribute values. Their numbers can be allocated again after that,
+/// so the inodes that had the attributes must have been published without them before.
 pub(crate) fn forget_values(mount: &Mount, gone: Vec<GoneValue>) {
     for GoneValue { nr, pinned } in gone {
         forget_inode(mount, nr, &pinned);
     }
 }
 
-/// Forgets an inode that is gone. It can be given out again after that.
+/// Forgets a deleted inode. Its number can be allocated again after that.
 pub(crate) fn forget_inode(mount: &Mount, nr: InodeNr, pinned: &Pinned) {
     pinned.publish(None);
     cache::drop_pinned(&mount.core, nr, pinned);

@@ -1,4 +1,11 @@
-//! **Purpose.** Which inodes are free, in memory.
+//! **Purpose.** The free inodes of each group, in memory.
+//!
+//! **Not here.** Choosing and claiming one (`crate::inode::alloc`).
+//!
+//! **Invariants.** A bit is set if the inode is used on disk, reserved, or claimed. The copy of a
+//! group's bitmap is made when the group is first needed.
+//!
+//! **Locking.** One lock for each group; reading the bitmap happens under it.
 
 use fourscore_mballoc::{Geometry, Placement};
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, Tid};
@@ -10,7 +17,7 @@ use crate::group::descriptor;
 use crate::txn::order;
 use crate::{Error, Result};
 
-/// An inode that is being taken or given back.
+/// An inode that is being allocated or freed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InodeClaim {
     pub(crate) nr: InodeNr,
@@ -23,9 +30,9 @@ pub(crate) struct InodeClaim {
 /// The inodes of one group: bit set = used or claimed.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
-    /// `None` until somebody asks.
+    /// `None` until it is first needed.
     words: Option<Box<[u64]>>,
-    /// No free inode lies in front of this word.
+    /// No free inode lies before this word.
     first_free_word: usize,
 }
 
@@ -52,16 +59,18 @@ impl Inodes {
         &self.placement
     }
 
-    /// The claim of an inode that is in use, to free it. It stays used in memory until
-    /// [`alloc::freed`](crate::inode::alloc::freed), whatever becomes of its bit on disk before.
+    /// Returns the claim of an inode that is in use, to free it. The inode stays used in memory
+    /// until [`alloc::freed`](crate::inode::alloc::freed), whatever happens to its bit on disk
+    /// before.
     pub(crate) fn of(&self, core: &Core, nr: InodeNr, is_directory: bool) -> Result<InodeClaim> {
         let (claim, mut used) = self.claim_of(core, nr, is_directory)?;
-        // Who looks at the bitmap first after the bit was cleared would take the inode for free.
+        // A thread that first copied the bitmap after the bit was cleared would see the inode as
+        // free.
         used.look(core, claim.group)?;
         Ok(claim)
     }
 
-    /// The claim of the inode `nr`, and the inodes of its group, locked.
+    /// Returns the claim of the inode `nr`, and the locked state of its group.
     pub(crate) fn claim_of(
         &self,
         core: &Core,
@@ -83,7 +92,7 @@ impl Inodes {
         Ok((claim, locked(used)))
     }
 
-    /// Lets an inode be claimed again.
+    /// Makes an inode available again.
     pub(crate) fn give_back(&self, nr: InodeNr, core: &Core) {
         if let Some((group, index)) = core.geometry().inode_group(nr)
             && let Some(used) = self.groups.get(group.0 as usize)
@@ -93,7 +102,7 @@ impl Inodes {
     }
 }
 
-/// The inodes of a group, for nobody else.
+/// Locks the inodes of a group.
 pub(crate) fn locked(used: &Mutex<Used>) -> Ranked<MutexGuard<'_, Used>> {
     order::INODE_GROUP
         .only()
@@ -101,7 +110,7 @@ pub(crate) fn locked(used: &Mutex<Used>) -> Ranked<MutexGuard<'_, Used>> {
 }
 
 impl Used {
-    /// Copies the bitmap of `group`, whose inodes these are, unless that was done.
+    /// Copies the bitmap of `group`, to which these inodes belong, unless that was done before.
     pub(crate) fn look(&mut self, core: &Core, group: GroupNr) -> Result<()> {
         if self.words.is_none() {
             self.words = Some(words(core, group)?);
@@ -135,7 +144,7 @@ impl Used {
     }
 }
 
-/// The inode bitmap of a group, with what may not be handed out as used.
+/// Reads the inode bitmap of a group; inodes that may not be allocated count as used.
 pub(crate) fn words(core: &Core, group: GroupNr) -> Result<Box<[u64]>> {
     let bitmap = descriptor::inode_bitmap(core, group)?;
     let bits = core.geometry().inodes_per_group();
@@ -153,7 +162,7 @@ pub(crate) fn words(core: &Core, group: GroupNr) -> Result<Box<[u64]>> {
     let mut on_disk = on_disk.chain(std::iter::repeat(u64::MAX));
     let word = |at: u32| {
         let used = on_disk.next().unwrap_or(u64::MAX);
-        // Reserved numbers and those that there are not lie at an end.
+        // Reserved and nonexistent numbers lie at one end of the bitmap.
         if !is_taken(at * 64) && !is_taken(at * 64 + 63) {
             return used;
         }

@@ -1,4 +1,11 @@
-//! **Purpose.** The inodes whose times are in memory only (`lazytime`).
+//! **Purpose.** The list of inodes whose times are in memory only (`lazytime`).
+//!
+//! **Not here.** Publishing and writing the times (`crate::inode::lazy_times`).
+//!
+//! **Model.** Each core has a list in the order of insertion. A list with more than `MOST_PER_CORE`
+//! inodes, or with one that is older than `MOST_SECONDS`, hands out its oldest inode to be written.
+//!
+//! **Locking.** The lock of a list is a leaf. A list keeps its inodes pinned.
 
 use std::collections::VecDeque;
 
@@ -7,10 +14,10 @@ use fourscore_sync::{CoreNr, Mutex, PerCore};
 
 use crate::inode::cell::Pinned;
 
-/// How many inodes of each core have times in memory only; then the oldest is written.
+/// The limit of inodes on the list of each core; beyond it the oldest is written.
 pub(crate) const MOST_PER_CORE: usize = 1024;
 
-/// How long they have, in seconds.
+/// How long times may stay in memory only, in seconds.
 pub(crate) const MOST_SECONDS: i64 = 24 * 60 * 60;
 
 /// When times are written.
@@ -19,7 +26,7 @@ pub enum Times {
     /// With the operation that changes them.
     #[default]
     AtOnce,
-    /// Later, if nothing else is changed.
+    /// Later, with another change of the inode or after a while.
     Lazily,
 }
 
@@ -31,12 +38,12 @@ pub(crate) struct LazyTimes(pub(crate) PerCore<Mutex<VecDeque<Waiting>>>);
 pub(crate) struct Waiting {
     pub(crate) nr: InodeNr,
     pub(crate) since_seconds: i64,
-    /// Keeps it in memory.
+    /// Keeps the inode in memory.
     pub(crate) pinned: Pinned,
 }
 
 impl LazyTimes {
-    /// Puts an inode on the list of this core, and gives one that has waited long enough.
+    /// Adds an inode to the list of the current core, and returns the oldest if it is due.
     pub(crate) fn add(&self, waiting: Waiting) -> Option<Waiting> {
         let now = waiting.since_seconds;
         let mut list = self.0.of(CoreNr::current()).lock();

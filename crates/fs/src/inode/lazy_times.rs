@@ -1,12 +1,13 @@
 //! **Purpose.** Times that stay in memory for a while (mount option `lazytime`): a change of
-//! nothing but times is shown to readers at once, and written when there is another reason.
+//! nothing but times is published to readers at once, and written to disk with a later change.
 //!
-//! **Model.** What changes nothing but times (a read that is noted, a write to blocks that are
-//! there) publishes a new version of the inode and keeps its cell in memory, on a list of this
-//! core. Whatever takes the slot of such an inode into a plan finds the times put into it. They are
-//! written with the next other change, by fsync, syncfs, freezing and unmounting, when the list is
-//! full, and by the first change on the same core that finds them a day old. Directories are left
-//! out: several change the slot of one at once, starting from what it holds.
+//! **Model.** An operation that changes only times (an access that is noted, a write to blocks that
+//! are mapped) publishes a new version of the inode and keeps its cell in memory, on a list of the
+//! current core. A plan that takes the slot of such an inode finds the times put into that slot.
+//! The times are written with the next other change, by fsync, syncfs, freezing and unmounting,
+//! when the list is full, and by the first change on the same core that finds them a day old.
+//! Directories are left out: several threads change the slot of a directory at once, each starting
+//! from the bytes in the slot.
 //!
 //! **Locking.** An inode's lock; the list of a core is a leaf that is not held while inodes are
 //! written.
@@ -28,8 +29,8 @@ use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 
-/// Shows a version of an inode that differs in times from the one before, and says that they
-/// are to be written. For the holder of its lock.
+/// Publishes a version of an inode that differs from the one before in times only, and queues the
+/// times to be written. For the holder of the inode's lock.
 pub(crate) fn publish_times(
     mount: &Mount,
     times: &LazyTimes,
@@ -52,8 +53,8 @@ pub(crate) fn publish_times(
     }
 }
 
-/// Writes the times of an inode that nobody has locked; else it goes on waiting. The caller
-/// holds the lock of another inode, and would wait for this one out of order.
+/// Writes the times of an inode if its lock is free; else the inode stays on the list. The caller
+/// holds the lock of another inode, so waiting for this lock would violate the lock order.
 fn write_times_if_free(mount: &Mount, times: &LazyTimes, due: Waiting) -> Result<()> {
     if let Some(locked) = due.pinned.try_lock() {
         return write_times_of(mount, (due.nr, &due.pinned), &locked);
@@ -72,7 +73,7 @@ pub(crate) fn write_times_of(
         return Ok(());
     }
     if pinned.version(&epoch::pin()).is_err() {
-        // It was deleted.
+        // The inode was deleted.
         return Ok(());
     }
     let mut plan = Plan::new(mount);
@@ -84,7 +85,7 @@ pub(crate) fn write_times_of(
 /// Writes all times that are in memory only.
 ///
 /// # Errors
-/// The first that is met; the others are tried all the same.
+/// The first error; the other inodes are tried all the same.
 pub(crate) fn write_times(mount: &Mount) -> Result<()> {
     let Some(times) = mount.lazy_times() else {
         return Ok(());

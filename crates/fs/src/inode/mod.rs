@@ -5,14 +5,14 @@
 //! | `cached` | a decoded inode |
 //! | `cell` | an inode in memory: its version and its lock |
 //! | `cache` | finds, loads and pins inodes |
-//! | `sequence`, `consistent` | reads beside writers |
+//! | `sequence`, `consistent` | reads that run in parallel with writers |
 //! | `stat` | stat |
 //! | `alloc`, `free_inodes` | allocates inode numbers |
-//! | `forget`, `end` | the end of an inode |
+//! | `end`, `forget` | deletes inodes: on disk, then in memory |
 //! | `orphans`, `orphan_list`, `orphan_plan`, `orphan_slots` | the orphan list |
 //! | `attributes`, `access_times`, `flags` | changes of attributes |
 //! | `lazy_times`, `lazy_list` | times that are written later (`lazytime`) |
-//! | `caller`, `permission`, `immutable` | who may do what, and what nobody may |
+//! | `caller`, `permission`, `immutable` | permissions, and operations forbidden to all callers |
 
 pub(crate) mod access_times;
 pub(crate) mod alloc;

@@ -1,13 +1,14 @@
-//! **Purpose.** The inodes that a crash left half deleted or half truncated.
+//! **Purpose.** Reads the orphan list on disk: the inodes that a crash left half deleted or half
+//! truncated.
 //!
-//! **Model.** An inode that loses blocks or its last name is first put on record: in a chain
-//! through `i_dtime` that begins in the superblock, or in a block of the orphan file. Whoever
-//! writes the file system next finishes what was begun. A reader needs nothing of this: what is
-//! to be deleted has no name, and what is to be cut off lies behind the file's size.
+//! **Model.** An inode that loses blocks or its last name is first put on the orphan list: in a
+//! chain through `i_dtime` that begins in the superblock, or in a block of the orphan file. The
+//! next read-write mount finishes the deletion or truncation. A read-only mount needs nothing of
+//! this: an inode to be deleted has no name, and blocks to be cut off lie behind the file's size.
 //!
-//! **Invariants.** An inode that is on record twice is `Corrupt`, so no chain that comes back to
-//! itself makes the list grow without end. A file longer than the kernel takes is `Corrupt` too, so
-//! none that maps the same block again and again is read for ever.
+//! **Invariants.** An inode that is on the list twice is `Corrupt`, so a chain with a cycle cannot
+//! make the list grow without end. An orphan file longer than the kernel accepts is `Corrupt` too,
+//! so a file that maps the same block again and again is not read forever.
 
 use std::collections::HashSet;
 
@@ -25,17 +26,17 @@ use crate::map::lookup;
 use crate::map::mapping::Target;
 use crate::{Result, metadata};
 
-/// The longest orphan file that the kernel and e2fsprogs take, in bytes.
+/// The longest orphan file that the kernel and e2fsprogs accept, in bytes.
 const ORPHAN_FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// An inode on record.
+/// An inode on the orphan list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) inode: InodeNr,
     pub(crate) place: Where,
 }
 
-/// Where it is on record.
+/// The place of an inode on the orphan list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Where {
     /// In the chain that begins in the superblock.
@@ -44,13 +45,13 @@ pub(crate) enum Where {
     File { block: usize, index: usize },
 }
 
-/// The inodes on the orphan list on disk.
+/// Returns the inodes on the orphan list on disk.
 pub(crate) fn orphans(core: &Core) -> Result<Vec<InodeNr>> {
     let found = read_orphans(core)?;
     Ok(found.into_iter().map(|found| found.inode).collect())
 }
 
-/// The record as it is on disk.
+/// Reads the orphan list from disk.
 pub(crate) fn read_orphans(core: &Core) -> Result<Vec<Found>> {
     let mut orphans = Orphans::default();
     read_orphan_chain(core, &mut orphans)?;
@@ -89,7 +90,7 @@ fn read_orphan_file(core: &Core, file: InodeNr, orphans: &mut Orphans) -> Result
     Ok(())
 }
 
-/// The blocks of the orphan file, and the seed of their checksums.
+/// Returns the blocks of the orphan file, and the seed of their checksums.
 pub(crate) fn orphan_file_blocks(
     core: &Core,
     file: InodeNr,

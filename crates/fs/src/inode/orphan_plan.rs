@@ -1,4 +1,10 @@
 //! **Purpose.** Plans changes of the orphan list.
+//!
+//! **Model.** An orphan gets a slot of the orphan file if one is free, else it becomes the head of
+//! the chain. Each function adds the change on disk to a plan, and records in the plan the matching
+//! change in memory.
+//!
+//! **Locking.** A plan that changes the chain holds the chain's lock from here on.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::CoreNr;
@@ -11,7 +17,7 @@ use crate::txn::faults::Sabotage;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 
-/// Puts an inode on record, and says where.
+/// Adds an inode to the orphan list, and returns its place there.
 pub(crate) fn add_orphan(plan: &mut Plan<'_>, slot: Slot) -> Result<OrphanPlace> {
     let orphans = plan.mount.orphans();
     if let Some(file) = &orphans.file
@@ -32,7 +38,7 @@ pub(crate) fn add_orphan(plan: &mut Plan<'_>, slot: Slot) -> Result<OrphanPlace>
     Ok(place)
 }
 
-/// Takes an inode off the record.
+/// Removes an inode from the orphan list.
 pub(crate) fn remove_orphan<'f>(plan: &mut Plan<'f>, slot: Slot, place: OrphanPlace) -> Result<()> {
     let orphans: &'f Orphans = plan.mount.orphans();
     match (place, &orphans.file) {

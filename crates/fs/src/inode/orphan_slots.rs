@@ -1,20 +1,20 @@
-//! **Purpose.** Who has which slot of the orphan file.
+//! **Purpose.** Allocates the slots of the orphan file.
 //!
-//! **Model.** The file is a number of blocks, each with room for some thousand inode numbers. A
-//! core begins to look in a block of its own, takes the slot there that was given back last, and
-//! goes on to other blocks only if somebody is in that one or it is full. So cores that unlink open
-//! files meet only where there are more of them than blocks.
+//! **Model.** The file is a number of blocks, each with space for some thousand inode numbers. A
+//! core first searches a block of its own and takes the slot there that was released last. It goes
+//! on to other blocks only if that block is locked by another thread or full. So cores that unlink
+//! open files contend only if there are more cores than blocks.
 //!
-//! **Invariants.** A slot belongs to one inode at a time. What is on disk follows: a slot is
-//! written in the handle of the operation that claimed it, and given back here after the handle
-//! that cleared it has stopped.
+//! **Invariants.** A slot belongs to one inode at a time. The disk follows: a slot is written in
+//! the handle of the operation that claimed it, and released here after the handle that cleared it
+//! has stopped.
 //!
 //! **Locking.** One lock for each block, a leaf; no two are held at once.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::{CachePadded, CoreNr, Mutex, MutexGuard};
 
-/// A slot: the block of the file, and the place in it.
+/// A slot: the block of the file, and the index in that block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotNr {
     pub(crate) block: usize,
@@ -24,10 +24,10 @@ pub(crate) struct SlotNr {
 /// The slots of one block.
 #[derive(Debug, Default)]
 struct Block {
-    /// The inode in each slot, 0 where it is free; empty until the first is taken.
+    /// The inode in each slot, 0 where the slot is free; empty until the first slot is taken.
     inodes: Box<[u32]>,
     used: usize,
-    /// Where to look first.
+    /// The index where a search begins.
     next: usize,
 }
 
@@ -47,15 +47,15 @@ impl SlotTable {
         }
     }
 
-    /// Puts `inode` into a slot that the disk says it has.
+    /// Puts `inode` into the slot that it has on disk.
     pub(crate) fn occupy(&self, slot: SlotNr, inode: InodeNr) {
         if let Some(block) = self.blocks.get(slot.block) {
             block.lock().put(slot.index, inode, self.slots_per_block);
         }
     }
 
-    /// Takes a free slot for `inode`, near what the core `core` took before; `None` if all are
-    /// taken.
+    /// Claims a free slot for `inode`, near the last slot that core `core` claimed; `None` if all
+    /// are taken.
     pub(crate) fn claim(&self, inode: InodeNr, core: CoreNr) -> Option<SlotNr> {
         let count = self.blocks.len();
         let first = core.index().checked_rem(count)?;
@@ -75,14 +75,14 @@ impl SlotTable {
         Some(SlotNr { block, index })
     }
 
-    /// Gives a slot back.
+    /// Releases a slot.
     pub(crate) fn release(&self, slot: SlotNr) {
         if let Some(block) = self.blocks.get(slot.block) {
             block.lock().clear(slot.index);
         }
     }
 
-    /// Every inode that has a slot.
+    /// Returns every inode that has a slot.
     pub(crate) fn taken(&self) -> Vec<(SlotNr, InodeNr)> {
         let mut taken = Vec::new();
         for (block, lock) in self.blocks.iter().enumerate() {
@@ -97,7 +97,7 @@ impl SlotTable {
 
 #[derive(Clone, Copy)]
 enum Patience {
-    /// Whoever is there already keeps the block.
+    /// If another thread has the block's lock, skip the block.
     None,
     Wait,
 }

@@ -1,24 +1,26 @@
-//! **Purpose.** The record of orphans in a file system that is written: inodes without a name that
-//! are open, and inodes whose blocks are freed in several transactions.
+//! **Purpose.** The orphan list of a read-write mount: open inodes without a name, and inodes whose
+//! blocks are freed in several transactions.
 //!
-//! **Not here.** Reading the record of a file system that somebody else wrote
-//! ([`crate::inode::orphan_list`]);
-//! finishing what it tells of ([`crate::dir::remove`], [`crate::mount::recovery`]).
+//! **Not here.** Reading the orphan list that is on disk at mount ([`crate::inode::orphan_list`]);
+//! finishing the deletions and truncations of the inodes on it ([`crate::dir::remove`],
+//! [`crate::mount::recovery`]).
 //!
-//! **Model.** An inode is put on record in the very handle that makes it an orphan, and taken off
-//! in the one that ends that. With the feature `orphan_file` it gets a slot of that file. Without,
-//! or if all slots are taken, it becomes the head of a chain: `s_last_orphan` names it, and its
-//! `i_dtime` the one that was the head before.
+//! **Model.** An inode is added to the list in the same handle that makes it an orphan, and removed
+//! in the handle that ends that state. With the feature `orphan_file` it gets a slot of that file.
+//! Without the feature, or if all slots are taken, it becomes the head of a chain: `s_last_orphan`
+//! names the head, and `i_dtime` of each member names the inode that was the head before it.
 //!
-//! An inode that goes in one transaction is never on record.
+//! An inode that is deleted in one transaction is never on the list.
 //!
-//! **Locking.** The chain has one lock, held from planning a change of it until the handle has
-//! stopped, so that chain and disk change in the same order. It comes after the locks of inodes and
-//! before handles. A change of the chain writes `i_dtime` of another inode, whose lock is not held:
-//! therefore plans leave that word of a slot as it is, unless they set it (see `Region` in `plan`).
-//! Slots have locks of their own ([`crate::inode::orphan_slots`]).
+//! **Locking.** The chain has one lock, held from planning a change of the chain until the handle
+//! has stopped, so that the chain in memory and the chain on disk change in the same order. It
+//! comes after the locks of inodes and before handles. A change of the chain writes `i_dtime` of
+//! another inode, whose lock is not held: therefore plans leave that field of an inode's slot as it
+//! is, unless they set it (see `Region` in `txn::memory`). Slots have locks of their own
+//! ([`crate::inode::orphan_slots`]).
 //!
-//! **Crash safety.** Whatever the crash leaves, an inode that is not whole is on record.
+//! **Crash safety.** After any crash, an inode whose deletion or truncation is unfinished is on the
+//! list.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +33,7 @@ use fourscore_sync::{Mutex, MutexGuard};
 use crate::inode::orphan_slots::{SlotNr, SlotTable};
 use crate::txn::order;
 
-/// Where an inode is on record.
+/// The place of an inode on the orphan list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OrphanPlace {
     /// In the orphan file.
@@ -67,22 +69,22 @@ impl Chain {
         self.members.values().next_back().copied()
     }
 
-    /// The member that leads to `place`.
+    /// Returns the member that points to `place`.
     pub(crate) fn before(&self, place: u64) -> Option<InodeNr> {
         let later = self.members.range(place..).find(|&(&at, _)| at != place);
         later.map(|(_, &inode)| inode)
     }
 
-    /// The member to which `place` leads.
+    /// Returns the member to which `place` points.
     pub(crate) fn after(&self, place: u64) -> Option<InodeNr> {
         self.members.range(..place).next_back().map(|(_, &nr)| nr)
     }
 }
 
-/// Nobody else changes the chain.
+/// The exclusive lock of the chain.
 type ChainGuard<'f> = Ranked<MutexGuard<'f, Chain>>;
 
-/// What a plan does to the record.
+/// A plan's change of the orphan list.
 #[derive(Debug)]
 pub(crate) enum Recording<'f> {
     /// A slot was claimed.
@@ -102,7 +104,7 @@ impl Orphans {
             .lock(|| self.chain.try_lock(), || self.chain.lock())
     }
 
-    /// Everything on record.
+    /// Returns all orphans.
     pub(crate) fn all(&self) -> Vec<(InodeNr, OrphanPlace)> {
         let slots = self.file.iter().flat_map(|file| file.slots.taken());
         let mut all: Vec<_> = {
@@ -116,13 +118,13 @@ impl Orphans {
         all
     }
 
-    /// Whether something is on record in the orphan file.
+    /// Whether the orphan file has entries.
     pub(crate) fn has_file_entries(&self) -> bool {
         let mut file = self.file.iter();
         file.any(|file| !file.slots.taken().is_empty())
     }
 
-    /// Brings memory up to date with a plan that was carried out.
+    /// Updates the list in memory after a plan was applied.
     pub(crate) fn done(&self, recording: Recording<'_>) {
         match recording {
             Recording::Claim(_) => {}
@@ -138,7 +140,7 @@ impl Orphans {
         }
     }
 
-    /// Ends a plan that was not carried out.
+    /// Undoes the claim of a plan that was not applied.
     pub(crate) fn undo(&self, recording: &Recording<'_>) {
         if let Recording::Claim(slot) = recording {
             self.release(*slot);
@@ -153,7 +155,7 @@ impl Orphans {
 }
 
 impl OrphanFile {
-    /// The block of a slot, and its bytes in there.
+    /// Returns the block of a slot, and the range of the slot's bytes in that block.
     pub(crate) fn place(&self, slot: SlotNr) -> Option<(PhysBlock, Range<usize>)> {
         let at = slot.index * size_of::<u32>();
         let block = self.blocks.get(slot.block)?;
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// The chain as it is on disk: the head, and what each member leads to.
+    /// The chain as it is on disk: the head, and the member to which each member points.
     #[derive(Default)]
     struct Disk {
         head: Option<InodeNr>,

@@ -1,15 +1,15 @@
-//! **Purpose.** Who may do what: the rules of Linux, for a server that speaks for several users.
+//! **Purpose.** Permission checks: the rules of Linux, for a server that acts for several users.
 //!
-//! **Not here.** What nobody may do, whoever asks: the calls of [`Fs`](crate::Fs) refuse that
-//! themselves
-//! (immutable inodes, `user.` attributes on devices). They ask nobody for permission: an image
-//! builder has no users, and in front of a FUSE mount the kernel has asked already.
+//! **Not here.** Operations that are forbidden to all callers (on immutable inodes, or `user.`
+//! attributes on devices): the calls of [`Fs`](crate::Fs) refuse these themselves. Those calls
+//! check no permissions: an image builder has no users, and in front of a FUSE mount the kernel has
+//! checked already.
 //!
 //! **Model.** A [`Caller`] has a user, groups and capabilities. The owner's bits count for the
-//! owner; else the access control list decides, or without one the bits of group and others.
-//! Capabilities override.
+//! owner. For any other caller the access control list decides, or without a list the bits of group
+//! and others. Capabilities override.
 //!
-//! **Locking.** None: an answer holds for the moment it was given.
+//! **Locking.** None: a result is valid only for the moment of the check.
 //!
 //! **References.** path_resolution(7), capabilities(7), acl(5), xattr(7), chmod(2), chown(2).
 

@@ -4,36 +4,37 @@
 
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 
-/// A sequence count: odd while the objects that it stands for are being changed, and for good once
+/// A sequence count: odd while the objects that it covers are being changed, and odd forever once
 /// their inode has left memory.
 #[derive(Debug, Default)]
 pub(crate) struct SeqCount(AtomicU64);
 
-/// The count as it was when a reader began; no change was under way.
+/// The value of the count when a reader began; no change was in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sequence(u64);
 
 impl SeqCount {
-    /// Where a reader begins; `None` while a change is under way.
+    /// Begins a read; `None` while a change is in progress.
     pub(crate) fn begin(&self) -> Option<Sequence> {
         let count = self.0.load(Ordering::Acquire);
         count.is_multiple_of(2).then_some(Sequence(count))
     }
 
-    /// Whether nothing has changed since `begun`. What a reader looks at in between is loaded with
+    /// Whether nothing has changed since `begun`. What a reader reads in between is loaded with
     /// acquire ordering, so this load is not moved before it.
     pub(crate) fn is_still(&self, begun: Sequence) -> bool {
         self.0.load(Ordering::Acquire) == begun.0
     }
 
-    /// Whether nothing has changed since `begun` but that the inode has left memory, for a caller
-    /// who knows that it has.
+    /// Whether the inode has left memory since `begun` and nothing else has changed. For a caller
+    /// that knows that the inode has left memory.
     pub(crate) fn was_only_closed(&self, begun: Sequence) -> bool {
         self.0.load(Ordering::Acquire) == begun.0 + 1
     }
 
-    /// The inode leaves memory. Who changes it next does so with a count that is made anew, so the
-    /// readers that are at this one look again, and so does who comes to it from now on.
+    /// Closes the count because the inode leaves memory. The next thread that changes the inode
+    /// uses a new count, so readers that hold this count retry, and so do readers that find it from
+    /// now on.
     pub(crate) fn close(&self) {
         let before = self.0.fetch_add(1, Ordering::AcqRel);
         debug_assert!(before.is_multiple_of(2), "it leaves while it is changed");
@@ -47,7 +48,7 @@ impl SeqCount {
     }
 }
 
-/// A change that is under way.
+/// A change that is in progress.
 #[derive(Debug)]
 pub(crate) struct Change<'c>(&'c SeqCount);
 

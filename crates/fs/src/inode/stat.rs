@@ -1,4 +1,9 @@
-//! **Purpose.** What is known of an inode without looking at its content: `stat`.
+//! **Purpose.** Returns the attributes of an inode without reading its data: `stat`.
+//!
+//! **Not here.** Extended attributes (`crate::xattr::get`).
+//!
+//! **Locking.** None as a rule; see `crate::inode::consistent`. A scan reads inodes that are not in
+//! the cache without inserting them.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, InodeFlags};
@@ -12,7 +17,7 @@ use crate::file::symlink;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
 
-/// What is known of an inode without looking at its content: `stat`, and what ext4 adds.
+/// The attributes of an inode: those of `stat`, and those that ext4 adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Its number.
@@ -25,38 +30,38 @@ pub struct Stat {
     pub uid: u32,
     /// The group that owns it.
     pub gid: u32,
-    /// The project it counts for; 0 without the feature `project`.
+    /// The project to which its space is charged; 0 without the feature `project`.
     pub project_id: u32,
-    /// Names that lead to it; 1 in a directory may mean "too many to count".
+    /// The number of its names; 1 for a directory may mean "too many to count".
     pub links: u16,
-    /// The size of its content.
+    /// The size of its data, in bytes.
     pub size_bytes: u64,
-    /// The space it takes, in units of 512 bytes.
+    /// The space it uses, in units of 512 bytes.
     pub sectors: u64,
     /// Last access.
     pub atime: Timestamp,
-    /// Last change of the content.
+    /// Last change of the data.
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
-    /// Creation; `None` where the inode has no room for it.
+    /// Creation; `None` where the inode has no space for it.
     pub crtime: Option<Timestamp>,
     /// The device number of a device node.
     pub device: Option<DeviceNr>,
     /// Flags, as `lsattr` shows them.
     pub flags: InodeFlags,
-    /// Tells lives of the same number apart.
+    /// The generation: differs between inodes that have had the same number.
     pub generation: u32,
-    /// `i_version`: changes whenever the inode does. Content that is written over content, at the
-    /// tick of the clock at which the inode says that it was changed, does not change it, as in
-    /// Linux for who does not ask in between.
+    /// `i_version`: changes whenever the inode does. One case is excepted: data that overwrites
+    /// data within the clock tick that the inode already has as its time of change does not change
+    /// `i_version`, as in Linux when the value is not queried in between.
     pub version: u64,
 }
 
-/// What a scan learns of an inode.
+/// Attributes of an inode, as a scan returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// What is known of it.
+    /// Its attributes.
     pub stat: Stat,
     /// Whether it may have extended attributes.
     pub has_xattrs: bool,
@@ -67,7 +72,7 @@ pub(crate) fn stat(core: &Core, inode: InodeNr) -> Result<Stat> {
     let guard = epoch::pin();
     let found = cache::inode(core, inode, &guard)?;
     if found.file_type() == FileType::Symlink && found.is_encrypted() {
-        // Its size is that of its target, which may be in a block.
+        // The size is that of the target, which may be in a block.
         drop(guard);
         return consistent::read_consistent(core, inode, |inode, guard| {
             stat_of(core, inode, guard)
@@ -118,8 +123,8 @@ fn stat_of(core: &Core, cached: &CachedInode, guard: &Guard) -> Result<Stat> {
     })
 }
 
-/// The size that users see: of an encrypted symbolic link that of its target as it is shown
-/// without the key, as in Linux.
+/// Returns the size that users see. For an encrypted symbolic link this is the size of the target
+/// as it is listed without the key, as in Linux.
 fn shown_size(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<u64> {
     if inode.file_type() == FileType::Symlink && inode.is_encrypted() {
         return Ok(symlink::link_target(core, inode, guard)?.len() as u64);

@@ -1,12 +1,12 @@
-//! **Purpose.** Access control lists that are set, inherited, and kept in step with the permission
-//! bits.
+//! **Purpose.** Sets and inherits access control lists, and keeps them consistent with the
+//! permission bits.
 //!
-//! **Not here.** What lists and bits say of each other (`fourscore_ondisk::acl`), where attributes
-//! are stored ([`crate::xattr::set`]).
+//! **Not here.** How lists and permission bits correspond (`fourscore_ondisk::acl`), where
+//! attributes are stored ([`crate::xattr::set`]).
 //!
-//! **Model.** The access list and the bits say the same of owner, mask and others, always. A list
-//! that says no more than the bits is not stored. A directory's default list is its access list's
-//! twin for what is made inside: the new inode's bits are cut by it instead of by the umask.
+//! **Model.** The access list and the permission bits always agree on owner, mask and others. A
+//! list that the bits express completely is not stored. The default list of a directory is the
+//! access list of new inodes inside it: it restricts the new inode's bits instead of the umask.
 //!
 //! **References.** acl(5).
 
@@ -28,19 +28,19 @@ use crate::{Error, Result};
 const ALL_PERMISSIONS: u16 = 0o777;
 const SET_GID: u16 = 0o2000;
 
-/// What a new inode gets from the default list of its directory.
+/// Attributes that a new inode inherits from the default list of its directory.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
     /// Its permission bits, set-id bits and sticky bit.
     pub(crate) permissions: u16,
-    /// Its access list, if the bits do not say all.
+    /// Its access list, if the bits do not express it completely.
     access: Option<Vec<AclEntry>>,
     /// Its default list, if it is a directory.
     default: Option<Vec<AclEntry>>,
 }
 
-/// What is made in `parent` with the wish for `permissions` inherits. Only where there is no
-/// default list `umask` counts.
+/// Returns the attributes that a new inode in `parent`, requested with `permissions`, inherits.
+/// `umask` is used only if there is no default list.
 pub(crate) fn inherit(
     core: &Core,
     parent: &CachedInode,
@@ -70,8 +70,8 @@ pub(crate) fn inherit(
     })
 }
 
-/// A list of an inode; `None` for one without entries, which means the same as none. For the
-/// holder of the inode's lock, or inside of
+/// Returns a list of an inode; `None` also for a list without entries, which means the same. For
+/// the holder of the inode's lock, or inside
 /// [`consistent::read_consistent`](crate::inode::consistent::read_consistent).
 pub(crate) fn acl(
     core: &Core,
@@ -104,7 +104,7 @@ pub(crate) fn store_inherited(
     Ok(())
 }
 
-/// Sets a list that came in the form of the system calls; an empty one is removed.
+/// Sets a list in the form of the system calls; removes it if the new list is empty.
 pub(crate) fn set_acl(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -156,7 +156,7 @@ pub(crate) fn set_acl(
     Ok(stored.or(changed))
 }
 
-/// Lets the access list follow permission bits that were changed to `permissions`.
+/// Adjusts the access list after the permission bits were changed to `permissions`.
 pub(crate) fn chmod_acl(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -189,13 +189,14 @@ fn remove_acl(plan: &mut Plan<'_>, slot: Slot, index: NameIndex) -> Result<Chang
     }
 }
 
-/// The entries of a list on disk.
+/// Decodes the entries of a list on disk.
 fn decode(value: &[u8], nr: InodeNr) -> Result<Vec<AclEntry>> {
     let list = acl::from_disk(value).and_then(Iterator::collect);
     Ok(list.map_err(|error: AclError| Corrupt::from(error).in_inode(nr))?)
 }
 
-/// The entries of a list as a program gave it, if it may be set; none for one without entries.
+/// Decodes the entries of a list from a program, and checks that it may be set; returns no entries
+/// for an empty list.
 fn parse(value: &[u8]) -> std::result::Result<Vec<AclEntry>, AclError> {
     if value.is_empty() {
         return Ok(Vec::new());
@@ -207,8 +208,8 @@ fn parse(value: &[u8]) -> std::result::Result<Vec<AclEntry>, AclError> {
     entries.collect()
 }
 
-/// Whether these are entries, but not those of a list. Linux looks at the inode before it finds
-/// that.
+/// Whether the error is that valid entries do not form a valid list. Linux checks the inode before
+/// it reports that error.
 fn is_rule(error: &AclError) -> bool {
     match error {
         AclError::Permissions { .. } | AclError::Order { .. } | AclError::Missing { .. } => true,

@@ -1,4 +1,9 @@
-//! **Purpose.** Sets and removes extended attributes: the operations.
+//! **Purpose.** The operations that set and remove extended attributes.
+//!
+//! **Not here.** The changes in inodes and blocks (`crate::xattr::set`), access control lists
+//! (`crate::xattr::acl`), permissions (`crate::inode::permission`).
+//!
+//! **Locking.** The inode's lock.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
@@ -108,7 +113,8 @@ pub(crate) fn change_xattr(
     }
 }
 
-/// Ends a change of an inode's attributes, carries it out and shows it.
+/// Sets the time of change in a plan that changes an inode's attributes, applies the plan, and
+/// publishes the new version.
 pub(crate) fn finish(
     mut plan: Plan<'_>,
     slot: Slot,
@@ -118,7 +124,7 @@ pub(crate) fn finish(
     finish_timed(plan, slot, (pinned, locked))
 }
 
-/// The same for who has set the time of change.
+/// Like `finish`, for callers that have set the time of change.
 pub(crate) fn finish_timed(
     mut plan: Plan<'_>,
     slot: Slot,

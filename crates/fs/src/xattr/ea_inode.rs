@@ -1,26 +1,28 @@
-//! **Purpose.** Values of extended attributes that are inodes of their own (feature `ea_inode`).
+//! **Purpose.** Values of extended attributes that are stored in inodes of their own (feature
+//! `ea_inode`).
 //!
-//! **Not here.** When a value gets one ([`crate::xattr::set`]), and reading it
+//! **Not here.** When a value gets an inode ([`crate::xattr::set`]), and reading it
 //! ([`crate::xattr::get`]).
 //!
-//! **Model.** A value that has no room beside its entry is the content of an inode without a name.
-//! It counts the entries that use it: one in an inode, or one in a block of attributes, whoever
-//! shares that block. Linux lets equal values be one inode; here each gets its own, and one that
-//! was shared before loses users one by one and goes with the last. Who has an attribute pays for
-//! its value as if it were alone: the space counts for `i_blocks` of his inode.
+//! **Model.** A value that does not fit beside its entry is the data of an inode without a name.
+//! That inode counts the entries that use it. An entry in an inode counts once; an entry in a block
+//! of attributes counts once, however many inodes share the block. Linux lets equal values share
+//! one inode. Here each value gets its own inode, and an inode that was shared before loses users
+//! one by one and is deleted with the last. The space of a value is charged as if the value were
+//! not shared: it counts in `i_blocks` of each inode that has the attribute.
 //!
 //! ```text
 //! entry (hash of the value) -> inode (EA_INODE_FL, users, hash of the value) -> blocks
 //! ```
 //!
-//! **Invariants.** The count in such an inode is the number of entries that name it. Its
-//! `i_version` is a part of the count, so it does not go up with changes.
+//! **Invariants.** The count in such an inode is the number of entries that refer to it. Its
+//! `i_version` is a part of the count, so it does not increase with changes.
 //!
-//! **Locking.** An inode of this kind with one user belongs to the holder of that user's lock: of
-//! the inode's or, for an entry in a block, of the block's. Where there are more, one lock for all
-//! of them is held until the plan has been carried out. It comes after the lock of a block.
+//! **Locking.** An inode of this kind with one user is protected by that user's lock: the lock of
+//! the inode or, for an entry in a block, of the block. For inodes with more users there is one
+//! common lock, which is held until the plan has been applied. It comes after the lock of a block.
 //!
-//! **Crash safety.** The value is on its way to the device before the transaction that has it in an
+//! **Crash safety.** The value is submitted to the device before the transaction that contains the
 //! attribute.
 
 use fourscore_mballoc::{ClusterCount, Request, Sizing};
@@ -46,9 +48,9 @@ use crate::txn::slot::{self, Slot};
 use crate::xattr::gone_value::GoneValue;
 use crate::{Error, Result};
 
-/// The mode of an inode that holds a value, as Linux makes them.
+/// The mode of an inode that holds a value, as in Linux.
 const MODE: FileMode = FileMode(0o100_600);
-/// Bytes of a block that an attribute of the shortest name takes beside its value.
+/// The bytes of a block that an attribute with the shortest name needs besides its value.
 const LEAST_AROUND_BYTES: usize = 32 + 20 + 4;
 
 pub(crate) fn has_value_inodes(core: &Core) -> bool {
@@ -56,20 +58,22 @@ pub(crate) fn has_value_inodes(core: &Core) -> bool {
     features.incompat.contains(Incompat::EA_INODE)
 }
 
-/// Whether a value gets an inode without a look at what room there is.
+/// Whether a value is too large for any block, and the file system has the feature, so that the
+/// value always gets an inode.
 pub(crate) fn is_large_value(core: &Core, value: &[u8]) -> bool {
     let block_bytes = core.geometry().block_size().bytes();
     let longest = block_bytes.saturating_sub(LEAST_AROUND_BYTES);
     has_value_inodes(core) && value.len().next_multiple_of(4) > longest
 }
 
-/// The clusters that a value of so many bytes counts for, in an inode of its own.
+/// Returns the number of clusters that are charged for a value of `bytes` bytes in its own inode.
 fn value_clusters(core: &Core, bytes: u64) -> i64 {
     let clusters = bytes.div_ceil(core.geometry().cluster_size_bytes() as u64);
     i64::try_from(clusters).unwrap_or(i64::MAX)
 }
 
-/// Makes an inode that holds `value` for an attribute of the inode in `owner`, which pays.
+/// Creates an inode that holds `value` for an attribute of the inode in `owner`, which is charged
+/// for the space.
 pub(crate) fn new_value(
     plan: &mut Plan<'_>,
     owner: Slot,
@@ -101,7 +105,7 @@ pub(crate) fn new_value(
     write_value(plan, slot, value)?;
     let hash = EaInode::hash_of(value, core.superblock().checksum_seed());
     let sized = slot::edit(plan, slot, |inode| {
-        // What the facts leave of the times is zero.
+        // The hash and the count are stored in the times below; the rest of the times is zero.
         let none = Timestamp::new(0, 0).unwrap_or(Timestamp::MIN);
         inode.set_atime(none);
         inode.set_ctime(none);
@@ -123,7 +127,7 @@ pub(crate) fn new_value(
     })
 }
 
-/// Writes a value to blocks that become the content of the inode in `slot`.
+/// Writes a value to new blocks, which become the data of the inode in `slot`.
 fn write_value(plan: &mut Plan<'_>, slot: Slot, value: &[u8]) -> Result<()> {
     let core = &*plan.mount.core;
     let block_size = core.geometry().block_size();
@@ -158,20 +162,20 @@ fn write_value(plan: &mut Plan<'_>, slot: Slot, value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The inode in `owner` does not have the value of so many bytes any more, and does not pay.
+/// Refunds the inode in `owner` for a value of `bytes` bytes that it does not have any more.
 pub(crate) fn refund_value(plan: &mut Plan<'_>, owner: Slot, bytes: u32) -> Result<()> {
     let clusters = value_clusters(&plan.mount.core, bytes.into());
     account::count_clusters(plan, owner, -clusters)
 }
 
-/// One more entry has its value in inode `nr`.
+/// Counts one more entry that has its value in inode `nr`.
 pub(crate) fn add_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
     let (slot, mut facts) = value_inode(plan, nr)?;
     facts.refs = facts.refs.saturating_add(1);
     put_facts(plan, slot, facts)
 }
 
-/// One entry less has its value in inode `nr`; with the last one it goes.
+/// Counts one entry less that has its value in inode `nr`; deletes the inode with the last entry.
 pub(crate) fn drop_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
     if plan.is_gone_value(nr) {
         return Ok(());
@@ -183,7 +187,7 @@ pub(crate) fn drop_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
         return put_facts(plan, slot, facts);
     }
     let core = &*plan.mount.core;
-    // Whoever looks for it meanwhile finds the version that is in memory.
+    // The pin keeps the version in memory, where readers find it until the plan is applied.
     let pinned = cache::pin_any_inode(core, nr)?;
     let inode = CachedInode::new(slot::inode(plan, slot)?, core.superblock())?;
     let freed = plan.with_any_room(|plan| update::free_map(plan, &inode, slot, LogicalBlock(0)))?;
@@ -194,7 +198,7 @@ pub(crate) fn drop_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
     Ok(())
 }
 
-/// The entries of `xattrs`, which are gone, have no values any more.
+/// Drops the values of the entries of `xattrs`, which are being deleted.
 pub(crate) fn drop_values_of(
     plan: &mut Plan<'_>,
     xattrs: &Xattrs<'_>,
@@ -203,8 +207,8 @@ pub(crate) fn drop_values_of(
     for_each_value(plan, xattrs, owner, drop_value_user)
 }
 
-/// The entries of `xattrs` are copies, and have values that others have, too; but `fresh` was
-/// made for one of them.
+/// Counts one more user for each value of the entries of `xattrs`, which are copies. The exception
+/// is `fresh`, which was created for one of them.
 pub(crate) fn add_values_of(
     plan: &mut Plan<'_>,
     xattrs: &Xattrs<'_>,
@@ -232,8 +236,8 @@ fn for_each_value(
     Ok(())
 }
 
-/// The slot of an inode that holds a value, and what it says of that. If it has several users
-/// it changes for nobody else until the plan has been carried out.
+/// Returns the slot of an inode that holds a value, and its count and hash. If the inode has
+/// several users, the common lock is held until the plan has been applied.
 fn value_inode(plan: &mut Plan<'_>, nr: InodeNr) -> Result<(Slot, EaInode)> {
     if EaInode::of(cache::load_inode(&plan.mount.core, nr)?.raw()).refs > 1 {
         plan.lock_values();

@@ -1,4 +1,5 @@
-//! **Purpose.** Which forms of extended attributes a file system may have.
+//! **Purpose.** The forms of extended attributes that the features of a file system allow: whether
+//! values may be in inodes, and the range of valid inode numbers for these.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::features::Incompat;

@@ -1,11 +1,11 @@
-//! **Purpose.** Extended attributes as users see them: full names, whole values, ACLs in the form
-//! of the system calls.
+//! **Purpose.** Reads extended attributes as users see them: full names, whole values, ACLs in the
+//! form of the system calls.
 //!
 //! **Model.** An inode's attributes are those inside it followed by those of its xattr block. The
-//! value of each is beside its entry or is the content of an inode of its own.
+//! value of each is beside its entry or is the data of an inode of its own.
 //!
-//! **Invariants.** A value is at most [`MAX_VALUE_BYTES`], the limit of the system calls, so that
-//! what one inode shows is bounded by what fits in a block of entries.
+//! **Invariants.** A value is at most [`MAX_VALUE_BYTES`], the limit of the system calls. So the
+//! size of all attributes of one inode is bounded by the number of entries that fit in a block.
 //!
 //! **Locking.** None as a rule; see [`crate::inode::consistent`].
 //!
@@ -29,9 +29,9 @@ use crate::inode::{cache, consistent};
 use crate::xattr::format;
 use crate::{Error, Result, metadata};
 
-/// The largest value that Linux lets through `getxattr` and `setxattr`.
+/// The largest value that Linux accepts in `getxattr` and `setxattr`.
 pub const MAX_VALUE_BYTES: usize = 1 << 16;
-/// The longest name, prefix included, that Linux lets through.
+/// The longest name, including the prefix, that Linux accepts.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 
 /// An extended attribute.
@@ -43,11 +43,11 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// Where the attributes of an inode lie on the device, in bytes: what FIEMAP says of them.
+/// The place of an inode's attributes on the device, in bytes, as FIEMAP reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrPlace {
-    /// Inside the inode, and there may be more in a block. FIEMAP shows this part only, as data
-    /// that is inline and not aligned.
+    /// Inside the inode; there may be more in a block. FIEMAP reports this part only, as data that
+    /// is inline and not aligned.
     InInode(Range<u64>),
     /// In a block.
     InBlock(Range<u64>),
@@ -107,7 +107,7 @@ pub(crate) fn xattr(core: &Core, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>>
     value.ok_or(Error::NoAttribute)
 }
 
-/// The value of an attribute as it is stored. For the holder of the inode's lock, or inside of
+/// Returns the value of an attribute as it is stored. For the holder of the inode's lock, or inside
 /// [`consistent::read_consistent`].
 pub(crate) fn stored_xattr(
     core: &Core,
@@ -140,7 +140,7 @@ fn find_xattr<T>(
     Ok(found)
 }
 
-/// Calls `visit` for each attribute, hidden ones included.
+/// Calls `visit` for each attribute, including hidden ones.
 fn visit_xattrs(
     core: &Core,
     inode: &CachedInode,
@@ -167,7 +167,8 @@ fn visit_xattrs(
     Ok(())
 }
 
-/// The xattr block of `inode`, checked. Blocks are shared, so the check belongs to no inode.
+/// Returns the xattr block of `inode`, verified. Blocks are shared, so the check refers to no
+/// inode.
 fn xattr_block<'g>(
     core: &Core,
     inode: &CachedInode,
@@ -201,7 +202,7 @@ pub(crate) fn check_xattr_block(
     )?)
 }
 
-/// The value of an attribute of `inode` as the system calls give it.
+/// Returns the value of an attribute of `inode` as the system calls return it.
 fn xattr_value(
     core: &Core,
     inode: &CachedInode,
@@ -237,7 +238,7 @@ fn stored_value(
     }
 }
 
-/// The value of `bytes` bytes that is the content of inode `holder`.
+/// Returns the value of `bytes` bytes that is the data of inode `holder`.
 fn ea_inode_value(core: &Core, holder: InodeNr, bytes: u32, guard: &Guard) -> Result<Vec<u8>> {
     let wrong = |error: RelationError| Error::from(Corrupt::from(error).in_inode(holder));
     let inode = cache::any_inode(core, holder, guard)?;
@@ -265,7 +266,7 @@ fn ea_inode_value(core: &Core, holder: InodeNr, bytes: u32, guard: &Guard) -> Re
     Ok(value)
 }
 
-/// Splits the full name of an attribute that users can see into namespace and rest.
+/// Splits the full name of an attribute that is visible to users into namespace and rest.
 ///
 /// # Errors
 /// `Unsupported` for another namespace; `InvalidArgument` for a prefix with nothing behind it.
@@ -278,7 +279,8 @@ pub(crate) fn settable(name: &[u8]) -> Result<(NameIndex, &[u8])> {
         .ok_or_else(|| Error::Unsupported("no such attribute namespace".into()))
 }
 
-/// The prefix of names that users can list; `None` for what the file system keeps to itself.
+/// Returns the prefix of names that users can list; `None` for attributes internal to the file
+/// system.
 fn shown_prefix(index: NameIndex) -> Option<&'static str> {
     match index {
         NameIndex::USER

@@ -1,10 +1,13 @@
 //! **Purpose.** The inode of an attribute value that an operation deletes.
+//!
+//! **Model.** A plan collects these inodes. While the plan is applied, their end is published;
+//! afterwards `crate::inode::forget` removes them from memory and makes their numbers available.
 
 use fourscore_ondisk::InodeNr;
 
 use crate::inode::cell::Pinned;
 
-/// An inode that goes with the last attribute that had its value in it.
+/// An inode that is deleted with the last attribute that had its value in it.
 #[derive(Debug)]
 pub(crate) struct GoneValue {
     pub(crate) nr: InodeNr,
@@ -16,7 +19,7 @@ impl GoneValue {
         self.nr == nr
     }
 
-    /// Shows readers that it is gone.
+    /// Publishes that the inode is deleted.
     pub(crate) fn publish_end(&self) {
         self.pinned.publish(None);
     }

@@ -1,22 +1,22 @@
-//! **Purpose.** Changing extended attributes: inside the inode while there is room, else in a
-//! block.
+//! **Purpose.** Plans changes of extended attributes: inside the inode while there is space, else
+//! in a block.
 //!
-//! **Not here.** The bytes of an area (`fourscore_ondisk::xattr`), what a list of access rights
-//! means ([`crate::xattr::acl`]), who may change what (`crate::inode::permission`).
+//! **Not here.** The bytes of an area (`fourscore_ondisk::xattr`), the meaning of an access control
+//! list ([`crate::xattr::acl`]), permissions (`crate::inode::permission`).
 //!
 //! **Model.** As in Linux: an attribute goes into the inode if it fits there, else into the inode's
-//! block, else its value becomes an inode of its own where the file system has those
-//! ([`crate::xattr::ea_inode`]). The block is made when it is first needed and goes with its last
-//! attribute.
-//! A block that several inodes share is not changed: who wants another gets a copy, and the old one
-//! loses a user. A value that is set to what it is already changes nothing.
+//! block, else its value becomes an inode of its own if the file system has the feature for that
+//! ([`crate::xattr::ea_inode`]). The block is allocated when it is first needed and freed with its
+//! last attribute. A block that several inodes share is not changed: an inode that needs different
+//! attributes gets a copy, and the old block loses a user. Setting the value that an attribute
+//! already has changes nothing.
 //!
 //! **Invariants.** `h_refcount` of a block is the number of inodes that use it.
 //!
-//! **Locking.** The inode's lock. Then, from the first look at a block until the plan has been
-//! carried out, the lock that the block shares with some others: inodes that share a block have
-//! different locks. A plan holds at most one of these. Readers take none; what moves between inode
-//! and block they look for again.
+//! **Locking.** The inode's lock. Then, from the first read of a block until the plan has been
+//! applied, a lock that is chosen by the block and also serves some other blocks: inodes that share
+//! a block have different inode locks. A plan holds at most one of these locks. Readers take none;
+//! if an attribute moves between inode and block, they retry.
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::{Content as Wanted, Reach};
@@ -36,26 +36,26 @@ use crate::txn::slot::{self, Slot};
 use crate::xattr::{ea_inode, format, get};
 use crate::{Error, Result};
 
-/// What setting an attribute does about one that is there, or is not.
+/// Whether setting an attribute creates it, replaces it, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetXattr {
-    /// It is made or replaced.
+    /// It is created or replaced.
     #[default]
     Any,
-    /// It must not be there (`XATTR_CREATE`).
+    /// It must not exist (`XATTR_CREATE`).
     Create,
-    /// It must be there (`XATTR_REPLACE`).
+    /// It must exist (`XATTR_REPLACE`).
     Replace,
 }
 
-/// What becomes of an attribute.
+/// The new state of an attribute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NewXattr<'v> {
     Set(&'v [u8], SetXattr),
     Remove,
 }
 
-/// Whether a plan has something to do.
+/// Whether a plan contains a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     Yes,
@@ -68,14 +68,14 @@ impl Changed {
     }
 }
 
-/// The block of an inode's attributes, as a plan has it.
+/// The block of an inode's attributes, in a plan.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     at: PhysBlock,
     region: RegionId,
 }
 
-/// What an attribute is now.
+/// The current place of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nowhere,
@@ -83,11 +83,11 @@ enum Found {
     InBlock,
 }
 
-/// Changes an attribute of the inode in `slot`.
+/// Plans a change of an attribute of the inode in `slot`.
 ///
 /// # Errors
 /// As [`Fs::set_xattr`](crate::Fs::set_xattr) and [`Fs::remove_xattr`](crate::Fs::remove_xattr).
-/// The plan may not be carried out then.
+/// The plan must not be applied then.
 pub(crate) fn plan_change(
     plan: &mut Plan<'_>,
     slot: Slot,
@@ -127,8 +127,8 @@ pub(crate) fn plan_change(
     Ok(Changed::Yes)
 }
 
-/// Stores a value beside its entry if there is room for it, else in an inode of its own if the
-/// file system has such.
+/// Stores a value beside its entry if there is space for it, else in an inode of its own if the
+/// file system has the feature for that.
 fn set_value(
     plan: &mut Plan<'_>,
     slot: Slot,
@@ -147,7 +147,7 @@ fn set_value(
     if !ea_inode::has_value_inodes(&plan.mount.core) || value.is_empty() {
         return Err(Error::NoSpace);
     }
-    // All such entries take the same room.
+    // All such entries take the same space.
     let any = NewValue::Inode {
         inode: slot.nr,
         bytes: 0,
@@ -161,7 +161,7 @@ fn set_value(
     put_xattr(plan, slot, (place, block), (index, name, &new), found)
 }
 
-/// Where an attribute goes.
+/// Returns the place where an attribute is to be stored.
 fn place_xattr(
     plan: &Plan<'_>,
     inode: &Inode,
@@ -181,7 +181,7 @@ fn place_xattr(
     Ok(place.map_err(|error| Corrupt::from(error).in_inode(inode.number()))?)
 }
 
-/// Stores a value where it belongs, and takes it away from where it was.
+/// Stores a value in its new place, and removes it from its old place.
 fn put_xattr(
     plan: &mut Plan<'_>,
     slot: Slot,
@@ -239,7 +239,7 @@ fn remove_from_inode(plan: &mut Plan<'_>, slot: Slot, index: NameIndex, name: &[
     drop_value_of(plan, was)
 }
 
-/// The value that an entry had is not its own any more.
+/// Drops the inode of the value that an entry had before, if it had one.
 fn drop_value_of(plan: &mut Plan<'_>, was: Was) -> Result<()> {
     match was {
         Was::Inode(nr) => ea_inode::drop_value_user(plan, nr),
@@ -273,8 +273,8 @@ fn remove_from_block(
     set_file_acl(plan, slot, None)
 }
 
-/// Gives the inode's block another content; where others share it, the inode gets a block of
-/// its own. One entry of it was `was` and is `new`.
+/// Replaces the contents of the inode's block; if other inodes share the block, the inode gets a
+/// block of its own. One entry of it was `was` and is `new`.
 fn store_block(
     plan: &mut Plan<'_>,
     slot: Slot,
@@ -323,7 +323,7 @@ fn set_file_acl(plan: &mut Plan<'_>, slot: Slot, block: Option<PhysBlock>) -> Re
     set.map_err(|error| Error::Io(std::io::Error::other(error)))
 }
 
-/// The inode's block, checked; its lock is the plan's from here on.
+/// Returns the inode's block, verified; the plan holds its lock from here on.
 fn xattr_block(plan: &mut Plan<'_>, slot: Slot, inode: &Inode) -> Result<Option<Block>> {
     let Some(at) = inode.file_acl() else {
         return Ok(None);
@@ -343,8 +343,8 @@ fn xattr_block(plan: &mut Plan<'_>, slot: Slot, inode: &Inode) -> Result<Option<
     Ok(Some(Block { at, region }))
 }
 
-/// The block of inode `owner` has one user less; with the last one it is freed, and the values
-/// of its entries with it.
+/// Counts one user less for the block of inode `owner`. With the last user the block is freed, and
+/// so are the values of its entries.
 fn drop_user(plan: &mut Plan<'_>, owner: InodeNr, block: Block) -> Result<()> {
     if xattr::drop_user(plan.bytes_mut(block.region)) > 0 {
         return Ok(());
@@ -358,10 +358,11 @@ fn drop_user(plan: &mut Plan<'_>, owner: InodeNr, block: Block) -> Result<()> {
     plan.free_metadata(block.at)
 }
 
-/// Gives up the attributes of an inode that goes.
+/// Frees the attributes of an inode that is being deleted.
 pub(crate) fn free_xattrs(plan: &mut Plan<'_>, inode: &CachedInode) -> Result<()> {
     if inode.has(InodeFlags::EA_INODE_FL) {
-        // It has none; if it says so, that has no end perhaps.
+        // Such an inode has no attributes. If a damaged one refers to others, the recursion might
+        // not end.
         return Ok(());
     }
     let slot = slot::slot(plan, inode.nr())?;
@@ -377,7 +378,7 @@ pub(crate) fn free_xattrs(plan: &mut Plan<'_>, inode: &CachedInode) -> Result<()
     }
 }
 
-/// An area in an inode that is too short for a magic and a terminator.
+/// The size of an area in an inode that is too short for a magic and a terminator.
 pub(crate) const MIN_AREA_BYTES: usize = 8;
 
 /// Blocks are shared, so the tag names no inode.

@@ -1,9 +1,9 @@
-//! Readers beside writers of a whole file system, in many orders of their steps. Each step of the
-//! protocol is left out once, and that must be found.
+//! Tests of readers in parallel with writers, on whole file systems, in many interleavings. Each
+//! step of the protocol is left out once, and the tests must detect that.
 //!
-//! **Model.** A [`Scenario`] is a file system that was prepared once, and what two or three tasks
-//! do with it. For each order of steps it is mounted anew from the same image. Only the tasks run
-//! side by side, so that all changes of the running task that [`model::check`] draws fall there.
+//! **Model.** A [`Scenario`] is a prepared file system, and the operations of two or three tasks on
+//! it. For each interleaving it is mounted again from the same image. Only the tasks run in
+//! parallel, so that all changes of the running task that [`model::check`] draws fall into them.
 
 use std::collections::BTreeSet;
 
@@ -30,22 +30,22 @@ const OWNER: NewAttributes = NewAttributes {
     gid: 0,
 };
 
-/// Orders in which a sound protocol is tried.
+/// How many interleavings are tried for a sound protocol.
 const SCHEDULES: usize = 1000;
-/// Orders until a fault is found: the first that shows it ends the search.
+/// The limit of interleavings until a fault is found: the search ends at the first that shows it.
 const SCHEDULES_OF_FAULTS: usize = 100_000;
 
 type Task = fn(&Fs);
 
-/// What is done side by side.
+/// Operations that run in parallel.
 #[derive(Clone, Copy)]
 struct Scenario {
     prepare: fn(&Fs),
     options: fn(MountOptions) -> MountOptions,
-    /// Done after mounting, before the tasks begin.
+    /// Runs after mounting, before the tasks begin.
     begin: Task,
     tasks: &'static [Task],
-    /// Done when the tasks have ended.
+    /// Runs when the tasks have ended.
     end: Task,
 }
 
@@ -76,7 +76,7 @@ impl Scenario {
         Fs::mount(Arc::new(device), &(self.options)(usual).sabotage(fault)).unwrap()
     }
 
-    /// Runs it with `fault` in as many orders as it takes.
+    /// Runs the scenario with `fault` in as many interleavings as needed.
     fn run(self, fault: Option<Sabotage>) {
         let image = Image::builder(MiB(4)).kind("ext4").block_size_bytes(1024);
         let image = image.arguments(["-N", "64", "-m", "0"]).make().unwrap();
@@ -110,7 +110,7 @@ fn inode(fs: &Fs, path: &str) -> InodeNr {
     fs.resolve(path.as_bytes(), Follow::Yes).unwrap()
 }
 
-/// What `len` bytes of a file at `offset` are, block by block; each block has one byte only.
+/// Returns `len` bytes of a file at `offset`, block by block; each block repeats one byte.
 fn blocks(fs: &Fs, path: &str, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let got = fs.read_at(inode(fs, path), &mut bytes, offset).unwrap();
@@ -123,7 +123,7 @@ fn blocks(fs: &Fs, path: &str, offset: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Fills all free space with a file full of `byte`, which has the name `filler`.
+/// Fills all free space with a file full of `byte`, named `filler`.
 fn fill(fs: &Fs, byte: u8) {
     let file = fs.create(ROOT, b"filler", &OWNER).unwrap();
     let mut at = 0;
@@ -138,7 +138,7 @@ fn fill(fs: &Fs, byte: u8) {
     }
 }
 
-/// A free against a reader: all space is used, so what is taken from a file is written again.
+/// Freeing blocks against a reader: all space is used, so freed blocks of a file are written again.
 const FREE: Scenario = Scenario {
     prepare: |fs| {
         let file = fs.create(ROOT, b"file", &OWNER).unwrap();
@@ -161,13 +161,13 @@ const FREE: Scenario = Scenario {
             fs.write_back_at(other, &[b'b'; BLOCK_BYTES], 0, crate::WrittenAt::Now)
                 .unwrap();
         },
-        // As a commit does, and whoever frees much.
+        // As a commit does, and a thread that frees many blocks.
         |fs| fs.writable().unwrap().hurry_readers(),
     ],
     ..EMPTY
 };
 
-/// Buffers of journaled content that are forgotten, against a reader of them.
+/// Buffers of journaled data that are forgotten, against a reader of them.
 const FORGET: Scenario = Scenario {
     prepare: |fs| {
         let file = fs.create(ROOT, b"file", &OWNER).unwrap();
@@ -194,7 +194,7 @@ const FORGET: Scenario = Scenario {
     ..EMPTY
 };
 
-/// The directories that are found from the root.
+/// Returns the directories that are reachable from the root.
 fn tree(fs: &Fs) -> BTreeSet<InodeNr> {
     let (mut found, mut left) = (BTreeSet::new(), vec![ROOT]);
     while let Some(dir) = left.pop() {
@@ -209,11 +209,11 @@ fn tree(fs: &Fs) -> BTreeSet<InodeNr> {
     found
 }
 
-/// The second inode that is made.
+/// The second inode that is created.
 const B: InodeNr = InodeNr(13);
 
-/// A renaming against an inode number that is used again: `a/x` was a file and becomes a directory,
-/// into which the target of the renaming is moved.
+/// A rename against an inode number that is reused: `a/x` was a file and becomes a directory, into
+/// which the target of the rename is moved.
 const RENAME: Scenario = Scenario {
     prepare: |fs| {
         let [a, b] = [&b"a"[..], b"b"].map(|name| fs.mkdir(ROOT, name, &OWNER).unwrap());
@@ -223,7 +223,7 @@ const RENAME: Scenario = Scenario {
     },
     tasks: &[
         |fs| {
-            // By its number, since `b` may have moved.
+            // By its inode number, since `b` may have moved.
             let (a, b) = (inode(fs, "a"), B);
             match fs.rename((a, b"x"), (b, b"y"), Replace::Yes) {
                 Ok(()) | Err(Error::NotFound | Error::InvalidArgument(_)) => {}
@@ -242,19 +242,19 @@ const RENAME: Scenario = Scenario {
         },
     ],
     end: |fs| {
-        // The root, lost+found, `a`, `b` and `x` or `y`, if not all of them.
+        // The root, lost+found, `a`, `b` and `x` or `y`, unless some are missing.
         let found = tree(fs).len();
         assert!((5..=6).contains(&found), "{found} directories were found");
     },
     ..EMPTY
 };
 
-/// Names of this length fill a block soon.
+/// Names of this length soon fill a block.
 fn name(number: u32) -> Vec<u8> {
     format!("name {number:0>200}").into_bytes()
 }
 
-/// Names that are there all the time.
+/// Names that exist all the time.
 const OLD_NAMES: u32 = 10;
 
 fn link_names(fs: &Fs, numbers: std::ops::Range<u32>) {
@@ -262,7 +262,7 @@ fn link_names(fs: &Fs, numbers: std::ops::Range<u32>) {
     numbers.for_each(|number| fs.link(target, dir, &name(number)).unwrap());
 }
 
-/// All old names are in the directory, once.
+/// Checks that each old name is in the directory exactly once.
 fn list(fs: &Fs) {
     let entries = fs.read_dir(inode(fs, "dir")).unwrap();
     for number in 0..OLD_NAMES {
@@ -282,7 +282,7 @@ const SPLIT: Scenario = Scenario {
     ..EMPTY
 };
 
-/// The same when the inode of the directory leaves memory before.
+/// The same, when the inode of the directory leaves memory before.
 const EVICT: Scenario = Scenario {
     tasks: &[list, |fs| {
         let dir = inode(fs, "dir");
@@ -292,7 +292,7 @@ const EVICT: Scenario = Scenario {
     ..SPLIT
 };
 
-/// A lookup of a name that is just being made.
+/// A lookup of a name that is being created.
 const CREATE: Scenario = Scenario {
     tasks: &[
         |fs| assert!(fs.create(ROOT, b"new", &OWNER).is_ok()),
@@ -319,8 +319,8 @@ const REPLACE: Scenario = Scenario {
     ..EMPTY
 };
 
-/// Blocks of a file of which no two lie behind each other on the device: more extents than the
-/// inode has room for, so they are in a leaf.
+/// Blocks of a file of which no two are adjacent on the device: there are more extents than the
+/// inode has space for, so they are in a leaf.
 const SCATTERED: usize = 6;
 const LEN: usize = SCATTERED * BLOCK_BYTES;
 
@@ -352,7 +352,7 @@ const KEY: Scenario = Scenario {
     ..EMPTY
 };
 
-/// A copy against the end of its source.
+/// A copy against truncation of its source.
 const COPY: Scenario = Scenario {
     begin: make_scattered,
     options: |options| options.on_error(OnError::RemountReadOnly),
@@ -367,7 +367,7 @@ const COPY: Scenario = Scenario {
     ..EMPTY
 };
 
-/// A test of a sound protocol, and one that expects to miss a step of it.
+/// A test of a sound protocol, and a test that expects a failure when a step is left out.
 macro_rules! tests {
     ($($sound:ident: $scenario:ident, $broken:ident: $fault:ident, $expected:literal;)*) => { $(
         #[test]

@@ -1,4 +1,4 @@
-//! What readers are told when the inode that they look at leaves memory.
+//! Tests of the results that readers get when the inode that they read leaves memory.
 
 use fourscore_block::{DeviceOptions, RamDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
@@ -32,7 +32,7 @@ fn mounted() -> (Image, Arc<Fs>) {
 }
 
 impl Fs {
-    /// The clock hand comes by, and nobody needs the inode.
+    /// Evicts an inode that is not in use, as the clock hand does.
     fn evict(&self, nr: InodeNr) {
         let left = self.core.inodes.remove_if(&nr, |cell| cell.retire());
         assert!(left.is_some(), "it was in memory, and nobody needed it");
@@ -68,7 +68,7 @@ fn who_reads_an_inode_that_leaves_memory_looks_again() {
     assert_eq!(sizes, [1024, now]);
 }
 
-/// As many names leave the directory before it leaves memory as after it came back.
+/// Equally many names leave the directory before it leaves memory and after it is loaded again.
 #[test]
 fn a_moment_ends_when_the_directory_leaves_memory() {
     require!(Need::Program("mke2fs"));

@@ -1,4 +1,4 @@
-//! The slots under shuttle: every test holds in each order of the tasks' steps that is tried.
+//! Tests of the slots under shuttle: every test holds in each explored interleaving of the tasks.
 
 use fourscore_sync::atomic::{AtomicU32, Ordering};
 use fourscore_sync::{Arc, model, thread};
@@ -9,7 +9,7 @@ const SCHEDULES: usize = 1500;
 const BLOCKS: usize = 2;
 const PER_BLOCK: usize = 2;
 
-/// A table, and beside it what the disk would say of each slot.
+/// A table, and beside it the state of each slot on disk.
 struct Shared {
     table: SlotTable,
     disk: [AtomicU32; BLOCKS * PER_BLOCK],
@@ -27,7 +27,7 @@ impl Shared {
         &self.disk[slot.block * PER_BLOCK + slot.index]
     }
 
-    /// As an operation does it: claimed, then written in a handle.
+    /// Adds an inode as an operation does: claims a slot, then writes it in a handle.
     fn add(&self, inode: u32) -> Option<SlotNr> {
         let slot = self.table.claim(InodeNr(inode), CoreNr::current())?;
         let before = self.word(slot).swap(inode, Ordering::AcqRel);
@@ -35,7 +35,7 @@ impl Shared {
         Some(slot)
     }
 
-    /// Cleared in a handle, then given back.
+    /// Removes an inode: clears its slot in a handle, then releases it.
     fn remove(&self, slot: SlotNr, inode: u32) {
         let before = self.word(slot).swap(0, Ordering::AcqRel);
         assert_eq!(before, inode, "{slot:?} was taken by another");
@@ -61,7 +61,7 @@ fn run(tasks: u32, task: fn(&Shared, u32)) -> Arc<Shared> {
 fn no_slot_is_used_twice_and_none_is_lost() {
     model::check(SCHEDULES, || {
         let shared = run(3, |shared, inode| {
-            // All may be taken at a moment: then the chain takes the inode.
+            // All slots may be taken for a moment: then the inode goes into the chain.
             let first = shared.add(inode);
             let second = shared.add(inode + 1);
             for (slot, inode) in [(first, inode), (second, inode + 1)] {
@@ -85,7 +85,7 @@ fn no_slot_is_used_twice_and_none_is_lost() {
 fn what_is_taken_is_on_disk() {
     model::check(SCHEDULES, || {
         let shared = run(2, |shared, inode| {
-            // A slot that is given back in a block that was passed by is missed.
+            // A claim misses a slot that is released in a block that it has already skipped.
             let slots = [shared.add(inode), shared.add(inode + 1)];
             if let [_, Some(slot)] = slots {
                 shared.remove(slot, inode + 1);
