@@ -73,6 +73,7 @@ impl Tree {
         );
         // The tree is checked first: the result of the rename does not matter if the tree is
         // broken.
+        // broken.
         let found = fs.lookup(a, b"x").context("a/x is in no directory")?;
         ensure!(found == x && fs.lookup(x, b"b")? == b && fs.lookup(b, b"y")? == y);
         ensure!(
