@@ -114,7 +114,7 @@ pub(crate) fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> boo
     inode.on_disk().links_count() > 0 && changing.orphan.is_some()
 }
 
-/// If at least so many bytes are cut off a file, the grace period of its readers is hurried: blocks
-/// that were written and freed in one transaction can then be reused, in memory that is still in
-/// the CPU's caches.
+/// From this many bytes cut off a file on, the grace period of its readers is hurried: blocks that
+/// were written and freed in one transaction can then be reused, in memory that is still in the
+/// CPU's caches.
 pub(crate) const MUCH_BYTES: u64 = 4 << 20;
