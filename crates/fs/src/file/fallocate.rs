@@ -228,8 +228,8 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Preallocates the front of `blocks`, as far as one plan has space. Returns the block that it
-    /// reached. The file grows that far, at most to `size` bytes.
+    /// Preallocates the front of `blocks`, as `existing` says and as far as one plan has space.
+    /// Returns the block that it reached. The file grows that far, at most to `size` bytes.
     fn allocate_step(
         &mut self,
         blocks: Range<LogicalBlock>,
