@@ -1,5 +1,5 @@
-//! Eight threads write into one file system at the same time, each its own directory; what they
-//! were told is durable is there when it is opened again.
+//! Eight threads write into one file system at the same time, each in its own directory; all data
+//! that was reported as durable is there when the file system is opened again.
 //!
 //! ```console
 //! $ fourscore mkfs disk.ext4 256M && cargo run --release --example threads disk.ext4

@@ -1,5 +1,5 @@
-//! Clusters of several blocks: claimed with their first block, freed with their last, counted
-//! whole. The kernel does the same to a twin.
+//! Clusters of several blocks: they are claimed with their first block, freed with their last
+//! block, and counted as whole clusters. The kernel does the same to a twin.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn image((block, cluster): (u64, u64)) -> Image {
     image.make().unwrap()
 }
 
-/// What is done to both files, in bytes.
+/// An operation on both files, in bytes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write(u64, u64),
@@ -89,7 +89,7 @@ impl Pair {
         }
     }
 
-    /// How many clusters have a block of ours.
+    /// Returns the number of clusters that hold a block of our file.
     fn clusters(&self) -> u64 {
         let mut found = BTreeSet::new();
         for extent in self.fs.extents(self.ours).unwrap() {
@@ -106,7 +106,7 @@ impl Pair {
             self.host.metadata().unwrap(),
         );
         assert_eq!(ours.size_bytes, theirs.len(), "{step:?}");
-        // Either may have a node of a tree beside the clusters of the content.
+        // Either file may have a node of a tree beside the clusters of its data.
         let data = self.clusters() * self.cluster / 512;
         let node = [data, data + self.cluster / 512];
         assert!(node.contains(&ours.sectors), "{step:?}: {}", ours.sectors);
@@ -149,14 +149,14 @@ fn clusters_come_and_go_as_in_linux() {
         let steps = [
             Step::Write(0, 10),
             Step::Write(2 * block, block),
-            // Over the border of two clusters, then of a third with a hole in front.
+            // Writes over the border of two clusters, then into a third with a hole in front.
             Step::Write(cluster - 100, 200),
             Step::Write(5 * cluster + block, block),
-            // The first cluster goes with the last of its three pieces.
+            // The first cluster is freed with the last of its three pieces.
             Step::Range(PunchHole, 0, block),
             Step::Range(PunchHole, cluster - block, block),
             Step::Range(PunchHole, 2 * block, block),
-            // Between what is there already, on both sides of a hole.
+            // Writes between existing blocks, on both sides of a hole.
             Step::Write(cluster + 2 * block, 3 * cluster),
             Step::Range(PunchHole, cluster + 3 * block, 2 * cluster),
             Step::Range(Allocate, cluster + block, 2 * cluster),
@@ -181,7 +181,7 @@ fn clusters_come_and_go_as_in_linux() {
         assert_clean(mine.path());
         drop(host);
         kernel.unmount().unwrap();
-        // We go on with what the kernel made.
+        // We continue on the image that the kernel wrote.
         let fs = mount(&theirs);
         let file = fs.lookup(ROOT, b"file").unwrap();
         fs.write_at(file, &[7; 100], 3 * cluster).unwrap();
@@ -231,7 +231,8 @@ fn directories_fill_their_clusters() {
     }
 }
 
-/// Extents move in several transactions; none of them leaves a cluster to two parts of the file.
+/// Extents move in several transactions; after each of them no cluster belongs to two parts of the
+/// file.
 #[test]
 fn a_cut_while_ranges_move_leaves_whole_clusters() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));

@@ -1,5 +1,5 @@
-//! Files that are mapped by pointers, as in ext2 and ext3: the space they take, how large they get,
-//! and what a crash or a forged map makes of them. The kernel does the same to a twin.
+//! Files that are mapped by pointers, as in ext2 and ext3: their space, their maximum size, and the
+//! effect of a crash or a forged map on them. The kernel does the same to a twin.
 
 mod common;
 
@@ -54,7 +54,8 @@ fn near_a_border(rng: &mut Rng) -> u64 {
     border + rng.bits() % 6 - 3
 }
 
-/// The blocks of a file with blocks of 1 KiB, and the blocks of pointers that lead to them.
+/// Returns the number of blocks of a file with blocks of 1 KiB, including the blocks of pointers
+/// that refer to them.
 fn blocks_needed(fs: &Fs, file: InodeNr) -> u64 {
     let mut nodes = BTreeSet::new();
     let mut data = 0;
@@ -92,7 +93,7 @@ fn maps_take_the_space_that_they_take_in_linux() {
         for step in 0..300 {
             let at = near_a_border(&mut rng) * 1024;
             let bytes = vec![u8::try_from(1 + rng.below(255)).unwrap(); 1 + rng.below(5000)];
-            // Linux may keep a block of pointers when a hole was punched where all of them led.
+            // Linux may keep a block of pointers when a hole was punched over all its pointers.
             let punches = seed > 1;
             match rng.below(if punches { 12 } else { 8 }) {
                 0..=6 => {
@@ -118,7 +119,7 @@ fn maps_take_the_space_that_they_take_in_linux() {
             assert_eq!(host.read_at(&mut expected, from).unwrap(), len);
             assert!(found[..len] == expected[..len], "seed {seed}, step {step}");
             if step % 10 == 0 {
-                // What the kernel has not written yet has no blocks there.
+                // Data that the kernel has not written yet has no blocks there.
                 host.sync_all().unwrap();
                 let stat = fs.stat(ours).unwrap();
                 let theirs = host.metadata().unwrap();
@@ -130,7 +131,7 @@ fn maps_take_the_space_that_they_take_in_linux() {
         }
         fs.unmount().unwrap();
         assert_clean(mine.path());
-        // Each goes on with what the other made of it.
+        // Each continues on the image that the other wrote.
         let kernel_again = KernelMount::new(mine.path(), Access::ReadWrite, "").unwrap();
         std::fs::remove_file(kernel_again.path().join("file")).unwrap();
         kernel_again.unmount().unwrap();
@@ -166,7 +167,7 @@ fn long_files_are_mapped_and_freed_in_steps() {
     let mut read = vec![0; content.len()];
     assert_eq!(fs.read_at(file, &mut read, 500).unwrap(), content.len());
     assert!(read == content);
-    // Only every second block is left, so that all pointers go one by one.
+    // Only every second block is left, so that all pointers are freed one by one.
     for block in (1..40 << 10).step_by(2) {
         fs.fallocate(file, Fallocate::PunchHole, block * 1024, 1024)
             .unwrap();
@@ -184,7 +185,7 @@ fn long_files_are_mapped_and_freed_in_steps() {
     assert_clean(image.path());
 }
 
-/// Blocks that were pointers, and are data now, are not replayed over.
+/// Blocks that held pointers, and hold data now, are not overwritten by a replay.
 #[test]
 fn pointers_that_became_data_are_not_replayed() {
     require!(
@@ -205,7 +206,7 @@ fn pointers_that_became_data_are_not_replayed() {
         fs.sync().unwrap();
     }
     assert!(pointers.iter().all(|&count| count > 40), "{pointers:?}");
-    // So much that it comes to lie where all of them were.
+    // Enough data to cover the former locations of all pointers.
     let content: Vec<u8> = (0..50_u32 << 20).map(|at| (at % 241) as u8).collect();
     fs.write_at(kept, &content, 0).unwrap();
     fs.fsync(kept).unwrap();
@@ -354,8 +355,8 @@ fn files_without_extents_keep_their_pointers() {
     assert_clean(image.path());
 }
 
-/// Pointers that lead to the same block twice, to pointers instead of data, or out of the file
-/// system: an error, nothing freed twice, and everything else goes on.
+/// Pointers that refer to the same block twice, to pointers instead of data, or out of the file
+/// system: an error is returned, nothing is freed twice, and everything else continues to work.
 #[test]
 fn forged_pointers_are_refused() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));

@@ -1,9 +1,10 @@
-//! What operations move between cores. Reading moves nothing, however many there are; what creators
-//! in one directory move is bounded by a number. (Writers in separate directories: `count_apart`.)
+//! Cache lines that operations move between cores. Reading moves no line, however many cores read;
+//! for creators in one directory the number is bounded. (Writers in separate directories:
+//! `count_apart`.)
 //!
-//! The counting build knows of every shared location which core touched its cache line last.
-//! Each operation is run on 2, 80 and 192 virtual cores in turn. What is read is the same files;
-//! once every core has seen them, no line may move any more.
+//! The counting build knows for every shared location which core touched its cache line last. Each
+//! operation is run on 2, 80 and 192 virtual cores in turn. All cores read the same files; once
+//! every core has read them, no line may move any more.
 #![cfg(feature = "count")]
 
 mod apart;
@@ -21,7 +22,7 @@ use fourscore_testkit::image::{Image, MiB};
 use apart::{Groups, OWNER, image_of_many_groups, mount};
 
 const BLOCK_BYTES: u64 = 4096;
-/// More than fit into an inode and into one leaf of the tree.
+/// More extents than fit into an inode and into one leaf of the tree.
 const EXTENTS: u64 = 500;
 
 /// A tree with a file of many extents, a long directory and a deep path.
@@ -48,7 +49,7 @@ fn image(source: &Path) -> Image {
         .unwrap()
 }
 
-/// Runs `operation` on every core until all have seen everything, then counts.
+/// Runs `operation` on every core until all cores have read everything, then counts.
 fn assert_moves_nothing(cores: &Cores, what: &str, operation: impl Fn(u64)) {
     let rounds = 3;
     cores.run(rounds, |_, round| operation(round as u64));
@@ -107,7 +108,7 @@ fn reading_moves_no_line() {
     }
 }
 
-/// Creators in one directory meet in its inode and its leaves, but not in more than that.
+/// Creators in one directory share its inode and its leaves, but no more than that.
 #[test]
 fn creators_in_one_directory_move_few_lines_on_any_number_of_cores() {
     const ROUNDS: usize = 6;

@@ -1,8 +1,9 @@
-//! What cores move that work in directories of their own: next to nothing, on 192 cores as on two.
+//! Cache lines moved by cores that work in directories of their own: almost none, on 192 cores as
+//! on two.
 //!
-//! All virtual cores run on one thread, whose heap mixes what they make as the heaps of many
-//! threads would not. So here every piece of memory has cache lines of its own, and what moves is
-//! what cores have in common by design.
+//! All virtual cores run on one thread, whose heap mixes their allocations as the heaps of many
+//! threads would not. So here every allocation has cache lines of its own, and the lines that move
+//! are those that cores share by design.
 #![cfg(feature = "count")]
 
 mod apart;
@@ -29,8 +30,9 @@ fn reports(groups: &Groups) -> [Vec<(&'static str, Report)>; 3] {
 }
 
 /// Where every core can have several groups, an operation moves as many lines on 192 cores as on
-/// two; and few where there is little more than one group for each. One test, since what one thread
-/// retires may be dropped by another, in whose machine it was never seen.
+/// two, and few where there is little more than one group for each core. This is one test, since
+/// memory that one thread retires may be dropped by another thread, whose virtual machine has never
+/// seen it.
 #[test]
 fn writing_apart_moves_next_to_nothing_on_any_number_of_cores() {
     let [two, more @ ..] = reports(&Groups::Plenty);
@@ -46,8 +48,8 @@ fn writing_apart_moves_next_to_nothing_on_any_number_of_cores() {
         .for_each(|reports| assert_few(reports));
 }
 
-/// The most lines that an operation moves. The device of the test moves one when it is written,
-/// where it is in memory.
+/// The most lines that an operation moves. The device of the test, which is in memory, moves one
+/// line when it is written.
 const MOST_MOVED: [(&str, f64); 5] = [
     ("create", 0.02),
     ("stat", 0.02),

@@ -1,5 +1,5 @@
-//! File systems that died under load: each reads as the kernel leaves it when it has recovered
-//! its journal.
+//! File systems that crashed under load: each reads as the kernel leaves it after it has recovered
+//! the journal.
 
 mod tree;
 
@@ -15,9 +15,9 @@ use fourscore_testkit::tools::Need;
 
 use tree::{Tree, assert_same, host_tree, open, our_tree};
 
-/// Leaves out what recovery itself changes: link counts of directories and the space of files
-/// where fast commits were replayed, and of files whose truncation it completes (they are on
-/// record as orphans) the space and the time.
+/// Leaves out of the comparison what recovery itself changes: link counts of directories and the
+/// space of files where fast commits were replayed; and the space and the times of files on the
+/// orphan list, whose truncation recovery completes.
 fn comparable(mut tree: Tree, has_fast_commits: bool, orphans: &[InodeNr]) -> Tree {
     for object in tree.values_mut() {
         if has_fast_commits {
@@ -31,7 +31,8 @@ fn comparable(mut tree: Tree, has_fast_commits: bool, orphans: &[InodeNr]) -> Tr
     tree
 }
 
-/// A mount for writing finishes what the crash left, where it is possible at all.
+/// A read-write mount finishes the operations that the crash left unfinished, where that is
+/// possible.
 fn check_written(image: &Image, read: &Tree, fast_commits: bool, orphans: &[InodeNr], what: &str) {
     let written = image.copy().unwrap();
     let device = open_path(written.path(), DeviceOptions::read_write()).unwrap();

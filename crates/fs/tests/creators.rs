@@ -1,5 +1,5 @@
-//! Many threads that make and remove names in one directory: none is lost or made twice, and what
-//! the directory says of itself is right, in memory, on disk and after a crash.
+//! Many threads create and remove names in one directory: no name is lost or created twice, and the
+//! directory's own fields are right, in memory, on disk and after a crash.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn names(fs: &Fs, dir: InodeNr) -> BTreeSet<Vec<u8>> {
     names
 }
 
-/// What a directory says of itself when it was changed later than `before`.
+/// Asserts that a directory's inode was changed later than `before`.
 fn assert_later(before: &Stat, after: &Stat) {
     assert!(after.version > before.version, "{before:?} {after:?}");
     assert!(after.mtime >= before.mtime && after.ctime >= before.ctime);
@@ -137,7 +137,7 @@ fn of_many_who_make_one_name_one_does() {
                         Ok(_) => drop(made.fetch_add(1, Ordering::Relaxed)),
                         Err(error) => assert_eq!(error.errno(), 17, "{error}"),
                     }
-                    // Half of the threads take away what is there by then.
+                    // Half of the threads remove names that exist by then.
                     if thread % 2 == 0 && number % 2 == 0 {
                         match fs.unlink(dir, &name(0, number)) {
                             Ok(()) => drop(removed.fetch_add(1, Ordering::Relaxed)),

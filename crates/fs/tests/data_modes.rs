@@ -1,5 +1,5 @@
-//! data=journal, data=writeback and files whose content is journaled by their flag: what is read
-//! while it is written, and what is left of it by a crash.
+//! data=journal, data=writeback, and files whose data is journaled because of their flag: their
+//! data while it is written, and their data after a crash.
 
 mod common;
 mod tree;
@@ -34,7 +34,7 @@ const NEW: NewAttributes = NewAttributes {
     gid: 2,
     umask: 0,
 };
-/// How a block of the journal begins.
+/// The magic number at the beginning of the journal's blocks.
 const MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
 
 fn image(features: &[&str]) -> Image {
@@ -43,7 +43,8 @@ fn image(features: &[&str]) -> Image {
     image.make().unwrap()
 }
 
-/// Nobody commits or checkpoints but who asks for it, so that nothing is in its place too early.
+/// Commits and checkpoints happen only on request, so that no data reaches its home location too
+/// early.
 fn quiet() -> MountOptions {
     MountOptions::new().journal(JournalOptions {
         background: Background::None,
@@ -58,7 +59,7 @@ fn read(fs: &Fs, inode: InodeNr) -> Vec<u8> {
     bytes
 }
 
-/// Content whose blocks look like those of the journal, here and there.
+/// Data with some blocks that look like blocks of the journal.
 fn content(random: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|_| random.bits().to_le_bytes()[0]).collect();
     for block in bytes.chunks_mut(1024).step_by(3) {
@@ -68,7 +69,7 @@ fn content(random: &mut Rng, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes, cuts, punches and moves one file, and keeps what it should hold.
+/// Writes, cuts, punches and moves one file, and keeps the expected data.
 fn disturb(fs: &Fs, inode: InodeNr, expected: &mut Vec<u8>, random: &mut Rng) {
     let size = expected.len();
     let offset = random.below(200_000);
@@ -118,7 +119,8 @@ fn disturb(fs: &Fs, inode: InodeNr, expected: &mut Vec<u8>, random: &mut Rng) {
     );
 }
 
-/// A crashed image recovered by the kernel, by e2fsck and by us; each must be clean and alike.
+/// A crashed image is recovered by the kernel, by e2fsck and by us; each result must be clean, and
+/// all must be equal.
 fn assert_recovered_alike(crashed: &Image) -> Tree {
     let by_kernel = crashed.copy().unwrap();
     let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
@@ -137,7 +139,7 @@ fn assert_recovered_alike(crashed: &Image) -> Tree {
     expected
 }
 
-/// The bytes of a file as they are in place, read past every journal.
+/// The bytes of a file at their home location, read without any journal.
 fn in_place(fs: &Fs, image: &Image, inode: InodeNr) -> Vec<u8> {
     let file = File::open(image.path()).unwrap();
     let mut bytes = Vec::new();
@@ -171,7 +173,7 @@ fn content_goes_through_the_journal() {
             }
         }
         fs.sync().unwrap();
-        // What was committed last is in the log alone.
+        // The data that was committed last is only in the log.
         let (inode, expected) = &mut files[0];
         let last = content(&mut random, 5000);
         fs.write_at(*inode, &last, 0).unwrap();
@@ -259,8 +261,8 @@ fn a_flag_has_single_files_journaled() {
     assert!(tree[&b"file"[..]].content == expected);
 }
 
-/// A write of more than one step comes in for one of them after the other: who is inside and comes
-/// in again waits for who freezes, who waits for him.
+/// A write of several steps enters the freezer for each of them in turn. A writer that is inside
+/// and enters again must not wait for a freezing thread that waits for the writer.
 #[test]
 fn writers_and_who_freezes_do_not_wait_for_each_other() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -298,7 +300,7 @@ fn writers_and_who_freezes_do_not_wait_for_each_other() {
     }
 }
 
-/// What was journaled in a block must not be replayed over what the block holds now.
+/// Data that was journaled for a block must not be replayed over the block's newer data.
 #[test]
 fn freed_content_is_revoked() {
     require!(
@@ -324,7 +326,8 @@ fn freed_content_is_revoked() {
         new.iter()
             .any(|new| old.iter().any(|old| overlap(old, new)))
     };
-    // All there is, until the same blocks come; they wait for readers, also those of other tests.
+    // Uses all free space until the same blocks are reused; they wait for readers, also for those
+    // of other tests.
     let mut reused = false;
     for number in 0..2000_u32 {
         let name = number.to_string().into_bytes();
@@ -407,7 +410,7 @@ fn directories_give_their_group_where_that_is_said() {
             Err(_) => fs.mkdir(ROOT, b"dir", &owner).unwrap(),
         };
         if words.is_empty() {
-            // Its own group is that of the root.
+            // Its own group is that of the root directory.
             assert_eq!(fs.stat(dir).unwrap().gid, 0);
             let change = fourscore::AttributeChange {
                 gid: Some(77),

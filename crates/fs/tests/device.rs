@@ -1,5 +1,5 @@
-//! What concerns the device as a whole: other hosts (MMP), freezing, trimming, discarding. The
-//! kernel, e2fsck and debugfs look at the result.
+//! Operations on the device as a whole: other hosts (MMP), freezing, trimming, discarding. The
+//! kernel, e2fsck and debugfs check the result.
 
 mod common;
 
@@ -73,7 +73,7 @@ fn the_volume_is_named_anew() {
         Need::Program("e2fsck"),
         Need::Program("dumpe2fs")
     );
-    // The superblock has a block to itself, shares one, or has no checksum.
+    // The superblock has a block to itself, shares a block, or has no checksum.
     for (block_size_bytes, features) in [(1024, &[][..]), (4096, &[]), (4096, &["^metadata_csum"])]
     {
         let image = Image::builder(MiB(16)).kind("ext4").features(features);
@@ -87,11 +87,11 @@ fn the_volume_is_named_anew() {
             assert!(matches!(refused, Err(Error::InvalidArgument(_))));
         }
         fs.set_label(b"short").unwrap();
-        // Who reads does not wait for the thaw.
+        // Readers do not wait for the thaw.
         fs.freeze().unwrap();
         assert_eq!(fs.label().unwrap(), b"short");
         fs.thaw().unwrap();
-        // What else is in the superblock changes beside it.
+        // Other fields of the superblock change at the same time.
         let file = fs.create(ROOT, b"file", &OWNER).unwrap();
         fs.set_xattr(file, b"user.x", &[1; 900], fourscore::SetXattr::Any)
             .unwrap();
@@ -131,7 +131,7 @@ fn mmp_is_kept_while_mounted_and_given_back() {
         let line = text.lines().find(|line| line.starts_with("sequence"));
         line.unwrap().to_owned()
     };
-    // It changes as long as we live, but not while the file system stands still.
+    // The MMP block changes while the file system is mounted, but not while it is frozen.
     thread::sleep(Duration::from_secs(6));
     assert_ne!(sequence(&first), sequence(&mmp_lines(&image)));
     fs.freeze().unwrap();
@@ -176,7 +176,7 @@ fn what_another_host_has_or_checks_is_refused_by_its_name() {
     });
     assert!(matches!(error, Error::InUse(_)), "{error}");
     assert!(error.to_string().contains("elsewhere"), "{error}");
-    // Reading is not refused.
+    // Reading is allowed.
     open(&image);
     another_host(&image, MmpSequence::Clean);
     assert_clean(image.path());
@@ -189,7 +189,7 @@ fn what_a_host_left_behind_that_died_is_taken_over_after_a_while() {
     let fs = mount(&image);
     fs.create(ROOT, b"file", &OWNER).unwrap();
     fs.sync().unwrap();
-    // Neither unmounted nor given back.
+    // The file system is neither unmounted nor released.
     drop(fs);
     let began = Instant::now();
     let fs = mount(&image);
@@ -243,13 +243,13 @@ fn a_copy_of_what_is_frozen_is_clean_and_writers_wait() {
             assert_eq!(fs.freeze().unwrap_err().errno(), 16);
             let first = image.copy().unwrap();
             let before = written.load(Ordering::Relaxed);
-            // Readers go on, and nothing reaches the device.
+            // Readers continue, and no write reaches the device.
             fs.read_at(nameless.inode(), &mut [0; 100], 0).unwrap();
             fs.sync().unwrap();
             thread::sleep(Duration::from_millis(50));
             let second = image.copy().unwrap();
             assert!(std::fs::read(first.path()).unwrap() == std::fs::read(second.path()).unwrap());
-            // What was going on may still be counted.
+            // Operations that were in progress may still be counted.
             assert!(written.load(Ordering::Relaxed) <= before + 4);
             fs.thaw().unwrap();
             let header = dumpe2fs_header(first.path()).unwrap();
@@ -257,7 +257,7 @@ fn a_copy_of_what_is_frozen_is_clean_and_writers_wait() {
             let kernel = KernelMount::new(first.path(), Access::ReadOnly, "noload").unwrap();
             assert!(kernel.path().join("d3").exists());
             kernel.unmount().unwrap();
-            // The file without a name is all that there is to do.
+            // Only the file without a name remains to be cleaned up.
             e2fsck_repair(second.path(), &[]).unwrap();
             assert_clean(second.path());
         }
@@ -290,7 +290,7 @@ fn what_is_done_after_a_thaw_is_recovered() {
     let fs_of_copy = mount(&copy);
     fs_of_copy.unmount().unwrap();
     assert_clean(copy.path());
-    // What is frozen can be unmounted.
+    // A frozen file system can be unmounted.
     fs.freeze().unwrap();
     fs.unmount().unwrap();
     assert_clean(image.path());
@@ -300,7 +300,7 @@ fn allocated_bytes(image: &Image) -> u64 {
     std::fs::metadata(image.path()).unwrap().blocks() * 512
 }
 
-/// Writes 20 MiB and removes it again, so that the image has blocks that nobody needs.
+/// Writes 20 MiB and removes the file again, so that the image has blocks that are not in use.
 fn make_garbage(fs: &Fs) {
     let file = fs.create(ROOT, b"garbage", &OWNER).unwrap();
     fs.write_at(file, &vec![7; 20 << 20], 0).unwrap();
@@ -308,7 +308,7 @@ fn make_garbage(fs: &Fs) {
     fs.unlink(ROOT, b"garbage").unwrap();
 }
 
-/// What was freed waits for its commit, and for readers until the one after.
+/// Freed space waits for its commit, and for readers until the commit after it.
 fn settle(fs: &Fs) {
     for _ in 0..3 {
         fs.create(ROOT, b"settle", &OWNER).unwrap();
@@ -331,10 +331,10 @@ fn trimming_gives_free_space_back_and_nothing_else() {
     let free = fs.statfs().unwrap();
     let free = free.free_blocks * free.block_bytes as u64;
     let told = fs.trim(&Trim::default()).unwrap();
-    // What is kept ahead for the file is not told.
+    // Space that is preallocated for the file is not trimmed.
     assert!(told <= free && told + (4 << 20) > free, "{told} of {free}");
     assert!(allocated_bytes(&image) + (19 << 20) < before);
-    // It was told; a part is known, too.
+    // All of it was trimmed; a part of the range is known to be trimmed, too.
     assert_eq!(fs.trim(&Trim::default()).unwrap(), 0);
     fs.unlink(ROOT, b"kept").unwrap();
     settle(&fs);
@@ -423,7 +423,7 @@ fn with_the_option_discard_freed_blocks_go_after_their_commit() {
         Need::Program("e2fsck"),
         Need::Program("debugfs")
     );
-    // Said by the superblock, in bits and in words, and by the mount.
+    // The option is set in the superblock, in bits and in words, and by the mount.
     let cases = [
         ("", "", false),
         ("", "discard", true),
@@ -444,7 +444,7 @@ fn with_the_option_discard_freed_blocks_go_after_their_commit() {
         settle(&fs);
         let gone = before.saturating_sub(allocated_bytes(&image)) > 19 << 20;
         assert_eq!(gone, goes, "{stored}, {words}");
-        // All of it can be used again, also what was freed a moment ago.
+        // All of the space can be reused, including space that was freed a moment ago.
         make_garbage(&fs);
         let file = fs.create(ROOT, b"all", &OWNER).unwrap();
         if let Err(error) = fs.write_at(file, &vec![1; 45 << 20], 0) {
@@ -480,7 +480,7 @@ fn a_device_that_gives_no_space_back_is_not_trimmed() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(&[]);
     let device = Plain(open_path(image.path(), DeviceOptions::read_write()).unwrap());
-    // The option changes nothing there, as in Linux.
+    // The option has no effect there, as in Linux.
     let options = MountOptions::new().discard(Discard::Online);
     let fs = Fs::mount(Arc::new(device), &options).unwrap();
     make_garbage(&fs);

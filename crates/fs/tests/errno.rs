@@ -1,4 +1,4 @@
-//! docs/ERRNO.md: each row is made to happen, by us and by the kernel on a twin.
+//! docs/ERRNO.md: each row is reproduced, by us and by the kernel on a twin.
 
 mod common;
 mod errno_cases;
@@ -37,7 +37,7 @@ const NEW: NewAttributes = NewAttributes {
     gid: 0,
 };
 const LONG: &[u8] = &[b'n'; 256];
-/// The first byte that no file of 4 KiB blocks has.
+/// The first byte offset that a file with 4 KiB blocks cannot have.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
 
 const NAMES: [(i32, &str); 25] = [
@@ -599,7 +599,7 @@ const LIST: [u8; 28] = {
     }
     list
 };
-/// The same without the owner.
+/// The same without the entry of the owner.
 const BAD_LIST: [u8; 20] = {
     let mut list = [0; 20];
     list[0] = 2;
@@ -623,7 +623,7 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
     )?)
 }
 
-/// What can go wrong in any call.
+/// Errors that any call can return.
 fn anywhere() -> [(&'static str, Error); 14] {
     let inode = ROOT;
     let broken = AclError::Version {
@@ -772,7 +772,7 @@ fn the_table_says_what_happens_here_and_in_linux() {
     compare_document(&[("| operation |", table), ("| what is wrong |", general)]);
 }
 
-/// Holds the tables, each known by how it begins, against the document.
+/// Compares the tables, each identified by its beginning, with the document.
 fn compare_document(tables: &[(&str, String)]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ERRNO.md");
     let found = std::fs::read_to_string(&path).unwrap();

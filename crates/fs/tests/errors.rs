@@ -1,5 +1,5 @@
-//! What happens when a file system turns out to be broken while it is written, or its journal
-//! cannot go on; and the option `nobarrier`.
+//! Corruption that is found on a read-write mount, journals that cannot continue, and the option
+//! `nobarrier`.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn mount(image: &Image, words: &str) -> Arc<Fs> {
     Fs::mount(device(image), &MountOptions::new().parse(words).unwrap()).unwrap()
 }
 
-/// A file system with a file that was synced and a directory whose block holds nothing but zeroes.
+/// A file system with a file that was synced, and a directory whose block holds only zeroes.
 fn broken(features: &[&str], arguments: &[&str]) -> (Image, u64) {
     let image = Image::builder(MiB(32)).kind("ext4").block_size_bytes(4096);
     let image = image.features(features);
@@ -79,7 +79,7 @@ fn content(fs: &Fs) -> Vec<u8> {
     bytes
 }
 
-/// e2fsck repairs the image, and nothing is said of errors after that.
+/// e2fsck repairs the image, and the superblock reports no errors after that.
 fn assert_repaired(image: &Image) {
     e2fsck_repair(image.path(), &[]).unwrap();
     assert_clean(image.path());
@@ -120,7 +120,7 @@ fn an_error_is_noted_and_all_else_goes_on() {
         assert!(first.line > 0 && first.time <= last.time && last.code == 5);
         assert!(superblock.state().contains(State::ERROR_FS));
         drop(fs);
-        // What others noted stays the first.
+        // The first error that another program noted stays the first.
         let fs = mount(&image, "errors=continue");
         assert_eq!(errno(fs.rmdir(ROOT, b"broken")), 117);
         fs.unmount().unwrap();
@@ -170,7 +170,7 @@ fn nothing_is_written_any_more_after_an_error() {
             [&b"synced"[..], b"lost"].map(|name| fs.lookup(ROOT, name).is_ok())
         };
         if features != [NO_JOURNAL] {
-            // Whoever recovers the journal still knows of the error.
+            // A program that recovers the journal still knows of the error.
             let by_kernel = image.copy().unwrap();
             let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
             kernel.unmount().unwrap();
@@ -194,7 +194,7 @@ fn nothing_is_written_any_more_after_an_error() {
 #[test]
 fn the_program_is_told_instead_of_a_panic() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    // Said by the mount, and by the superblock.
+    // Reported by the mount, and by the superblock.
     for (policy, on_error) in [("continue", Some(OnError::Panic)), ("panic", None)] {
         let (image, _) = broken(&[], &["-e", policy]);
         let told = Arc::new(Mutex::new(Vec::new()));
@@ -250,11 +250,10 @@ fn a_journal_that_cannot_be_written_ends_the_writing() {
     }
 }
 
-/// What a call that changes something does to an inode, and the end of the name of the file whose
-/// place is noted.
+/// A call that changes an inode, and the end of the name of the file whose path is noted.
 type Call = (&'static str, fn(&Fs, InodeNr) -> fourscore::Result<()>);
 
-/// All that is done to one inode.
+/// All calls on one inode.
 const CALLS: [Call; 25] = [
     ("file/write.rs", |fs, nr| fs.write_at(nr, b"x", 0).map(drop)),
     ("file/write.rs", |fs, nr| fs.append(nr, b"x").map(drop)),
@@ -321,7 +320,7 @@ const CALLS: [Call; 25] = [
     ("file/sync.rs", |fs, nr| fs.fdatasync(nr)),
 ];
 
-/// How many errors the superblock tells of, and where the last was found.
+/// The number of errors that the superblock reports, and the location of the last one.
 fn noted(image: &Image) -> (u32, String) {
     let fs = open(image);
     let header = dumpe2fs_header(image.path()).unwrap();
@@ -346,7 +345,7 @@ fn whatever_meets_a_broken_inode_notes_it_once() {
         let victim = fs.create(ROOT, b"victim", &NEW).unwrap();
         fs.write_at(victim, b"content", 0).unwrap();
         fs.unmount().unwrap();
-        // The root of its map is none any more.
+        // The root of its map is not valid any more.
         let command = format!("set_inode_field <{victim}> block[0] 0x1234");
         debugfs_write(image.path(), &[command]).unwrap();
         for (nth, (place, call)) in CALLS.into_iter().enumerate() {
@@ -357,7 +356,7 @@ fn whatever_meets_a_broken_inode_notes_it_once() {
             let (count, found) = noted(&image);
             assert_eq!(count, 1, "call {nth}: {found}");
             assert!(found.ends_with(place), "call {nth}: {found}");
-            // Who may not go on is stopped by any of them.
+            // With `errors=remount-ro` any of the calls stops further changes.
             let fs = mount(&image, "errors=remount-ro");
             assert_eq!(errno(call(&fs, victim)), 117, "call {nth}");
             assert_eq!(errno(fs.create(ROOT, b"other", &NEW)), 30, "call {nth}");
@@ -375,7 +374,7 @@ fn bitmaps_that_are_wrong_are_noted() {
         Need::Program("e2fsck"),
         Need::Program("dumpe2fs")
     );
-    // Without a checksum of its own a bitmap is held against the count in its descriptor.
+    // Without a checksum of its own, a bitmap is compared with the count in its descriptor.
     for features in [&["^metadata_csum"][..], &[]] {
         let (image, _) = broken(features, &[]);
         let bitmap = {
@@ -383,7 +382,7 @@ fn bitmaps_that_are_wrong_are_noted() {
             fs.group(GroupNr(0)).unwrap().block_bitmap()
         };
         let file = File::options().write(true).open(image.path()).unwrap();
-        // Some clusters near the end of the 8192, which are free.
+        // Some free clusters near the end of the 8192.
         let place = bitmap.0 * 4096 + 1000;
         file.write_all_at(&[0x0f], place).unwrap();
         let calls: [Call; 2] = [
@@ -432,7 +431,7 @@ fn whoever_finds_that_the_journal_fails_notes_it() {
         let journal = fs.extents(InodeNr::JOURNAL).unwrap()[0];
         let log = (journal.physical.0 + 1) * 4096..(journal.physical.0 + 1000) * 4096;
         faulty.add(Rule::nth(DeviceOp::Write, 1).within(log));
-        // Nothing but times, or more.
+        // Changes only times, or more.
         match words {
             "" => drop(fs.append(file, &[7; 10_000]).unwrap()),
             _ => fs.accessed(file).unwrap(),

@@ -87,7 +87,7 @@ impl Pair {
         assert_eq!(output.status.code(), Some(0), "{said}");
     }
 
-    /// Has the kernel mount it, look at the names in the root, and let it go.
+    /// Has the kernel mount the file system, list the names in the root, and unmount it.
     fn names_for_the_kernel(&self) -> Vec<Vec<u8>> {
         let attached = LoopDevice::new(self.journal.path()).unwrap();
         let options = format!("journal_path={}", attached.path().display());
@@ -119,7 +119,7 @@ fn what_is_written_is_in_the_journal_and_then_in_place() {
         let fs = pair.mount().unwrap();
         fill(&fs, "one");
         fs.sync().unwrap();
-        // What a crash leaves: nothing but the log has to be there.
+        // The state after a crash: only the log is certain to be there.
         let crashed = pair.copy();
         fill(&fs, "two");
         fs.unmount().unwrap();
@@ -140,7 +140,7 @@ fn what_is_written_is_in_the_journal_and_then_in_place() {
         crashed.assert_clean();
         assert_eq!(by_kernel.names_for_the_kernel().len(), 31, "{features}");
         by_kernel.assert_clean();
-        // What the kernel left is mounted again.
+        // The image that the kernel left is mounted again.
         let fs = by_kernel.mount().unwrap();
         assert_eq!(names(&fs, ROOT).len(), 32, "{features}");
         fs.unmount().unwrap();
@@ -170,7 +170,7 @@ fn without_its_device_a_journal_is_not_passed_over() {
             .to_string()
             .contains(&uuid.to_string())
     );
-    // What is clean can be read.
+    // A clean file system can be read.
     assert_eq!(names(&read().unwrap(), ROOT), [b"lost+found"]);
     let fs = pair.mount().unwrap();
     fill(&fs, "one");
@@ -179,7 +179,7 @@ fn without_its_device_a_journal_is_not_passed_over() {
     fs.unmount().unwrap();
     let image = device(crashed.image.path(), DeviceOptions::default());
     assert_eq!(refused(Fs::open(image, &OpenOptions::new())), uuid);
-    // A journal of somebody else is refused before anything is written.
+    // The journal of another file system is refused before anything is written.
     let other = Pair::new("extent");
     let mixed = Pair {
         image: crashed.image,

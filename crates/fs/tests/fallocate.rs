@@ -1,4 +1,5 @@
-//! Ranges of files: the same calls on the kernel's mount of one image and through us on another.
+//! Ranges of files: the same calls are applied through the kernel's mount to one image and through
+//! us to another.
 
 mod common;
 
@@ -59,7 +60,7 @@ fn image_with(block_size: u32, features: &[&str], arguments: &[&str]) -> Image {
     image.make().unwrap()
 }
 
-/// A file of ours and one of the kernel's, to which the same is done.
+/// A file of ours and one of the kernel's, to which the same operations are applied.
 struct Pair {
     fs: Arc<Fs>,
     ours: InodeNr,
@@ -95,7 +96,7 @@ impl Pair {
         }
     }
 
-    /// Content, size, and space but for a few nodes.
+    /// Compares data, size, and space except for a few nodes.
     fn compare(&self, cluster_size: u64) {
         let found = self.fs.stat(self.ours).unwrap();
         let size = self.host.metadata().unwrap().len();
@@ -109,7 +110,7 @@ impl Pair {
         );
         let differs = content.iter().zip(&expected).position(|(a, b)| a != b);
         assert_eq!(differs, None, "of {size} bytes");
-        // What the kernel has not written yet has no blocks there.
+        // Data that the kernel has not written yet has no blocks there.
         self.host.sync_all().unwrap();
         let sectors = self.host.metadata().unwrap().blocks();
         let nodes = 4 * cluster_size / 512;
@@ -141,7 +142,7 @@ fn ranges_end_as_the_kernel_leaves_them() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    // Files that are mapped by pointers only have holes punched.
+    // In files that are mapped by pointers, only holes can be punched.
     let pointers: &[&str] = &["^extent", "^64bit"];
     let bigalloc: &[&str] = &["bigalloc"];
     let runs = [
@@ -202,7 +203,7 @@ fn ranges_end_as_the_kernel_leaves_them() {
     }
 }
 
-/// More extents than fit into a leaf or into one step move, and go.
+/// More extents than fit into a leaf or into one step are moved and freed.
 #[test]
 fn files_of_many_extents_change_in_steps() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -247,7 +248,7 @@ fn files_of_many_extents_change_in_steps() {
     assert_clean(image.path());
 }
 
-/// Extents of several leaves move in one step, which is not begun before all of them are read.
+/// Extents of several leaves move in one step, which does not begin before all of them are read.
 #[test]
 fn what_a_collapse_cannot_read_leaves_the_file_as_it_was() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));

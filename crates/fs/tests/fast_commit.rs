@@ -1,5 +1,5 @@
-//! Fast commits that the kernel wrote before it died: a file system opened from such an image
-//! shows the tree as it was when the last fsync returned.
+//! Fast commits that the kernel wrote before a crash: a file system opened from such an image has
+//! the tree as it was when the last fsync returned.
 
 mod tree;
 
@@ -27,7 +27,7 @@ const NEW: NewAttributes = NewAttributes {
     umask: 0,
 };
 
-/// A number of `fc_info`, such as `commits`.
+/// Returns a number of `fc_info`, such as `commits`.
 fn fc_info(mount: &KernelMount, what: &str) -> u64 {
     let path = format!("/proc/fs/ext4/{}/fc_info", mount.device_name().unwrap());
     let text = fs::read_to_string(path).unwrap();
@@ -42,7 +42,7 @@ fn fsync(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// An image on which `setup` was done and written back, then `change`, which ends in fast commits
+/// An image on which `setup` was run and checkpointed, then `change`, which ends in fast commits
 /// only; and the tree as it was then.
 fn crashed(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> (Image, Tree) {
     let image = Image::builder(MiB(64))
@@ -76,12 +76,12 @@ fn crashed(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&Path))
     (image, tree)
 }
 
-/// Makes the changes, and compares what was there before the crash with what is read after it.
+/// Runs the changes, and compares the tree before the crash with the tree that is read after it.
 fn check(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
     check_mounted("", setup, change)
 }
 
-/// The same of a file system that the kernel mounts with `options`.
+/// Does the same with a file system that the kernel mounts with `options`.
 fn check_mounted(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
     let (image, expected) = crashed(options, setup, change);
     let found = our_tree(&open(image.path()));
@@ -90,8 +90,8 @@ fn check_mounted(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&
     image
 }
 
-/// A mount for writing writes what was read, and leaves nothing to be recovered; cut anywhere, it
-/// can be made again.
+/// A read-write mount writes the recovered state, and leaves nothing to recover. After a crash at
+/// any point it can be repeated.
 fn check_written(image: &Image, read: Tree) {
     let read = without_space(read);
     let base = open_path(image.path(), DeviceOptions::default()).unwrap();
@@ -123,14 +123,14 @@ fn check_written(image: &Image, read: Tree) {
     assert_same(&found, &read, "written");
 }
 
-/// Leaves out the space, which follows from maps here and was in records there.
+/// Leaves out the space, which is computed from maps here and was stored in records there.
 fn without_space(mut tree: Tree) -> Tree {
     let forget = |object: &mut Object| object.sectors = 0;
     tree.values_mut().for_each(forget);
     tree
 }
 
-/// The same, and the kernel's recovery says so too.
+/// Does the same, and compares with the kernel's recovery.
 fn check_as_kernel(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) {
     as_kernel(&check(setup, change));
 }
@@ -261,7 +261,7 @@ fn a_number_can_be_used_again() {
     );
 }
 
-/// The kernel's own recovery leaves wrong link counts here, which e2fsck finds.
+/// The kernel's own recovery leaves wrong link counts here, which e2fsck reports.
 #[test]
 fn directories_are_made_and_removed() {
     needs_kernel!();
@@ -281,7 +281,7 @@ fn directories_are_made_and_removed() {
     );
 }
 
-/// The kernel refuses to mount this one: the file has an INODE record, but no links.
+/// The kernel refuses to mount this image: the file has an INODE record, but no links.
 #[test]
 fn a_file_that_was_unlinked_but_open_is_gone() {
     needs_kernel!();
@@ -296,7 +296,7 @@ fn a_file_that_was_unlinked_but_open_is_gone() {
             fs::write(root.join("other"), b"other").unwrap();
             file.sync_all().unwrap();
             fsync(&root.join("other"));
-            // Closing it would make the kernel free it, which is no matter of fast commits.
+            // Closing the file would make the kernel free it, which does not concern fast commits.
             held = Some(file);
             drop(held.take());
         },
@@ -329,8 +329,8 @@ fn a_file_that_was_made_without_a_name_has_the_one_that_it_was_given() {
     assert_eq!(fs.stat(named).unwrap().links, 1);
 }
 
-/// The file is on the orphan list of the last full commit; the fast commit brings it a name, and says
-/// nothing of its blocks.
+/// The file is on the orphan list of the last full commit; the fast commit gives it a name, and has
+/// no record of its blocks.
 #[test]
 fn a_file_on_the_orphan_list_gets_a_name_and_keeps_its_data() {
     needs_kernel!();
@@ -374,11 +374,12 @@ fn names_in_an_indexed_directory() {
     );
 }
 
-/// What a file is made of that is going to lose blocks, and what one gets that needs them, in MiB.
+/// The size in bytes of the pieces of a file that is going to lose blocks, and of the file that
+/// needs them.
 const PIECE: u64 = 1 << 20;
 
-/// Fills a file system but for one MiB that was the file "spare": with the file "old", which is in
-/// four pieces and full in front of what fills the rest.
+/// Fills a file system except for one MiB, which was the file "spare". The file "old" has four
+/// pieces, and lies in front of the files that fill the rest.
 fn fill(root: &Path) {
     let write = |name: &str, nth: u64, pieces: u64| -> std::io::Result<()> {
         let options = File::options()
@@ -407,13 +408,14 @@ fn fill(root: &Path) {
     fs::remove_file(root.join("spare")).unwrap();
 }
 
-/// Makes a file that does not find enough room but where another has lost some.
+/// Creates a file that finds enough space only in blocks that another file has lost.
 fn need(root: &Path) {
     fs::write(root.join("new"), content(16, 5 << 19)).unwrap();
     fsync(&root.join("new"));
 }
 
-/// With `data=writeback` the kernel gives what one file loses to another before it commits.
+/// With `data=writeback` the kernel gives blocks that one file loses to another file before it
+/// commits.
 #[test]
 fn blocks_go_from_one_file_to_another() {
     needs_kernel!();
@@ -421,7 +423,7 @@ fn blocks_go_from_one_file_to_another() {
         |_, old| fs::remove_file(old).unwrap(),
         |file, _| file.set_len(14 * PIECE).unwrap(),
         |file, _| {
-            // One more extent than the inode has room for.
+            // One more extent than fits into the inode.
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(file, hole, 5 * PIECE, 2 * PIECE).unwrap();
         },
@@ -438,7 +440,7 @@ fn blocks_go_from_one_file_to_another() {
     }
 }
 
-/// The same of a file that had lost its name before the last full commit.
+/// The same with a file that had lost its name before the last full commit.
 #[test]
 fn blocks_go_from_a_file_on_record_to_another() {
     needs_kernel!();

@@ -1,4 +1,5 @@
-//! Flags and what they forbid, beside the kernel; projects, generations, access times.
+//! Flags and the operations that they forbid, compared with the kernel; projects, generations,
+//! access times.
 
 mod outcome;
 
@@ -45,7 +46,7 @@ fn image(features: &[&str]) -> Image {
     image.make().unwrap()
 }
 
-/// Two file systems to which the same is done.
+/// Two file systems, to which the same operations are applied.
 struct Twins {
     fs: Arc<Fs>,
     root: PathBuf,
@@ -65,8 +66,8 @@ impl Twins {
     }
 
     fn set_flags(&self, path: &str, random: &mut Rng) {
-        // Even root may lack what Linux asks for to journal single files; the extents are always
-        // there.
+        // Even root may lack the capability that Linux requires to journal single files; the
+        // extents flag is always set.
         const NOT_HERE: InodeFlags = InodeFlags::JOURNAL_DATA_FL;
         let wish = match random.below(3) {
             0 => 0,
@@ -89,7 +90,7 @@ impl Twins {
         assert_eq!(visible.bits(), self.host_flags(path).bits(), "{path}");
     }
 
-    /// Whether it may change what flags forbid, step by step.
+    /// Tries the changes that flags may forbid, step by step.
     fn disturb(&self, path: &str, number: u64) {
         let (inode, at) = (self.inode(path), self.root.join(path));
         let is_dir = self.fs.stat(inode).unwrap().file_type == FileType::Directory;
@@ -157,7 +158,7 @@ impl Twins {
             self.fs.rename(to, from, Replace::Yes).unwrap();
             std::fs::rename(self.root.join(&moved), &at).unwrap();
         }
-        // Back again, so that there is something to go on with.
+        // The file is moved back, so that the next calls find it.
         let removed = theirs(std::fs::remove_file(&at));
         assert_eq!(
             ours(self.fs.unlink(root, path.as_bytes())),
@@ -203,7 +204,7 @@ impl Twins {
     }
 }
 
-/// Runs `test` on two new file systems; ours must be sound afterwards.
+/// Runs `test` on two new file systems; ours must be clean afterwards.
 fn with_twins(test: impl FnOnce(&Twins)) {
     let (own, twin) = (image(&[]), image(&[]));
     let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
@@ -258,7 +259,7 @@ fn projects_are_inherited_and_kept_apart() {
     assert_eq!(ours(moved), Err(18));
     fs.set_project(file, 7).unwrap();
     fs.link(file, dir, b"link").unwrap();
-    // Out of it everything may go.
+    // Any file may be moved out of the directory.
     fs.rename((below, b"inside"), (root, b"inside"), Replace::Yes)
         .unwrap();
     assert_eq!(fs.stat(inside).unwrap().project_id, 7);
@@ -274,7 +275,7 @@ fn projects_are_inherited_and_kept_apart() {
     fs.unmount().unwrap();
 }
 
-/// Whoever takes all flags away from a file has not got rid of its extents, but of the others.
+/// Clearing all flags of a file keeps its extents flag, and clears the others.
 #[test]
 fn flags_change_though_the_content_is_stored_as_before() {
     require!(
@@ -316,7 +317,7 @@ fn generations_are_set_where_no_checksum_depends_on_them() {
         let generation = fs.stat(file).unwrap().generation;
         assert_eq!(generation == 4711, expected.is_ok());
         assert_ne!(before.generation, 0);
-        // A number that is given out again gets another one.
+        // An inode number that is reused gets another generation.
         fs.unlink(InodeNr::ROOT, b"file").unwrap();
         let again = fs.create(InodeNr::ROOT, b"again", &OWNER).unwrap();
         assert_eq!(again, file);
@@ -326,7 +327,7 @@ fn generations_are_set_where_no_checksum_depends_on_them() {
     }
 }
 
-/// The access time after a change, after an access, and after another.
+/// Whether the access time changed after a change, and after another access.
 fn access_times(fs: &Fs, inode: InodeNr) -> [bool; 2] {
     let old = fourscore::ondisk::Timestamp::new(1_000_000_000, 0).unwrap();
     let change = AttributeChange {
@@ -335,7 +336,7 @@ fn access_times(fs: &Fs, inode: InodeNr) -> [bool; 2] {
     };
     fs.set_attributes(inode, &change).unwrap();
     let version = fs.stat(inode).unwrap().version;
-    // More than a tick of the clock that stamps.
+    // Longer than a tick of the clock that sets times.
     std::thread::sleep(Duration::from_millis(20));
     fs.accessed(inode).unwrap();
     let first = fs.stat(inode).unwrap();

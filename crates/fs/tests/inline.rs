@@ -1,5 +1,5 @@
-//! Content that is kept inside of inodes: the same operations done by us on one image and by the
-//! kernel on its twin, with the same results, errors and space; e2fsck looks at both.
+//! Data that is kept inside inodes: the same operations are applied by us to one image and by the
+//! kernel to its twin, with the same results, errors and space; e2fsck checks both.
 
 mod common;
 mod outcome;
@@ -52,7 +52,7 @@ fn is_inside(fs: &Fs, inode: InodeNr) -> bool {
     flags.contains(InodeFlags::INLINE_DATA_FL)
 }
 
-/// Numbers of 64 bits from a seed.
+/// Random numbers of 64 bits from a seed.
 struct Random(Rng);
 
 impl Random {
@@ -61,16 +61,16 @@ impl Random {
     }
 }
 
-/// What a path leads to.
+/// The object that a path refers to.
 #[derive(Clone, Copy)]
 struct What {
     kind: FileType,
-    /// Whether the space that it takes is compared: Linux does not let files go back into their
-    /// inodes that had blocks.
+    /// Whether its space is compared: Linux does not let files go back into their inodes if they
+    /// had blocks.
     is_measured: bool,
-    /// Whether its content may change: Linux 6.18 moves content to a block through the journal if
-    /// nobody writes it (truncate, fallocate), and forgets that when it writes the block as that of
-    /// a file. What came later is lost then.
+    /// Whether its data may change: if data moves to a block without a write (truncate, fallocate),
+    /// Linux 6.18 moves it through the journal, and ignores that when it writes the block as file
+    /// data. Later data is lost then.
     is_writable: bool,
 }
 
@@ -84,7 +84,7 @@ impl What {
     }
 }
 
-/// Two file systems to which the same is done.
+/// Two file systems, to which the same operations are applied.
 struct Twins {
     fs: Arc<Fs>,
     root: PathBuf,
@@ -317,7 +317,7 @@ impl Twins {
     }
 }
 
-/// As the kernel shows it: content of files in the inode counts.
+/// The space as the kernel reports it: data of files in the inode counts.
 fn shown_sectors(fs: &Fs, inode: InodeNr) -> u64 {
     let stat = fs.stat(inode).unwrap();
     match stat.file_type {
@@ -346,9 +346,9 @@ fn the_kernel_does_the_same_on_its_twin() {
         let (own, twin) = (make(), make());
         let mut random = Random(Rng::new(seed));
         let mut paths = BTreeMap::from([(".".to_owned(), What::new(FileType::Directory))]);
-        // What we left, the kernel goes on with, and the other way round.
+        // The kernel continues with the image that we left, and the other way round.
         for (ours, kernels) in [(&own, &twin), (&twin, &own)] {
-            // Whether an empty file may go into its inode the kernel forgets with the inode.
+            // The kernel forgets with the inode whether an empty file may go into its inode.
             for what in paths.values_mut() {
                 what.is_measured &= what.kind == FileType::Directory;
             }
@@ -373,7 +373,8 @@ fn the_kernel_does_the_same_on_its_twin() {
     }
 }
 
-/// Bytes behind those that lie where the map would be: neither the size nor the map changes.
+/// Changes bytes behind those that lie where the map would be: neither the size nor the map
+/// changes.
 #[test]
 fn what_is_replaced_inside_is_no_change_of_times_alone() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -386,7 +387,7 @@ fn what_is_replaced_inside_is_no_change_of_times_alone() {
         fs.fsync(file).unwrap();
         fs.write_at(file, &[2; 10], 70).unwrap();
         fs.fdatasync(file).unwrap();
-        // What a crash leaves.
+        // The state after a crash.
         let crashed = RamDevice::from_bytes(&std::fs::read(image.path()).unwrap());
         let recovered = Fs::mount(Arc::new(crashed), &MountOptions::new()).unwrap();
         let expect = |fs: &Fs, expected: &[u8]| {
@@ -398,7 +399,7 @@ fn what_is_replaced_inside_is_no_change_of_times_alone() {
         expected[70..80].fill(2);
         expect(&recovered, &expected);
         recovered.unmount().unwrap();
-        // The next change of the inode begins with it.
+        // The next change of the inode starts from it.
         fs.write_at(file, &[3; 10], 80).unwrap();
         fs.link(file, ROOT, b"linked").unwrap();
         expected[80..90].fill(3);
@@ -439,18 +440,18 @@ fn files_go_in_and_out_of_their_inodes() {
     fs.truncate(file, 20).unwrap();
     assert!(is_inside(&fs, file));
     assert_eq!(content(20), [&[0; 10][..], b"ag", &[0; 8]].concat());
-    // A size that is more than what is kept, though not more than there is room for.
+    // A size above the data that is kept, though not above the available space.
     fs.truncate(file, 61).unwrap();
     assert!(!is_inside(&fs, file));
     assert_eq!(content(61), [&[0; 10][..], b"ag", &[0; 49]].concat());
     fs.truncate(file, 0).unwrap();
-    // The attribute finds no room beside the content and goes to the block.
+    // The attribute does not fit beside the data and goes to the block.
     fs.write_at(file, &[b'c'; 128], 0).unwrap();
     fs.set_xattr(file, b"user.name", b"value", SetXattr::Any)
         .unwrap();
     assert!(is_inside(&fs, file));
     assert_eq!(fs.stat(file).unwrap().sectors, 8);
-    // An attribute in the inode leaves less room for content.
+    // An attribute in the inode leaves less space for data.
     let other = fs.create(ROOT, b"other", &OWNER).unwrap();
     fs.set_xattr(other, b"user.name", b"value", SetXattr::Any)
         .unwrap();

@@ -1,5 +1,5 @@
-//! File systems without a journal: written, and after a crash repaired by e2fsck to what was
-//! synced.
+//! File systems without a journal: they are written, and after a crash repaired by e2fsck to the
+//! state that was synced.
 
 mod common;
 mod tree;
@@ -39,14 +39,14 @@ fn state(image: &Image) -> String {
     dumpe2fs_header(image.path()).unwrap()["Filesystem state"].clone()
 }
 
-/// A file whose every sector says whose it is.
+/// Writes a file with the number of its owner in every sector.
 fn write(fs: &Fs, inode: InodeNr, owner: u64, sectors: u64) {
     let content = owner.to_le_bytes().repeat(64);
     let content = content.repeat(usize::try_from(sectors).unwrap());
     fs.write_at(inode, &content, 0).unwrap();
 }
 
-/// The one whose file this is; `None` for one that holds nothing.
+/// Returns the owner of a file; `None` for an empty one.
 fn owner(content: &[u8]) -> Result<Option<u64>> {
     let mut found = None;
     for word in content.chunks_exact(8) {
@@ -118,7 +118,7 @@ fn a_file_system_without_a_journal_is_written() {
         let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
         assert_eq!(host_tree(kernel.path()), expected, "{features:?}");
         kernel.unmount().unwrap();
-        // What the kernel leaves is written on.
+        // We continue on the image that the kernel leaves.
         let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
         fs::write(kernel.path().join("the kernel's"), "content").unwrap();
         kernel.unmount().unwrap();
@@ -158,7 +158,7 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
         assert!(refused.to_string().contains("checked first"), "{refused}");
         assert_eq!(our_tree(&open(crashed.path())), expected, "only read");
 
-        // The kernel only warns, and finishes what is on record.
+        // The kernel only warns, and finishes the inodes on the orphan list.
         let by_kernel = crashed.copy().unwrap();
         let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
         assert_eq!(host_tree(kernel.path()), expected);
@@ -189,7 +189,7 @@ fn populate_again(fs: &Fs) {
     }
 }
 
-/// Numbers of inodes are held back until a commit; when they run out, one is made.
+/// Numbers of inodes are held back until a commit; when they run out, a commit is made.
 #[test]
 fn numbers_of_deleted_inodes_come_back() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -209,7 +209,7 @@ fn numbers_of_deleted_inodes_come_back() {
     assert_clean(image.path());
 }
 
-/// Nobody commits but who asks for it.
+/// Commits happen only on request.
 fn quiet() -> JournalOptions {
     JournalOptions {
         background: Background::None,
@@ -219,8 +219,8 @@ fn quiet() -> JournalOptions {
 
 const ROUNDS: u64 = 10;
 
-/// In each round files come, change and go in one directory, and one file is synced that nobody
-/// touches again.
+/// In each round files are created, changed and removed in one directory, and one file is synced
+/// that is not changed again.
 fn record(image: &Image) -> History {
     let base: Arc<dyn BlockDevice> =
         Arc::new(open_path(image.path(), DeviceOptions::default()).unwrap());
@@ -270,13 +270,14 @@ fn record(image: &Image) -> History {
         fs.fsync(inode).unwrap();
         device.note(round);
     }
-    // Mounting and unmounting write the superblock alone, which has no copy here if it is torn.
+    // Mounting and unmounting write the superblock alone, which has no copy here if the write is
+    // torn.
     let history = History::of(&device, &*base).unwrap();
     fs.unmount().unwrap();
     history
 }
 
-/// How many files were synced before a crash; `None` before the first commit.
+/// Returns the number of files that were synced before a crash; `None` before the first commit.
 fn synced(events: &[Event]) -> Option<u64> {
     let notes = events.iter().filter_map(|event| match event {
         Event::Note(round) => Some(*round),

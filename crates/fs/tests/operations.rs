@@ -1,5 +1,5 @@
-//! Writes of several buffers, copies, and what is durable when: the kernel and e2fsck look at the
-//! result.
+//! Writes of several buffers, copies, and the durability of changes: the kernel and e2fsck check
+//! the result.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn image() -> Image {
     Image::builder(MiB(64)).kind("ext4").make().unwrap()
 }
 
-/// What a crash now would leave, as it is read then.
+/// The file system as it would be read after a crash now.
 fn after_a_crash(image: &Image) -> (Image, Arc<Fs>) {
     let copy = image.copy().unwrap();
     let device = open_path(copy.path(), DeviceOptions::default()).unwrap();
@@ -43,7 +43,7 @@ fn after_a_crash(image: &Image) -> (Image, Arc<Fs>) {
     (copy, fs)
 }
 
-/// Nothing is committed unless it is asked for.
+/// Commits happen only on request.
 fn quiet() -> MountOptions {
     MountOptions::new().parse("commit=100000").unwrap()
 }
@@ -68,7 +68,7 @@ fn several_buffers_are_one_write() {
     let image = image();
     let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
-    // Short ones, none, one that is longer than what is gathered, and short ones again.
+    // Short buffers, none, one that is longer than the gathered ones, and short ones again.
     let lens = [1, 0, 5000, 100, 3 << 20, 7, 70_000, 0, 9];
     let parts: Vec<Vec<u8>> = lens.iter().map(|&len| pattern(len, len)).collect();
     let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -87,7 +87,7 @@ fn several_buffers_are_one_write() {
     );
     assert!(back == whole);
 
-    // Whoever writes several buffers is alone meanwhile.
+    // A writer of several buffers holds the lock exclusively.
     let shared = fs.create(ROOT, b"shared", &OWNER).unwrap();
     let fs_of_all = &fs;
     thread::scope(|scope| {
@@ -175,7 +175,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
         let read = std::fs::read(kernel.path().join(&name)).unwrap();
         assert!(content(&fs, target) == read, "{name}");
     }
-    // A copy of all is no larger than what it was made of, and has its holes.
+    // A copy of the whole file is no larger than its source, and has its holes.
     let whole = fs.lookup(ROOT, b"target0").unwrap();
     let sectors = fs.stat(whole).unwrap().sectors;
     assert!(sectors <= fs.stat(source).unwrap().sectors, "{sectors}");
@@ -183,7 +183,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
         let hole = |inode| fs.seek(inode, at, Seek::Data).unwrap();
         assert_eq!(hole(whole), hole(source));
     }
-    // Inside of one file.
+    // A copy inside one file.
     let before = content(&fs, source);
     assert_eq!(
         fs.copy_file_range((source, 0), (source, 9000), 9000)
@@ -214,7 +214,7 @@ fn what_is_synchronised_outlives_a_crash_and_fdatasync_leaves_attributes_out() {
         ..AttributeChange::default()
     };
     fs.set_attributes(file, &mode).unwrap();
-    // In place: times change, size and map do not.
+    // An overwrite: times change, size and map do not.
     fs.write_at(file, &pattern(5000, 2), 1000).unwrap();
     fs.fdatasync(file).unwrap();
     let (_copy, crashed) = after_a_crash(&image);
@@ -224,7 +224,7 @@ fn what_is_synchronised_outlives_a_crash_and_fdatasync_leaves_attributes_out() {
     let (_copy, crashed) = after_a_crash(&image);
     assert_eq!(crashed.stat(found).unwrap().mode.0 & 0o777, 0o600);
 
-    // Preallocated blocks that are written change the map alone.
+    // Writing to preallocated blocks changes only the map.
     fs.fallocate(file, Fallocate::Allocate, 100_000, 100_000)
         .unwrap();
     fs.fsync(file).unwrap();
@@ -293,7 +293,7 @@ fn attributes_lie_where_it_is_said() {
     assert_clean(image.path());
 }
 
-/// What the link count of `/d`, which has `entries` files, and of a file, become.
+/// Returns the resulting link counts of `/d`, which has `entries` files, and of a file.
 fn near_the_limit(image: &Image) -> Vec<String> {
     let fs = mount(image);
     let dir = fs.mkdir(ROOT, b"d", &OWNER).unwrap();
@@ -403,14 +403,14 @@ fn lazy_times_are_shown_at_once_and_written_with_the_next_other_change() {
     assert_eq!([written, read].map(|inode| times(&crashed, inode)), before);
     assert!(content(&crashed, written)[100..5100] == pattern(5000, 2));
 
-    // A change of something else takes the times along, and so does fsync.
+    // A change of another field writes the times as well, and so does fsync.
     fs.set_xattr(read, b"user.a", b"1", SetXattr::Any).unwrap();
     fs.fsync(written).unwrap();
     let (_copy, crashed) = after_a_crash(&image);
     assert_eq!(times(&crashed, written), now[0]);
     assert_eq!(times(&crashed, read)[0], now[1][0]);
 
-    // So does unmounting. Who is deleted has no times.
+    // So does unmounting. The deleted inode has no times.
     fs.unlink(ROOT, b"deleted").unwrap();
     fs.accessed(read).unwrap();
     let last = times(&fs, read);

@@ -1,5 +1,5 @@
-//! Inodes without a name and inodes that are freed in several transactions: used while they are
-//! open, and finished by us, the kernel and e2fsck after a crash.
+//! Inodes without a name, and inodes that are freed in several transactions: they are used while
+//! they are open, and after a crash they are finished by us, the kernel and e2fsck.
 
 mod common;
 mod tree;
@@ -33,8 +33,8 @@ const NEW: NewAttributes = NewAttributes {
     umask: 0,
 };
 
-/// With a chain of orphans, with a file of them, with a chain and maps of pointers, and with
-/// clusters of 16 blocks.
+/// File systems whose orphan list is a chain, an orphan file, or a chain with files mapped by
+/// pointers, and one with clusters of 16 blocks.
 const RECORDS: [&str; 4] = [
     "^orphan_file",
     "orphan_file",
@@ -128,7 +128,7 @@ fn a_file_can_be_open_from_the_beginning() {
     let fs = mount(&image);
     let mut kept = Vec::new();
     // At first in a directory of one block, then in one with an index. Numbers that were freed are
-    // given out again.
+    // reused.
     for number in 0..300_u32 {
         let name = number.to_string().into_bytes();
         let made = || OpenInode::created(Arc::clone(&fs), InodeNr::ROOT, &name, &NEW);
@@ -230,7 +230,7 @@ fn orphans_that_we_leave_are_finished_by_all() {
     }
 }
 
-/// A file with so many extents that no transaction has room for all of them.
+/// A file with so many extents that one transaction does not have space to free them all.
 fn make_long(fs: &Fs, name: &[u8]) -> InodeNr {
     let inode = fs.create(InodeNr::ROOT, name, &NEW).unwrap();
     for number in 0..3000_u64 {
@@ -239,7 +239,7 @@ fn make_long(fs: &Fs, name: &[u8]) -> InodeNr {
     inode
 }
 
-/// Makes three long files go, in steps, while somebody else commits as often as he can.
+/// Deletes or cuts three long files, in steps, while another thread commits as often as it can.
 fn free_long_files(fs: &Fs, round: u32) {
     let [deleted, truncated, replaced, new] = ["deleted", "truncated", "replaced", "new"]
         .map(|name| format!("{name} {round}").into_bytes());
@@ -265,7 +265,7 @@ fn free_long_files(fs: &Fs, round: u32) {
     assert_eq!(fs.orphans().unwrap(), []);
 }
 
-/// Ends of commits, behind the event `from`, that leave something to be finished.
+/// Ends of commits, behind the event `from`, that leave an unfinished deletion or truncation.
 fn unfinished_cuts(device: &RecordingDevice, from: usize) -> Vec<usize> {
     let is_unfinished = |cut: &usize| {
         let device = Arc::new(device.as_of(*cut).unwrap());
@@ -281,7 +281,7 @@ fn unfinished_cuts(device: &RecordingDevice, from: usize) -> Vec<usize> {
 
 #[test]
 fn what_is_freed_in_several_transactions_is_finished_after_any_crash() {
-    /// Who commits may not get to it before all steps are done, if the machine has much to do.
+    /// On a busy machine the committing thread may not run before all steps are done.
     const MOST_ROUNDS: u32 = 20;
     require!(
         Need::Program("mke2fs"),
@@ -309,7 +309,7 @@ fn what_is_freed_in_several_transactions_is_finished_after_any_crash() {
             let crashed = Image::blank(MiB(64)).unwrap();
             write_out(&device.as_of(cuts[at]).unwrap(), &crashed);
             let what = format!("{record}, cut at {}", cuts[at]);
-            // Where the border of two leaves of a tree lies inside a cluster, e2fsck 1.47 takes the
+            // If the border of two leaves of a tree lies inside a cluster, e2fsck 1.47 takes the
             // second part of the cluster for freed twice, gives up, and clears the inode.
             let forgiven = if record.contains("bigalloc") {
                 Forgiven::E2fsck

@@ -1,4 +1,4 @@
-//! Who may do what: the answers of the library beside what the kernel lets other users do.
+//! Permissions: the results of the library compared with what the kernel lets other users do.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn list(random: &mut Rng) -> Vec<u8> {
     acl::disk_to_xattr(&acl::to_disk(&who.map(entry))).unwrap()
 }
 
-/// Files and directories with all sorts of permissions; in each directory a file.
+/// Files and directories with all kinds of permissions; there is a file in each directory.
 fn populate(fs: &Fs, random: &mut Rng) -> Vec<(String, InodeNr)> {
     let mut all = Vec::new();
     for number in 0..45 {
@@ -107,7 +107,7 @@ fn populate(fs: &Fs, random: &mut Rng) -> Vec<(String, InodeNr)> {
     all
 }
 
-/// Runs a shell script on the mounted tree as `caller`; its lines.
+/// Runs a shell script on the mounted tree as `caller`, and returns its lines.
 fn run_as(caller: &Caller<'_>, root: &Path, script: &str) -> Vec<String> {
     let mut command = tools::command("setpriv").unwrap();
     command
@@ -133,7 +133,7 @@ fn run_as(caller: &Caller<'_>, root: &Path, script: &str) -> Vec<String> {
         .collect()
 }
 
-/// Holds our answers against what the script's command did with each path: `yes` or `no`.
+/// Compares our results with those of the script's command for each path: `yes` or `no`.
 fn hold_against(
     caller: &Caller<'_>,
     root: &Path,
@@ -187,7 +187,7 @@ fn hold_wishes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeN
     });
 }
 
-/// What takes the owner.
+/// Compares changes that only the owner may make.
 fn hold_changes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeNr)]) {
     let command = ("chmod", "chmod $(stat -c %a $f) $f");
     hold_against(caller, root, command, top, |inode| {
@@ -228,7 +228,7 @@ fn the_kernel_lets_users_do_what_we_say_they_may() {
     let fs = mount(&twin);
     let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     let root = kernel.path();
-    // What lies in directories is reached by those only who may search them.
+    // Objects in a directory are reached only by users that may search it.
     let top: Vec<_> = all
         .iter()
         .filter(|(path, _)| !path.contains('/'))
@@ -238,7 +238,7 @@ fn the_kernel_lets_users_do_what_we_say_they_may() {
         hold_wishes(&fs, root, caller, &top);
         hold_changes(&fs, root, caller, &top);
     }
-    // Set-group bits of groups that one is not in are lost.
+    // The set-group bit is lost for a group that the caller is not in.
     for caller in &PLAIN {
         for (path, inode) in &top {
             if fs.stat(*inode).unwrap().uid != caller.uid {
@@ -302,8 +302,8 @@ const CAPABILITY: [u8; 20] = {
     value
 };
 
-/// Files that belong to the first caller, in a group that only the first and the second are in, or
-/// that only the third is in.
+/// Files of the first caller, in a group that only the first and the second caller are in, or in
+/// one that only the third is in.
 fn privileged_files(fs: &Fs) -> Vec<(String, InodeNr)> {
     let mut files = Vec::new();
     for gid in [2001, 2003] {
@@ -430,7 +430,7 @@ fn who_is_not_in_the_group_loses_the_set_group_bit_with_a_list_or_another_owner(
                 .unwrap();
             assert_same_privileges(&fs, kernel.path(), "a list for", file);
         } else {
-            // To the group that it has: nothing else may somebody who is in no other.
+            // Sets the group that the file has: a caller in no other group may set nothing else.
             let gid = fs.stat(*inode).unwrap().gid;
             run_as(caller, kernel.path(), &format!("chgrp {gid} {name}"));
             let change = AttributeChange {

@@ -1,5 +1,5 @@
-//! Space that was freed and waits for a commit, or for somebody who reads: who needs it waits too,
-//! instead of being told that there is none.
+//! Freed space that waits for a commit or for readers: an operation that needs the space waits as
+//! well, instead of failing with an error.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -38,7 +38,8 @@ fn fill(fs: &Fs) {
     fs.sync().unwrap();
 }
 
-/// Does what needs a block while the only free ones wait for a reader, who goes on for a time.
+/// Runs `what`, which needs a block while the only free blocks wait for a reader, which goes on for
+/// some time.
 fn needs_a_block(fs: &Fs, what: impl FnOnce()) {
     needs_a_block_for(Duration::from_millis(15), fs, what);
 }
@@ -96,8 +97,8 @@ fn names_and_attributes_wait_for_space_that_is_freed() {
     assert_clean(image.path());
 }
 
-/// A device in memory whose flushes take a while, as those of a disk do: so commits do. It takes as
-/// long to be told that blocks are free.
+/// A device in memory whose flushes take a while, as those of a disk do, and so do commits. A
+/// discard takes as long.
 #[derive(Debug)]
 struct Slow {
     device: RamDevice,
@@ -147,7 +148,7 @@ fn in_memory_with(size: MiB, takes: Duration, options: &MountOptions) -> (Image,
     (image, fs)
 }
 
-/// A file of eight blocks, and a name for it.
+/// Creates a file of eight blocks and its name.
 fn small_file(fs: &Fs, name: &[u8]) -> InodeNr {
     let file = fs.create(ROOT, name, &OWNER).unwrap();
     fs.write_at(file, &[1; 8 * 4096], 0).unwrap();
@@ -174,7 +175,7 @@ fn a_reader_is_waited_for_however_long_it_takes() {
     fs.unmount().unwrap();
 }
 
-/// So long it takes at most to give space to all who wait for it, if nobody waits in vain.
+/// The time limit for giving space to all waiters, if none of them waits in vain.
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
@@ -191,7 +192,7 @@ fn one_in_line_may_hold_a_lock_that_another_at_its_turn_waits_for() {
                 fs.set_xattr(file, b"user.long", &value, SetXattr::Any)
                     .unwrap();
             });
-            // Comes to stand behind, with the lock of the file.
+            // The write queues behind it, holding the lock of the file.
             thread::sleep(Duration::from_millis(50));
             fs.write_at(file, &[2; 4096], 8 * 4096).unwrap();
         });
@@ -211,7 +212,7 @@ fn whoever_waits_for_the_lock_of_one_in_line_is_no_reader() {
     let began = Instant::now();
     thread::scope(|scope| {
         let writing = scope.spawn(|| fs.write_at(file, &[2; 4096], 8 * 4096));
-        // While the commit is made for which the write waits with the lock of the file.
+        // Runs during the commit for which the write waits, holding the lock of the file.
         thread::sleep(Duration::from_millis(50));
         fs.unlink(ROOT, b"other name").unwrap();
         writing.join().unwrap().unwrap();
@@ -220,7 +221,7 @@ fn whoever_waits_for_the_lock_of_one_in_line_is_no_reader() {
     fs.unmount().unwrap();
 }
 
-/// What threads that empty and fill files of their own were told.
+/// The results of threads that empty and fill files of their own.
 #[derive(Debug)]
 struct Told {
     done: AtomicU64,
@@ -242,7 +243,7 @@ fn empty_and_fill(fs: &Fs, threads: usize, bytes: u64, time: Duration) -> Told {
     told
 }
 
-/// The same with so many threads for each of several sizes.
+/// The same with `threads` threads for each of several sizes.
 fn empty_and_fill_sizes<const KINDS: usize>(
     fs: &Fs,
     kinds: [(usize, u64); KINDS],
@@ -273,7 +274,7 @@ fn empty_and_fill_sizes<const KINDS: usize>(
     told
 }
 
-/// Blocks that are free for anybody, in bytes.
+/// Space that is free for all users, in bytes.
 fn free_bytes(fs: &Fs) -> u64 {
     let stat = fs.statfs().unwrap();
     stat.available_blocks * stat.block_bytes as u64
@@ -284,7 +285,7 @@ fn whoever_fits_beside_the_others_is_never_told_that_there_is_no_space() {
     require!(Need::Program("mke2fs"));
     let (_image, fs) = in_memory(MiB(64), Duration::from_millis(5));
     let threads = 8;
-    // A little is for the trees.
+    // Leaves a little for the trees.
     let each = free_bytes(&fs) / 8 - (64 << 10);
     let told = empty_and_fill(&fs, threads, each, Duration::from_secs(3));
     assert_eq!(told.no_space.into_inner(), 0, "of {:?}", told.done);
@@ -323,7 +324,7 @@ fn whoever_needs_much_gets_it_beside_others_who_take_little_all_the_time() {
     println!("{much:?} {little:?}");
     assert_eq!(much.no_space.into_inner(), 0);
     assert_eq!(little.no_space.into_inner(), 0);
-    // Each time takes a commit or two.
+    // Each round takes a commit or two.
     assert!(much.done.into_inner() >= 10);
     fs.unmount().unwrap();
 }
@@ -348,7 +349,7 @@ fn sixteen_threads_never_run_out_of_sixteen_gibibytes() {
     }
 }
 
-/// Uses three quarters of the space: what is left lies in pieces of 4 MiB.
+/// Uses three quarters of the space: the free space consists of pieces of 4 MiB.
 fn age(fs: &Fs) {
     const PIECE_BYTES: u64 = 4 << 20;
     let pieces = free_bytes(fs) / PIECE_BYTES - 16;

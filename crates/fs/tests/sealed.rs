@@ -1,6 +1,6 @@
-//! Directories that ignore case, what is encrypted without its key, and files with verity: what may
-//! be changed of them, and what not. For encryption the kernel does the same on a twin; it has no
-//! casefold here, so that e2fsck looks at names and hashes.
+//! Directories that ignore case, encrypted files and directories without their key, and files with
+//! verity: the changes that are allowed, and those that are refused. For encryption the kernel does
+//! the same on a twin. It has no casefold here, so e2fsck checks names and hashes.
 
 mod common;
 mod outcome;
@@ -76,26 +76,26 @@ fn names_that_differ_in_case_are_one() {
             assert_eq!(ours(fs.mkdir(dir, other.as_bytes(), &OWNER)), Err(17));
             assert_eq!(ours(fs.link(street, dir, other.as_bytes())), Err(17));
         }
-        // What is inside ignores case, too; what is above does not.
+        // Directories inside ignore case, too; the parent does not.
         let below = fs.mkdir(dir, b"Below", &OWNER).unwrap();
         let flags = fs.stat(below).unwrap().flags;
         assert!(flags.contains(InodeFlags::CASEFOLD_FL));
         fs.create(below, b"FILE", &OWNER).unwrap();
         fs.resolve(b"dir/below/file", Follow::No).unwrap();
         assert_eq!(ours(fs.resolve(b"DIR/below", Follow::No)), Err(2));
-        // A directory with names keeps its ways.
+        // A directory with names cannot change its flag.
         let clear = flags & (InodeFlags::USER_VISIBLE - InodeFlags::CASEFOLD_FL);
         assert_eq!(ours(fs.set_flags(below, clear)), Err(39));
         fs.unlink(below, b"file").unwrap();
         fs.set_flags(below, clear).unwrap();
         fs.create(below, b"file", &OWNER).unwrap();
         fs.create(below, b"FILE", &OWNER).unwrap();
-        // A name that moves over one that is equal takes its place, and that name stays.
+        // A rename over an equal name replaces its inode, and the old spelling of the name stays.
         let other = fs.create(dir, b"Other", &OWNER).unwrap();
         fs.rename((dir, b"OTHER"), (dir, b"STRASSE"), Replace::Yes)
             .unwrap();
         assert_eq!(fs.lookup(dir, b"strasse").unwrap(), other);
-        // Bytes that are not UTF-8 are names, if that is not forbidden.
+        // Bytes that are not UTF-8 are valid names, unless they are forbidden.
         fs.create(dir, b"\xff\xfe", &OWNER).unwrap();
         assert_eq!(ours(fs.create(dir, b"\xff\xfe", &OWNER)), Err(17));
         fs.unmount().unwrap();
@@ -166,14 +166,14 @@ fn strict_encoding_refuses_what_is_no_text() {
     assert_eq!(ours(fs.link(file, dir, b"x\xff")), Err(22));
     let renamed = fs.rename((dir, b"text"), (dir, b"\xff"), Replace::Yes);
     assert_eq!(ours(renamed), Err(22));
-    // A directory that does not ignore case takes any bytes.
+    // A directory that does not ignore case accepts any bytes.
     fs.rename((dir, b"TEXT"), (ROOT, b"\xff"), Replace::Yes)
         .unwrap();
     fs.unmount().unwrap();
     assert_clean(image.path());
 }
 
-/// An image with an encrypted directory, whose key nobody has any more.
+/// An image with an encrypted directory, whose key is lost.
 fn encrypted_image() -> Image {
     let image = Image::builder(MiB(64)).kind("ext4").features(&["encrypt"]);
     let image = image.make().unwrap();
@@ -212,7 +212,7 @@ fn encrypted_image() -> Image {
     image
 }
 
-/// The encrypted names, the longest file and the directory first.
+/// The encrypted names: the longest file and the directory first.
 fn encrypted_names(fs: &Fs, dir: InodeNr) -> Vec<Vec<u8>> {
     let mut names: Vec<_> = fs.read_dir(dir).unwrap();
     names.retain(|entry| !matches!(&entry.name[..], b"." | b".."));
@@ -282,11 +282,11 @@ fn without_the_key_names_go_and_nothing_comes() {
     assert_clean(image.path());
 }
 
-/// What may be done without the key.
+/// The operations that are allowed without the key.
 fn removals(fs: &Fs, root: &Path, (dir, nr): (InodeNr, InodeNr), names: &[Vec<u8>]) {
     let host = |name: &[u8]| root.join("dir").join(OsStr::from_bytes(name));
     let below = &names[0][..];
-    // What says nothing of content may be changed.
+    // Attributes that do not concern data may be changed.
     let change = AttributeChange {
         permissions: Some(0o600),
         ..AttributeChange::default()
@@ -316,7 +316,7 @@ fn removals(fs: &Fs, root: &Path, (dir, nr): (InodeNr, InodeNr), names: &[Vec<u8
     let mut left = encrypted_names(fs, dir);
     left.sort();
     assert_eq!(left, host_names(&root.join("dir")));
-    // The directory itself has a name that anybody may change.
+    // The directory itself has a plain name that can be changed.
     fs.rename((ROOT, b"dir"), (ROOT, b"moved"), Replace::No)
         .unwrap();
     for name in left {

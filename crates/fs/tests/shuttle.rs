@@ -1,6 +1,6 @@
-//! The write path in many orders of its threads' steps: a whole file system, its caches, locks and
-//! journal included, is mounted, used by a few tasks and unmounted under shuttle's scheduler, again
-//! and again; e2fsck looks at what each order leaves.
+//! The write path in many interleavings of its threads' steps: a whole file system, its caches,
+//! locks and journal included, is mounted, used by a few tasks and unmounted under shuttle's
+//! scheduler, repeatedly; e2fsck checks the image that each interleaving leaves.
 #![cfg(feature = "shuttle")]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -27,7 +27,7 @@ const OWNER: NewAttributes = NewAttributes {
     gid: 8,
 };
 
-/// A device that is one step of the model long, whatever is asked of it.
+/// A device whose every call is one step of the model.
 #[derive(Debug)]
 struct Memory {
     bytes: Mutex<Vec<u8>>,
@@ -66,7 +66,7 @@ impl BlockDevice for Memory {
 }
 
 /// A small image: `/one`, `/two` and `/one/below`, a file in each, and `/large`, which has an index
-/// over some leaves.
+/// with several leaves.
 fn image() -> Image {
     let source = tempfile::tempdir().unwrap();
     let at = |path: &str| source.path().join(path);
@@ -87,19 +87,19 @@ fn image() -> Image {
         .source(source.path())
         .make()
         .unwrap();
-    // What mke2fs copies has no index.
+    // Directories that mke2fs copies have no index.
     let mut index = Command::new("e2fsck");
     let made = index.arg("-fyD").arg(image.path()).output().unwrap();
     assert!(made.status.code().is_some_and(|code| code <= 1), "{made:?}");
     image
 }
 
-/// Mounts the image anew, has `tasks` at it, and checks what `then` says and e2fsck finds.
+/// Mounts the image anew, runs `tasks` on it, and checks it with `then` and e2fsck.
 fn check(tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
     check_from(|_| {}, tasks, then);
 }
 
-/// The same, with something done `first` by one task.
+/// Does the same, after one task has run `first`.
 fn check_from(first: fn(&Fs), tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image();
@@ -191,7 +191,7 @@ fn names_cross_between_two_directories_in_both_directions() {
 fn no_directory_comes_to_lie_below_itself() {
     check(
         &[
-            // Either is allowed while the other has not happened.
+            // Either result is allowed while the other has not happened.
             |fs| assert!([0, 2, 22].contains(&rename(fs, "/one", "/two/one"))),
             |fs| assert!([0, 2, 22].contains(&rename(fs, "/two", "/one/below/two"))),
         ],
@@ -231,7 +231,8 @@ fn of_two_who_make_one_name_in_a_leaf_one_does() {
 fn who_has_found_a_name_led_elsewhere_does_not_find_it_as_it_was() {
     const LED: &[u8] = b"a name of some length 7";
     const OTHER: &[u8] = b"a name of some length 8";
-    /// Looks some times; the name is as it was, gone, and led elsewhere, in this order.
+    /// Looks the name up several times: it refers to the old inode, is gone, and refers to the
+    /// other inode, in this order.
     fn looks(fs: &Fs) {
         let large = at(fs, "/large");
         let other = fs.lookup(large, OTHER).unwrap();
@@ -285,7 +286,7 @@ fn an_inode_that_leaves_the_cache_and_comes_back_is_the_one_that_was_changed() {
                 }
             },
             |fs| {
-                // The cache holds some inodes only, so others push it out.
+                // The cache holds only some inodes, so others evict it.
                 for number in 0..12 {
                     let path = format!("/large/a name of some length {number}");
                     fs.stat(at(fs, &path)).unwrap();
@@ -370,7 +371,7 @@ fn what_is_made_open_is_one_file_whatever_others_do_to_its_name() {
                 let gone = errno(fs.unlink(at(fs, "/two"), b"new"));
                 assert!(gone == 0 || gone == rustix::io::Errno::NOENT.raw_os_error());
             },
-            // One who has a number, and not the name.
+            // A task that has a number, and not the name.
             |fs| {
                 if let Ok(inode) = fs.lookup(at(fs, "/two"), b"new")
                     && let Ok(stat) = fs.stat(inode)
@@ -391,7 +392,7 @@ fn what_is_made_open_is_one_file_whatever_others_do_to_its_name() {
 
 #[test]
 fn whoever_is_short_of_space_that_is_coming_is_woken_when_it_has_come() {
-    /// Half of what is free.
+    /// Half of the free space, in bytes.
     const HALF_BYTES: u64 = 900 << 10;
     fn fill(fs: &Fs, path: &str) {
         let file = at(fs, path);
@@ -408,7 +409,7 @@ fn whoever_is_short_of_space_that_is_coming_is_woken_when_it_has_come() {
             fill(fs, "/two/file");
             let stat = fs.statfs().unwrap();
             let free = stat.available_blocks * stat.block_bytes as u64;
-            // So that nobody is served before somebody's blocks are free again.
+            // A task gets space only after the other task's blocks are free again.
             let rest = free.saturating_sub(100 << 10);
             let file = at(fs, "/one/below/file");
             fs.fallocate(file, Fallocate::AllocateKeepSize, 0, rest)

@@ -1,5 +1,5 @@
-//! Inodes that hold the value of an attribute are reached through the attribute only: a name that
-//! leads to one is listed, and everything that is asked of it is refused, by us as by the kernel.
+//! Inodes that hold the value of an attribute can be reached only through the attribute. A name
+//! that refers to one is listed, and every operation on it is refused, by us as by the kernel.
 
 mod common;
 
@@ -24,8 +24,8 @@ const OWNER: NewAttributes = NewAttributes {
 const VALUE: [u8; 5000] = [7; 5000];
 const EA_INODE_FL: u32 = 0x20_0000;
 
-/// An image with a file whose attribute has its value in an inode, which has the name `xlink`; and
-/// a directory and a file with the flag of such inodes.
+/// An image with a file that has the value of an attribute in an inode, for which there is the name
+/// `xlink`; and a directory and a file with the flag of such inodes.
 fn image() -> (Image, InodeNr) {
     let image = Image::builder(MiB(16))
         .kind("ext4")
@@ -79,7 +79,7 @@ fn assert_refused<T: std::fmt::Debug>(what: &str, outcome: Result<T>) {
 fn assert_reading_refused(fs: &Fs, value: InodeNr) {
     for name in [&b"xlink"[..], b"flagged-dir", b"flagged-file"] {
         let what = String::from_utf8_lossy(name);
-        // The second time from the cache of names, if the first one put it there.
+        // The second lookup uses the name cache, if the first one filled it.
         for _ in 0..2 {
             assert_refused(&what, fs.lookup(ROOT, name));
         }
@@ -145,7 +145,7 @@ fn nothing_is_changed_through_a_name_that_leads_to_a_value() {
     assert_refused("rmdir", fs.rmdir(ROOT, b"flagged-dir"));
     let attribute = fs.set_xattr(value, b"user.x", b"y", SetXattr::Any);
     assert_refused("attribute", attribute);
-    // The value goes with its attribute, whoever has a name for it.
+    // The value is freed with its attribute, even if a name refers to it.
     let file = fs.resolve(b"file", Follow::No).unwrap();
     assert_eq!(fs.stat(file).unwrap().file_type, FileType::Regular);
     assert_eq!(fs.xattr(file, b"user.large").unwrap(), VALUE);

@@ -1,4 +1,4 @@
-//! Writing: what grows deep, threads, tunables, renames. Random operations are in `random`.
+//! Writing: deep trees, threads, tunables, renames. Random operations are in `random`.
 
 mod common;
 
@@ -33,7 +33,7 @@ const OWNER: NewAttributes = NewAttributes {
     gid: 8,
 };
 
-/// How long something may take that takes no time at all.
+/// The time limit for operations that should take almost no time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn mount(image: &Image) -> Arc<Fs> {
@@ -180,7 +180,7 @@ fn an_index_grows_to_its_third_level() {
     assert_clean(image.path());
 }
 
-/// Tells when it is dropped.
+/// Counts when it is dropped.
 struct Retired(Arc<AtomicU64>);
 
 impl Drop for Retired {
@@ -189,7 +189,7 @@ impl Drop for Retired {
     }
 }
 
-/// A listing of a mounted file system holds no epoch guard while its caller looks at a name.
+/// While its caller looks at a name, a listing of a mounted file system holds no epoch guard.
 #[test]
 fn a_listing_does_not_keep_what_is_retired_meanwhile() {
     const NAMES: u64 = 3000;
@@ -209,7 +209,7 @@ fn a_listing_does_not_keep_what_is_retired_meanwhile() {
             if listed == NAMES / 2 {
                 drop(EpochCell::new(Some(Box::new(Retired(dropped.clone())))));
                 epoch::flush();
-                // Other tests may have had a guard as well, but not for long.
+                // Other tests may have held a guard as well, but not for long.
                 let begun = Instant::now();
                 while dropped.load(Ordering::Relaxed) == 0 {
                     assert!(begun.elapsed() < PATIENCE, "it is kept");
@@ -225,7 +225,7 @@ fn a_listing_does_not_keep_what_is_retired_meanwhile() {
     fs.unmount().unwrap();
 }
 
-/// A directory whose index does not count any more is one without.
+/// A directory whose index is not valid any more is one without an index.
 #[test]
 fn an_index_without_its_feature_is_given_up() {
     require!(
@@ -262,7 +262,7 @@ fn an_index_without_its_feature_is_given_up() {
 fn threads_work_side_by_side() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(4096, &[]);
-    // A cache so small that plans find blocks gone.
+    // The cache is so small that blocks of plans are evicted.
     let fs = mount_with(&image, OpenOptions::new().cache_bytes(1 << 20));
     let shared = fs.mkdir(InodeNr::ROOT, b"shared", &OWNER).unwrap();
     thread::scope(|scope| {
@@ -307,7 +307,7 @@ fn threads_work_side_by_side() {
         }
     };
     check(&fs);
-    // An operation begins anew now and then, and none of them goes on doing so.
+    // Operations restart now and then, and none restarts without end.
     let (anew, operations) = (fs.plans_begun_anew().unwrap(), 8 * 300 * 3);
     assert!(
         anew < operations,
@@ -388,7 +388,7 @@ fn tunables_are_set_at_the_mount_and_while_it_lasts() {
 #[test]
 fn buddies_that_nobody_uses_leave_memory() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    // 32 groups of 8 MiB, each of which a file nearly fills; room for four.
+    // 32 groups of 8 MiB, each nearly filled by a file; the cache has space for four groups.
     let image = image(1024, &[]);
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
     let options = MountOptions::new().buddy_bytes(4 * 2 * 1024);
@@ -403,7 +403,7 @@ fn buddies_that_nobody_uses_leave_memory() {
     }
     assert!(most >= 20, "{most} groups at once");
     for number in 0..5_u32 {
-        // Something to commit.
+        // A change that can be committed.
         let name = format!("more {number}");
         fs.create(InodeNr::ROOT, name.as_bytes(), &OWNER).unwrap();
         fs.sync().unwrap();
@@ -418,7 +418,7 @@ fn buddies_that_nobody_uses_leave_memory() {
     assert_clean(image.path());
 }
 
-/// The blocks kept for the super-user are for who asks for them at the mount.
+/// The blocks reserved for the super-user are used by mounts that request them.
 #[test]
 fn the_reserve_is_for_who_may_use_it() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -450,7 +450,7 @@ fn the_reserve_is_for_who_may_use_it() {
     );
 }
 
-/// Names change places, also across directories, and whiteouts are what overlayfs looks for.
+/// Names are exchanged, also across directories, and whiteouts are as overlayfs expects them.
 #[test]
 fn names_change_places_and_leave_whiteouts() {
     require!(

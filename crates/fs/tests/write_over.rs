@@ -1,5 +1,5 @@
-//! Content that is written over at the tick of the clock at which its inode was changed: nothing
-//! but the content changes, and fsync vouches for it all the same. e2fsck looks at the result.
+//! Data that is overwritten in the same clock tick in which its inode was changed: only the data
+//! changes, and fsync covers it all the same. e2fsck checks the result.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -24,12 +24,13 @@ const OWNER: NewAttributes = NewAttributes {
     uid: 0,
     gid: 0,
 };
-/// So often it is tried to do something within a tick, which takes microseconds of milliseconds.
+/// The number of attempts to finish within one tick: the work takes microseconds, a tick
+/// milliseconds.
 const MOST_ATTEMPTS: u8 = 250;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A device on which something else happens at the end of a flush, or before a write.
+/// A device that runs a hook at the end of a flush, or before a write.
 struct Hooked {
     inner: RecordingDevice,
     after_flush: Mutex<Option<Hook>>,
@@ -70,7 +71,7 @@ impl BlockDevice for Hooked {
     }
 }
 
-/// A file system on a device that remembers, and a file of two blocks in it.
+/// A file system on a recording device, and a file of two blocks in it.
 struct Setup {
     image: Image,
     device: Arc<Hooked>,
@@ -87,7 +88,7 @@ fn setup(features: &[&str], cache: OpenOptions) -> Setup {
         after_flush: Mutex::new(None),
         before_write: Mutex::new(None),
     });
-    // Nothing is committed unless it is asked for.
+    // Commits happen only on request.
     let options = MountOptions::new().parse("commit=100000").unwrap();
     let shared = Arc::clone(&device) as Arc<dyn BlockDevice>;
     let fs = Fs::mount(shared, &options.open(cache)).unwrap();
@@ -107,7 +108,7 @@ impl Setup {
         self.fs.stat(self.file).unwrap()
     }
 
-    /// Writes over the first block, and tells whether the inode was left as it is.
+    /// Overwrites the first block, and returns whether the inode stayed unchanged.
     fn leaves_the_inode(&self, with: u8) -> bool {
         let before = self.stat();
         self.fs.write_at(self.file, &[with; 4096], 0).unwrap();
@@ -117,7 +118,7 @@ impl Setup {
         after == before
     }
 
-    /// What the first block holds after a crash that leaves nothing but what was flushed.
+    /// Returns the first block after a crash that keeps only flushed data.
     fn after_a_crash(&self) -> Vec<u8> {
         let recording = &self.device.inner;
         let crashed = recording.crashed(recording.cuts(), |_, _| Survival::Lost);
@@ -127,7 +128,7 @@ impl Setup {
         content
     }
 
-    /// Unmounts, and has e2fsck look at what is there then.
+    /// Unmounts, and has e2fsck check the result.
     fn end(self) {
         self.fs.unmount().unwrap();
         let recording = &self.device.inner;
@@ -164,7 +165,7 @@ fn writing_over_content_within_a_tick_is_one_write_of_the_device() {
         assert!((mtime.seconds(), mtime.nanoseconds()) <= host, "the future");
         setup.fs.fsync(setup.file).unwrap();
         assert_eq!(setup.after_a_crash(), [with; 4096]);
-        // A later tick is told of, and so is whatever is not only content.
+        // A later tick is recorded in the inode, and so is every change of more than data.
         thread::sleep(Duration::from_millis(50));
         assert!(!setup.leaves_the_inode(7));
         let size = setup.stat().size_bytes;
@@ -179,7 +180,7 @@ fn content_that_is_written_over_while_its_inode_commits_is_synced() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let setup = Arc::new(setup(&[], OpenOptions::new()));
     let found = (0..MOST_ATTEMPTS).find(|&with| {
-        // It may be the tick of the last attempt; then nothing is left to be committed.
+        // It may be the tick of the last attempt; then there is nothing to commit.
         let commits = !setup.leaves_the_inode(254);
         let outcome = Arc::new(Mutex::new(None));
         let hook = {
@@ -188,7 +189,7 @@ fn content_that_is_written_over_while_its_inode_commits_is_synced() {
                 let leaves = setup.leaves_the_inode(with);
                 let syncs = thread::spawn(move || setup.fs.fsync(setup.file));
                 *outcome.lock() = Some((leaves, syncs));
-                // It waits for this commit, if it comes in time.
+                // The fsync waits for this commit, if it comes in time.
                 thread::sleep(Duration::from_millis(5));
             }
         };
@@ -203,7 +204,7 @@ fn content_that_is_written_over_while_its_inode_commits_is_synced() {
     Arc::into_inner(setup).expect("all have ended").end();
 }
 
-/// Whoever kept content tells himself when it was written.
+/// A caller that caches data sets the times of its writes itself.
 #[test]
 fn content_that_is_written_back_leaves_the_times_to_who_kept_it() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -273,7 +274,7 @@ fn content_that_is_written_back_does_not_wait_for_other_pieces_of_it() {
     Arc::into_inner(setup).expect("all have ended").end();
 }
 
-/// Who syncs again makes nobody else's changes durable.
+/// An fsync that is repeated does not make changes of other inodes durable.
 #[test]
 fn content_that_was_written_over_is_synced_once() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -302,7 +303,7 @@ fn content_that_was_written_over_is_synced_once() {
 #[test]
 fn content_that_was_written_over_before_its_inode_left_memory_is_synced() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    // So small that inodes push each other out.
+    // The cache is so small that inodes evict each other.
     let setup = setup(&[], OpenOptions::new().cache_bytes(256 << 10));
     let name = |number: u32| format!("other {number}").into_bytes();
     let others: Vec<_> = (0..2000)
@@ -310,7 +311,7 @@ fn content_that_was_written_over_before_its_inode_left_memory_is_synced() {
         .collect();
     let found = (0..MOST_ATTEMPTS).find(|&with| {
         setup.leaves_the_inode(254);
-        // Nothing is left for a commit.
+        // Nothing is left to commit.
         setup.fs.sync().unwrap();
         setup.leaves_the_inode(with)
     });

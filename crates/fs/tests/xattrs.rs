@@ -27,7 +27,7 @@ use outcome::{errno, ours, theirs};
 
 use common::{mount, open};
 
-/// The permissions left out of what is made, by us and by this process.
+/// The umask of created files, for us and for this process.
 const UMASK: u16 = 0o027;
 
 const OWNER: NewAttributes = NewAttributes {
@@ -50,11 +50,11 @@ fn image_with(block_size: u32, inode_size: u32, features: &[&str]) -> Image {
     image.make().unwrap()
 }
 
-/// Two file systems to which the same is done.
+/// Two file systems, to which the same operations are applied.
 struct Twins {
     fs: Arc<Fs>,
     root: PathBuf,
-    /// Paths of what there is, by type.
+    /// Existing paths, by type.
     paths: Vec<(String, FileType)>,
 }
 
@@ -67,7 +67,7 @@ impl Twins {
         random.pick(&self.paths).clone()
     }
 
-    /// Makes something of either kind in a directory.
+    /// Creates a file or a directory in a directory.
     fn make(&mut self, random: &mut Rng) {
         let dirs = self
             .paths
@@ -153,8 +153,8 @@ impl Twins {
         if self.fs.stat(inode).unwrap().file_type == FileType::Symlink
             && !name.starts_with(b"system.")
         {
-            // The space of a value in an inode of its own has e2fsck believe that the target has
-            // blocks, whoever stored it.
+            // Because of the space of a value in an inode of its own, e2fsck believes that the
+            // target has blocks, whether we or the kernel stored the value.
             value.truncate(40);
         }
         let (how, flags) = match random.below(6) {
@@ -348,7 +348,7 @@ fn the_kernel_does_the_same_on_its_twin() {
         let (own, twin) = (make(), make());
         let mut random = Rng::new(seed);
         let mut paths = vec![(".".to_owned(), FileType::Directory)];
-        // What we left, the kernel goes on with, and the other way round.
+        // The kernel continues with the image that we left, and the other way round.
         for (ours, kernels) in [(&own, &twin), (&twin, &own)] {
             let kernel = KernelMount::new(kernels.path(), Access::ReadWrite, "").unwrap();
             let mut twins = Twins {
@@ -504,7 +504,7 @@ fn nothing_is_changed_by_what_is_refused() {
         fs.remove_xattr(file, b"user.b"),
         Err(Error::NoAttribute)
     ));
-    // The value that it has already is no change either.
+    // Setting the value that the attribute has already is no change either.
     fs.set_xattr(file, b"user.a", b"value", SetXattr::Any)
         .unwrap();
     assert_eq!(fs.stat(file).unwrap(), before);
@@ -543,7 +543,7 @@ fn the_first_block_of_attributes_is_noted_in_the_superblock() {
     assert_clean(image.path());
 }
 
-/// Values that have no room in the block of attributes are inodes, which come and go with them.
+/// Values that do not fit into the block of attributes are inodes, which come and go with them.
 #[test]
 fn large_values_have_inodes_of_their_own() {
     require!(
@@ -579,7 +579,7 @@ fn large_values_have_inodes_of_their_own() {
     recovered.rmdir(InodeNr::ROOT, b"dir").unwrap();
     recovered.unmount().unwrap();
     assert_clean(between.path());
-    // Replaced by others, by short ones, and removed.
+    // Values are replaced by other ones, by short ones, and removed.
     for number in 0..7 {
         let name = format!("user.{number}");
         let name = name.as_bytes();
@@ -624,7 +624,7 @@ fn large_values_have_inodes_of_their_own() {
     assert_clean(image.path());
 }
 
-/// Equal values are one inode for the kernel, which goes with the last who has one of them.
+/// For the kernel, equal values are one inode, which is freed with the last attribute that uses it.
 #[test]
 fn values_that_inodes_share_go_with_their_last_user() {
     require!(
@@ -641,7 +641,7 @@ fn values_that_inodes_share_go_with_their_last_user() {
             std::fs::write(&at, b"").unwrap();
             let flags = XattrFlags::empty();
             rustix::fs::lsetxattr(&at, "user.same", &[5; 3000], flags).unwrap();
-            // So that most of the entries are in blocks, which are shared, too.
+            // Most of the entries are in blocks then, which are shared, too.
             rustix::fs::lsetxattr(&at, "user.more", &[6; 80], flags).unwrap();
             rustix::fs::lsetxattr(&at, "user.same", &[7; 3000], flags).unwrap();
         }
@@ -685,7 +685,7 @@ fn values_that_inodes_share_go_with_their_last_user() {
     }
     fs.sync().unwrap();
     let found = fs.statfs().unwrap();
-    // The reserved ones and lost+found.
+    // The reserved inodes and lost+found.
     let inodes = fs.superblock().geometry().inodes();
     assert_eq!(inodes - found.free_inodes, 11);
     fs.unmount().unwrap();
@@ -714,7 +714,7 @@ fn readers_miss_nothing_while_values_get_other_inodes() {
             let value = vec![turn.to_le_bytes()[0]; 10_000];
             fs.set_xattr(file, b"user.large", &value, SetXattr::Replace)
                 .unwrap();
-            // Takes the number of the inode that was given up, and its blocks.
+            // The new file takes the number and the blocks of the inode that was given up.
             let other = fs.create(InodeNr::ROOT, b"other", &OWNER).unwrap();
             fs.write_at(other, &[255; 100], 0).unwrap();
             fs.unlink(InodeNr::ROOT, b"other").unwrap();

@@ -1,4 +1,10 @@
-//! **Purpose.** Claims blocks for a part of a file that has none.
+//! **Purpose.** Claims blocks for a hole in a file: in a cluster that the file has already, or in
+//! new clusters from the allocator.
+//!
+//! **Not here.** Which blocks of a file share a cluster (`map::clusters`); entering the claimed
+//! blocks into the map (`map::update`).
+//!
+//! **Locking.** The inode's lock is held; it guards the file's preallocation as well.
 
 use fourscore_mballoc::{ClusterCount, FilePrealloc, Neighbour, Request};
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
@@ -16,8 +22,8 @@ use crate::map::{account, lookup};
 use crate::txn::plan::Plan;
 use crate::txn::slot::Slot;
 
-/// Finds blocks for a hole in a file that is going to be at least `end_bytes` long: those of a
-/// cluster that the file has, or new ones.
+/// Finds blocks for a hole in a file that is going to be at least `end_bytes` long. They lie in a
+/// cluster that the file has, or are new. Returns the first block and the number of blocks.
 pub(crate) fn claim(
     core: &Core,
     plan: &mut Plan<'_>,

@@ -1,17 +1,16 @@
 //! **Purpose.** Writes of several buffers at once, and copies from one file to another or inside
 //! of one: pwritev(2) and copy_file_range(2).
 //!
-//! **Model.** A copy goes through a buffer, piece by piece; holes and preallocated parts of the
-//! source become holes, so that a copy takes no more space than what it was made of. Linux copies
-//! zeroes there; a reader cannot tell.
+//! **Model.** A copy goes through a buffer, piece by piece. Holes and preallocated parts of the
+//! source become holes, so that a copy takes no more space than its source. Linux copies zeroes
+//! there; a reader cannot tell the difference.
 //!
-//! **Locking.** Several buffers are written under one hold of the inode's lock, so that nobody
-//! writes between them. A copy reads each piece of the source as any reader does
-//! ([`crate::inode::consistent`]) and takes the lock of the target to write it; what is written to
-//! either
-//! file meanwhile may be in the copy or not, as in Linux.
+//! **Locking.** Several buffers are written under one hold of the inode's lock, so that no other
+//! thread writes between them. A copy reads each piece of the source as any reader does
+//! ([`crate::inode::consistent`]) and takes the lock of the target to write it. Data that is
+//! written to either file meanwhile may be in the copy or not, as in Linux.
 //!
-//! **Crash safety.** As with single writes: after a cut a part at the front is there.
+//! **Crash safety.** As with single writes: after a crash a part at the front is there.
 //!
 //! **References.** copy_file_range(2), pwritev(2); `generic_copy_file_checks` of Linux.
 
@@ -31,10 +30,10 @@ use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
 use crate::{Error, Fallocate, Result, Seek};
 
-/// Buffers from this length on are written as they are; shorter ones are gathered, since each
-/// write of its own costs a plan and a handle.
+/// Buffers of at least this length are written as they are. Shorter ones are gathered, since each
+/// separate write costs a plan and a handle.
 const ALONE_BYTES: usize = 64 << 10;
-/// What is gathered, and what a copy moves, at once.
+/// The most bytes that are gathered, or copied, at once.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// See [`Fs::write_vectored_at`](crate::Fs::write_vectored_at).
@@ -82,7 +81,7 @@ fn write_gathered(
             false => gathered.extend_from_slice(buf),
         }
     }
-    // Also when there is nothing, so that what may not be written to is refused.
+    // Also when there is no data, so that a file that cannot be written to is refused.
     write(&gathered)?;
     Ok(total)
 }
@@ -123,8 +122,8 @@ pub(crate) fn copy_file_range(
     Ok(done)
 }
 
-/// Refuses what is not copied from or to. Gives the size of the source, and the largest that
-/// the target can have, in bytes.
+/// Refuses files that cannot be copied from or to. Returns the size of the source, and the largest
+/// size that the target can have, in bytes.
 fn check_copy(core: &Core, from: InodeNr, to: InodeNr) -> Result<(u64, u64)> {
     let (source, target) = (
         &cache::inode_copy(core, from)?,
@@ -146,9 +145,9 @@ fn check_copy(core: &Core, from: InodeNr, to: InodeNr) -> Result<(u64, u64)> {
     Ok((source.size_bytes(), update::max_file_bytes(core, target)))
 }
 
-/// Copies the hole, or a piece of the data, at the front of a range, and says how long it is;
-/// 0 if the source has become shorter meanwhile. What is found broken in the source was looked
-/// at under its lock, so it may be noted.
+/// Copies the hole, or a piece of the data, at the front of a range. Returns its length in bytes: 0
+/// if the source has become shorter meanwhile. Corruption that is found in the source was verified
+/// under its lock, so it may be noted.
 fn copy_piece(
     mount: &Mount,
     (from, at): (InodeNr, u64),
@@ -177,14 +176,14 @@ fn copy_piece(
     Ok(got as u64)
 }
 
-/// Reads without a look at the sequence count: a fault on purpose.
+/// Reads without checking the sequence count: an injected fault.
 fn read_at_once(core: &Core, inode: InodeNr, buffer: &mut [u8], offset: u64) -> Result<usize> {
     let guard = epoch::pin();
     let inode = cache::inode(core, inode, &guard)?;
     read::read_content(core, inode, &mut [IoSliceMut::new(buffer)], offset, &guard)
 }
 
-/// Lets a range read as zeroes; the file is long enough for it then.
+/// Makes a range read as zeroes. The file is long enough for the range afterwards.
 fn make_hole(mount: &Mount, inode: InodeNr, offset: u64, len: u64) -> Result<()> {
     let size = stat::stat(&mount.core, inode)?.size_bytes;
     if offset < size {

@@ -1,20 +1,20 @@
-//! **Purpose.** Changing what is mapped in a range of a file: preallocating, punching holes,
-//! zeroing, and taking out or putting in a part, as fallocate(2) does.
+//! **Purpose.** Changes what is mapped in a range of a file, as fallocate(2) does: preallocates,
+//! punches holes, zeroes, and takes out or inserts a part.
 //!
-//! **Model.** A range may have any number of extents, so it is done in steps: each is a plan of
-//! bounded size and leaves a file that makes sense. Extents move without their data being
-//! read: one after the other is taken out of the tree and put in again where it belongs. What a
-//! range has of a block at either end is zeroed with the step that comes there, or with the first.
+//! **Model.** A range may have any number of extents, so the call is done in steps. Each step is a
+//! plan of bounded size and leaves a valid file. Extents move without their data being read: they
+//! are taken out of the tree one after the other and inserted where they belong. Parts of a block
+//! at either end of the range are zeroed by the step that reaches them, or by the first step.
 //!
-//! **Locking.** The inode's lock is held for the whole call. While extents move readers wait: they
-//! see the file of before or that of after.
+//! **Locking.** The inode's lock is held for the whole call. While extents move, readers wait: they
+//! see the file before the move or after it.
 //!
-//! **Crash safety.** What one step has room for, which is some hundred extents, happens wholly or
-//! not at all. Of a range with more a cut leaves the steps that were committed: a part at its front
-//! is preallocated, punched or zeroed, or a part of the file has moved already. Linux takes several
-//! transactions sooner than that. Zeroes in blocks that stay mapped go where data goes: with
-//! `data=journal` they are part of the step, else they are on the device before it, and a crash
-//! between the two shows them alone.
+//! **Crash safety.** One step has space for some hundred extents, and is atomic. Where a range has
+//! more, a crash leaves the steps that were committed: a part at the front of the range is
+//! preallocated, punched or zeroed, or a part of the file has moved already. Linux needs several
+//! transactions sooner than that. Zeroes in blocks that stay mapped go where data goes. With
+//! `data=journal` they are part of the step; else they are on the device before it, and a crash
+//! between the two leaves the zeroes alone.
 //!
 //! **References.** fallocate(2); `ext4_fallocate` of Linux.
 
@@ -42,24 +42,24 @@ use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
 
-/// What is done to a range of a file; named after the flags of fallocate(2).
+/// An operation on a range of a file; named after the flags of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
     /// Holes become preallocated blocks, which read as zeroes. The file grows to the range's end.
     Allocate,
-    /// The same, and the size stays.
+    /// As `Allocate`, but the size stays.
     AllocateKeepSize,
     /// The range reads as zeroes, and whole blocks in it are freed. The size stays.
     PunchHole,
     /// The range reads as zeroes and is preallocated. The file grows to the range's end.
     ZeroRange,
-    /// The same, and the size stays.
+    /// As `ZeroRange`, but the size stays.
     ZeroRangeKeepSize,
-    /// The range is taken out: what lay behind it moves down, and the file gets shorter. Offset and
+    /// The range is taken out: the data behind it moves down, and the file gets shorter. Offset and
     /// length are multiples of the block size (with `bigalloc` of the cluster size), and the range
     /// ends before the file does.
     CollapseRange,
-    /// A hole of the range's length is put in: what lay behind its offset moves up, and the file
+    /// A hole of the range's length is inserted: the data behind its offset moves up, and the file
     /// gets longer. Offset and length are multiples as of `CollapseRange`, and the range begins
     /// before the file ends.
     InsertRange,
@@ -70,7 +70,7 @@ impl Fallocate {
         matches!(self, Self::Allocate | Self::ZeroRange)
     }
 
-    /// Whether nothing that was written goes, so that files may be treated so that only grow.
+    /// Whether no written data is lost, so that the call is allowed for append-only files.
     fn only_adds(self) -> bool {
         matches!(self, Self::Allocate | Self::AllocateKeepSize)
     }
@@ -80,12 +80,12 @@ impl Fallocate {
     }
 }
 
-/// What becomes of what is written in a range that is preallocated.
+/// What happens to data in a range that is preallocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Existing {
-    /// It stays.
+    /// The data stays.
     Kept,
-    /// It reads as zeroes: whole blocks are as if they had just been preallocated.
+    /// The data reads as zeroes: whole blocks are as if they had just been preallocated.
     Zeroed,
 }
 
@@ -98,10 +98,10 @@ struct Steps<'a> {
     is_sequence_raised: bool,
 }
 
-/// How far a range has been taken out.
+/// The progress of taking out a range.
 #[derive(Clone, Copy, Debug)]
 struct Collapsing {
-    /// How much of what the range held is free.
+    /// Whether all of the range's space is free, or a part of it.
     freed: Freed,
     /// Where the rest begins that has to move.
     from: LogicalBlock,
@@ -119,7 +119,7 @@ pub(crate) fn fallocate(
     errors::noting(mount, change_range(mount, inode, what, offset, len))
 }
 
-/// The same for who notes errors himself.
+/// Does the same for callers that note errors themselves.
 pub(crate) fn change_range(
     mount: &Mount,
     inode: InodeNr,
@@ -152,7 +152,7 @@ pub(crate) fn change_range(
             "a file mapped by pointers has holes and nothing else".into(),
         ));
     }
-    // In between a file makes no sense: readers wait for the inode's lock.
+    // In between the file is not valid: readers wait for the inode's lock.
     let _change = what.moves().then(|| pinned.change_sequence());
     let mut steps = Steps {
         mount,
@@ -182,7 +182,7 @@ impl<'a> Steps<'a> {
         Ok((inode, plan, slot))
     }
 
-    /// Carries a step out; the file has `size` bytes then.
+    /// Applies the plan of a step; the file has `size` bytes then.
     fn end(&self, plan: Plan<'_>, slot: Slot, size: u64) -> Result<()> {
         let (change, file) = ((size, WrittenAt::Now), (self.pinned, &*self.locked));
         match self.is_sequence_raised {
@@ -191,8 +191,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Gives back what is kept for this file alone. It would hide space that is free, or be in the
-    /// way of what moves.
+    /// Gives back the space that is preallocated for this file alone. It would hide free space, or
+    /// be in the way of extents that move.
     fn discard_preallocation(&self) -> Result<()> {
         if let Some(file) = &self.locked.prealloc {
             self.mount.allocator().discard(file);
@@ -204,7 +204,7 @@ impl<'a> Steps<'a> {
         self.mount.core.geometry().block_size().bits()
     }
 
-    /// The blocks that lie in a range of bytes as a whole.
+    /// Returns the blocks that lie completely in a range of bytes.
     fn whole_blocks(&self, bytes: &Range<u64>) -> Range<LogicalBlock> {
         let bits = self.bits();
         let start = LogicalBlock(low32((bytes.start + (1 << bits) - 1) >> bits));
@@ -212,8 +212,8 @@ impl<'a> Steps<'a> {
         start..end.max(start)
     }
 
-    /// Maps unwritten blocks wherever the range touches a hole, and makes of what is written there
-    /// what `existing` says.
+    /// Maps unwritten blocks wherever the range touches a hole, and treats written data there as
+    /// `existing` says.
     fn allocate(&mut self, bytes: &Range<u64>, existing: Existing, grows: bool) -> Result<()> {
         let bits = self.bits();
         let end = LogicalBlock(low32((bytes.end + (1 << bits) - 1) >> bits));
@@ -228,8 +228,8 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Does the front of `blocks`, as much as one plan has room for, and says how far that reached.
-    /// The file grows that far, at most to `size` bytes.
+    /// Preallocates the front of `blocks`, as `existing` says and as far as one plan has space.
+    /// Returns the block that it reached. The file grows that far, at most to `size` bytes.
     fn allocate_step(
         &mut self,
         blocks: Range<LogicalBlock>,
@@ -302,7 +302,7 @@ impl<'a> Steps<'a> {
             return Ok(());
         }
         self.discard_preallocation()?;
-        // Behind the end there is nothing in the last block that anybody sees.
+        // The bytes of the last block behind the end of the file are not visible.
         let mask = (1_u64 << self.bits()) - 1;
         let end = bytes.end.min((size + mask) & !mask);
         let edges = bytes.start..bytes.end.min(size);
@@ -340,12 +340,12 @@ impl<'a> Steps<'a> {
         Ok(freed)
     }
 
-    /// Makes an attempt at a step, and again when it finds no space and some is coming.
+    /// Tries a step, and retries it if it finds no space while some is about to become free.
     fn retried<T>(&self, step: impl FnMut() -> Result<T>) -> Result<T> {
         self.mount.space.retried(step)
     }
 
-    /// The blocks of a range that is to be taken out or put in.
+    /// Returns the blocks of a range that is to be taken out or inserted.
     fn moved_range(&self, bytes: &Range<u64>) -> Result<Range<LogicalBlock>> {
         let mask = self.mount.core.geometry().cluster_size_bytes() as u64 - 1;
         if (bytes.start | bytes.end) & mask != 0 {
@@ -394,8 +394,8 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Moves what lies at `from` and behind it down by so many blocks, as far as the plan has room
-    /// for; `from` is where the rest begins. Says whether nothing is left.
+    /// Moves the blocks from `from` on down by a number of blocks, as far as the plan has space;
+    /// `from` then is where the rest begins. Returns whether nothing is left.
     fn move_down(
         &self,
         plan: &mut Plan<'_>,
@@ -440,7 +440,7 @@ impl<'a> Steps<'a> {
                 let mut until = until;
                 let is_done =
                     self.move_up(&mut plan, (inode, slot), (blocks.start, &mut until), by)?;
-                // The size comes first: what has moved must not lie behind the end.
+                // The size comes first: moved blocks must not lie behind the end of the file.
                 self.end(plan, slot, size + len)?;
                 Ok((until, is_done))
             })?;
@@ -448,8 +448,8 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Moves what lies between `from` and `until` up by so many blocks, as far as the plan has room
-    /// for; `until` is where the rest ends. Says whether nothing is left.
+    /// Moves the blocks between `from` and `until` up by a number of blocks, as far as the plan has
+    /// space; `until` then is where the rest ends. Returns whether nothing is left.
     fn move_up(
         &self,
         plan: &mut Plan<'_>,

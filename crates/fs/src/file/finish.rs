@@ -1,4 +1,10 @@
-//! **Purpose.** Ends a change of a file's content: its size and times are published with the plan.
+//! **Purpose.** Ends a change of a file's data: sets its size and times, applies the plan, and
+//! publishes the inode's new version with it.
+//!
+//! **Model.** Where only times change and the mount has lazy times, there is no plan to apply: the
+//! times are published in memory alone.
+//!
+//! **Locking.** The inode's lock is held.
 
 use fourscore_ondisk::inode::needs_large_file;
 use fourscore_sync::epoch;
@@ -13,18 +19,18 @@ use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
 
-/// Who tells when content was written.
+/// Whether a write sets the times of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrittenAt {
-    /// Nobody: the file's times become the time of the call.
+    /// It does: the file's times become the time of the call.
     Now,
-    /// Whoever kept it, with [`Fs::note_times`](crate::Fs::note_times): the file's times stay as
-    /// they are.
+    /// It does not: the caller that cached the data sets them with
+    /// [`Fs::note_times`](crate::Fs::note_times): the file's times stay as they are.
     Told,
 }
 
-/// Ends a change of a file's content: its new size and times are part of the plan, which is carried
-/// out and shown.
+/// Ends a change of a file's data: makes its new size and times part of the plan, applies the plan
+/// and publishes the new version.
 pub(crate) fn finish(
     plan: Plan<'_>,
     slot: Slot,
@@ -34,7 +40,7 @@ pub(crate) fn finish(
     show(plan, slot, (size, written_at), (pinned, locked), &[pinned])
 }
 
-/// The same where the sequence count of the inode is raised for several plans together.
+/// The same, where the caller raises the sequence count of the inode for several plans together.
 pub(crate) fn finish_in_change(
     plan: Plan<'_>,
     slot: Slot,
@@ -54,7 +60,8 @@ pub(crate) fn show(
     let now = now();
     let before = pinned.version(&epoch::pin())?.size_bytes();
     if size < before && plan.size() > 1 {
-        // Blocks of the map change before the size: until then they would read as a hole.
+        // Blocks of the map change before the size: until the size follows, they would read as a
+        // hole.
         plan.raise_sequence();
     }
     if needs_large_file(size) && !needs_large_file(before) {
@@ -83,7 +90,7 @@ pub(crate) fn show(
     let last = [&locked.last, &locked.last_data];
     let last = if changes_more { &last[..] } else { &last[..1] };
     plan.carry_out_showing(last, Show::of(changes), || pinned.publish(Some(version)))?;
-    // All that was written so far was on its way before that transaction.
+    // All data written so far was on its way to the device before that transaction.
     locked.unjoined.settle();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** Content that is kept inside the inode: small files and directories.
+//! **Purpose.** Reads data that is kept inside the inode: that of small files and directories.
 //!
 //! **Model.** The first 60 bytes are `i_block`, the rest is the value of the attribute
 //! `system.data` inside the inode.
@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::inode::cached::CachedInode;
 use crate::xattr::format;
 
-/// The content of an inode that keeps it inside.
+/// Returns the data of an inode that keeps it inside.
 pub(crate) fn inline_data<'i>(core: &Core, inode: &'i CachedInode) -> Result<InlineData<'i>> {
     let area = inode.on_disk().xattr_area().unwrap_or_default();
     xattr::check_in_inode(area, format::ea_inodes(core))
@@ -24,8 +24,8 @@ pub(crate) fn inline_data<'i>(core: &Core, inode: &'i CachedInode) -> Result<Inl
     Ok(data.map_err(|error| Corrupt::from(error).in_inode(inode.nr()))?)
 }
 
-/// Calls `visit` for each entry of a directory inside its inode, `.` and `..` first, which
-/// are not stored as entries.
+/// Calls `visit` for each entry of a directory inside its inode, first for `.` and `..`, which are
+/// not stored as entries.
 pub(crate) fn visit_inline_entries(
     core: &Core,
     dir: &CachedInode,
@@ -33,7 +33,7 @@ pub(crate) fn visit_inline_entries(
     visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
     if dir.size_bytes() == 0 {
-        // It was removed while somebody had it open.
+        // The directory was removed while it was open.
         return Ok(());
     }
     let place = |error: InlineError| Corrupt::from(error).in_inode(dir.nr());

@@ -1,30 +1,30 @@
-//! **Purpose.** Changing content that is kept inside of inodes (feature `inline_data`): small files
-//! and directories, as part of a plan, and moving it out to a block.
+//! **Purpose.** Changes data that is kept inside inodes (feature `inline_data`), as part of a plan,
+//! and moves it out to a block. It belongs to small files and directories.
 //!
 //! **Not here.** The bytes (`fourscore_ondisk::inline`), reading them ([`crate::file::inline`]).
 //!
-//! **Model.** As in Linux: a directory begins in its inode, a file goes there with its first bytes,
-//! and both stay as long as the inode has room beside its other attributes. Attributes never push
-//! content out: what does not fit beside it goes to the block of attributes. Content that is too
-//! long, and that of a file that is made longer by its size alone, preallocated or punched, moves
-//! to a block, and comes back only after all blocks of the file were cut off.
+//! **Model.** As in Linux, a directory begins in its inode, and a file goes there with its first
+//! bytes. Both stay as long as the inode has space beside its other attributes. Attributes never
+//! push data out: an attribute that does not fit beside the data goes to the block of attributes.
+//! Data moves to a block if it is too long, or if the file is made longer by its size alone,
+//! preallocated or punched. It comes back only after all blocks of the file were cut off.
 //!
 //! ```text
 //! file       empty -> inside -> (too long, fallocate) a block -> cut to nothing, the map empty
 //! directory  56 bytes -> all that the inode has room for -> a block, later an index
 //! ```
 //!
-//! Whether a file may go inside is told by its map, which has to be empty. Linux keeps that in
-//! memory from the file's creation on and forgets it with the inode.
+//! Whether a file may go inside depends on its map, which has to be empty. Linux keeps that fact in
+//! memory from the file's creation on and loses it with the inode.
 //!
-//! **Invariants.** Bytes behind the end of the content, as far as the inode keeps them, are zero
-//! when they come to be shown.
+//! **Invariants.** Bytes behind the end of the data, as far as the inode keeps them, are zero when
+//! they become visible.
 //!
-//! **Locking.** The inode's lock. Readers have a version of the inode, with its content, that does
-//! not change.
+//! **Locking.** The inode's lock is held. Readers have a version of the inode, with its data, that
+//! does not change.
 //!
-//! **Crash safety.** Content moves to a block before the transaction in which that becomes part of
-//! the file; until then it is in the inode.
+//! **Crash safety.** Data is written to its block before the transaction that makes the block part
+//! of the file. Until that transaction the data is in the inode.
 
 use fourscore_ondisk::extent::{self, LOGICAL_END};
 use fourscore_ondisk::features::Incompat;
@@ -51,9 +51,9 @@ use crate::{Error, Result};
 /// Where a write went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// Into the inode, all of it.
+    /// All of it went into the inode.
     Inside,
-    /// Nowhere: the content is in blocks.
+    /// Nothing was written: the data is in blocks.
     NotYet,
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn has_inline_data(core: &Core) -> bool {
     features.incompat.contains(Incompat::INLINE_DATA)
 }
 
-/// Writes into the inode, if the content is there, or may be, and has room. Content that has no
-/// room any more is moved out.
+/// Writes into the inode, if the file's data is there or may go there, and if there is space. Moves
+/// data out that no longer has space.
 pub(crate) fn write_inside(
     mount: &Mount,
     (pinned, locked): (&Pinned, &mut Changing),
@@ -97,7 +97,7 @@ pub(crate) fn write_inside(
     Ok(Written::Inside)
 }
 
-/// Whether a regular file has nothing mapped: it is empty, or all hole.
+/// Whether a regular file has nothing mapped: it is empty, or one hole.
 fn may_go_inside(core: &Core, inode: &CachedInode) -> Result<bool> {
     if inode.layout() == Layout::BlockMap {
         return Ok(inode.i_block().iter().all(|&byte| byte == 0));
@@ -106,14 +106,14 @@ fn may_go_inside(core: &Core, inode: &CachedInode) -> Result<bool> {
     Ok(mapping.target == Target::Hole && mapping.end() == LOGICAL_END)
 }
 
-/// Whether so many bytes are more than those that an inode keeps, if it keeps its content. As
-/// in Linux, a file that is given such a size moves out even if the inode has more room.
+/// Whether `size` bytes are more than an inode keeps, if the inode keeps its data inside. As in
+/// Linux, a file that is given such a size moves out even if the inode has more space.
 pub(crate) fn is_longer_than_inside(core: &Core, inode: &CachedInode, size: u64) -> Result<bool> {
     let is_inside = inode.layout() == Layout::Inline;
     Ok(is_inside && size > inline::inline_data(core, inode)?.capacity_bytes() as u64)
 }
 
-/// Moves the content of a regular file to a block, if it is in the inode.
+/// Moves the data of a regular file to a block, if it is in the inode.
 pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)) -> Result<()> {
     let inode = &pinned.copy()?;
     if inode.layout() != Layout::Inline {
@@ -151,8 +151,7 @@ pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)
     Ok(())
 }
 
-/// Content.
-/// Calls `change` with the content of an inode that keeps it inside.
+/// Calls `change` with the data of an inode that keeps it inside.
 pub(crate) fn content<R>(
     plan: &mut Plan<'_>,
     slot: Slot,
@@ -165,8 +164,8 @@ pub(crate) fn content<R>(
     })?
 }
 
-/// The most content that the inode has room for, which keeps it inside or may begin to. As in
-/// Linux there is none where nothing of it could be among the attributes.
+/// Returns the most bytes of data for which the inode has space, if it keeps its data inside or may
+/// begin to. As in Linux, that is none where no part of the data could be among the attributes.
 pub(crate) fn room_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<usize> {
     let most = slot::edit(plan, slot, |inode| {
         let is_inside = inode.flags().contains(InodeFlags::INLINE_DATA_FL);
@@ -184,7 +183,7 @@ pub(crate) fn room_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<usize> {
     Ok(if most > HEAD_BYTES { most } else { 0 })
 }
 
-/// Lets an inode that maps nothing keep its content inside, which is empty.
+/// Makes an inode that maps nothing keep its data inside. The data is empty at first.
 pub(crate) fn begin_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
     slot::edit(plan, slot, |inode| {
         let (i_block, area) = inode.parts_mut();
@@ -196,7 +195,7 @@ pub(crate) fn begin_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
     })?
 }
 
-/// Writes into content of which `size` bytes are shown so far, and which has room.
+/// Writes into data of which `size` bytes are visible so far, and for which there is space.
 fn put_content(plan: &mut Plan<'_>, slot: Slot, size: u64, data: &[u8], offset: u64) -> Result<()> {
     let index = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     content(plan, slot, |content| {
@@ -205,7 +204,7 @@ fn put_content(plan: &mut Plan<'_>, slot: Slot, size: u64, data: &[u8], offset: 
             .map_err(|error| broken(error, slot))?;
         let shown = kept.min(index(size));
         let end = index(offset).saturating_add(data.len()).max(shown);
-        // What is not shown yet is zero then, whoever wrote it.
+        // Bytes that were not visible so far are zero then, whatever wrote them.
         content
             .resize(shown)
             .and_then(|()| content.resize(end))
@@ -218,7 +217,7 @@ fn put_content(plan: &mut Plan<'_>, slot: Slot, size: u64, data: &[u8], offset: 
     })
 }
 
-/// Cuts content off behind `size` bytes.
+/// Cuts data off behind `size` bytes.
 pub(crate) fn cut_content(plan: &mut Plan<'_>, slot: Slot, size: u64) -> Result<()> {
     content(plan, slot, |content| {
         let kept = content
@@ -233,8 +232,8 @@ pub(crate) fn cut_content(plan: &mut Plan<'_>, slot: Slot, size: u64) -> Result<
     })
 }
 
-/// Copies the content to `to`, which is zero behind it, and takes it out of the inode, which
-/// maps nothing then.
+/// Copies the data to `to`, which is zero behind it, and takes it out of the inode, which maps
+/// nothing then.
 pub(crate) fn take_content(plan: &mut Plan<'_>, slot: Slot, to: &mut [u8]) -> Result<()> {
     let form = MapForm::of_new(plan.mount.core.superblock());
     slot::edit(plan, slot, |inode| {

@@ -1,5 +1,9 @@
-//! **Purpose.** Changes of file data that goes through the journal (`data=journal`,
-//! `JOURNAL_DATA_FL`).
+//! **Purpose.** Changes file data that goes through the journal (`data=journal`,
+//! `JOURNAL_DATA_FL`), as part of a plan.
+//!
+//! **Not here.** Which files have their data in the journal, and reading it (`file::journaled`).
+//!
+//! **Locking.** The inode's lock is held.
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::extent::LOGICAL_END;
@@ -16,7 +20,7 @@ use crate::mount::modes::DataMode;
 use crate::mount::state::Mount;
 use crate::txn::plan::{Content, Plan, RegionId};
 
-/// What the blocks of `inode` hold, for who frees them.
+/// Returns what the blocks of `inode` hold, for callers that free them.
 pub(crate) fn content_of(core: &Core, inode: &CachedInode) -> Content {
     let is_file = inode.file_type() == FileType::Regular;
     if is_file && !journals_content(core, inode) {
@@ -26,7 +30,8 @@ pub(crate) fn content_of(core: &Core, inode: &CachedInode) -> Content {
     }
 }
 
-/// How many blocks of `inode` `plan` should write at once: blocks that are journaled are in it.
+/// Returns how many blocks of `inode` one run of `plan` should write: journaled blocks are part of
+/// the plan.
 pub(crate) fn longest_run(mount: &Mount, plan: &Plan<'_>, inode: &CachedInode) -> u32 {
     if !journals_content(&mount.core, inode) {
         return u32::MAX;
@@ -35,8 +40,8 @@ pub(crate) fn longest_run(mount: &Mount, plan: &Plan<'_>, inode: &CachedInode) -
     u32::try_from(left.max(1)).unwrap_or(u32::MAX)
 }
 
-/// Brings all content of `inode`, whose lock is held, to its place, and forgets the buffers of
-/// its blocks, since `JOURNAL_DATA_FL` changes.
+/// Checkpoints all data of `inode`, whose lock is held, to its home location, and forgets the
+/// buffers of its blocks, since `JOURNAL_DATA_FL` changes.
 pub(crate) fn forget_content(mount: &Mount, inode: &CachedInode) -> Result<()> {
     if mount.data == DataMode::Journal || inode.file_type() != FileType::Regular {
         return Ok(());
@@ -52,14 +57,14 @@ pub(crate) fn forget_content(mount: &Mount, inode: &CachedInode) -> Result<()> {
             continue;
         };
         for block in extent.physical.0..extent.physical.0 + u64::from(extent.blocks) {
-            // Nobody changes it, so nothing is given up.
+            // No thread changes the block, so no change is lost.
             mount.core.buffers.forget(PhysBlock(block), tid);
         }
     }
     Ok(())
 }
 
-/// Plans zeroes for bytes of a block of a file whose content is journaled.
+/// Plans zeroes for bytes of a block of a file whose data is journaled.
 pub(crate) fn zero_content(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -71,8 +76,8 @@ pub(crate) fn zero_content(
     Ok(())
 }
 
-/// Plans `bytes` at byte `inside` of a block of a file whose content is journaled; the rest of
-/// a block that is new to the file is zeroes.
+/// Plans `bytes` at byte `inside` of a block of a file whose data is journaled. If the block is new
+/// to the file, the rest of it is zeroes.
 pub(crate) fn write_content(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -88,8 +93,8 @@ pub(crate) fn write_content(
     Ok(())
 }
 
-/// A block of a file whose content is journaled: all of it, since a plan may zero one part of
-/// it and write another.
+/// Adds a block of a file whose data is journaled to the plan: all of it, since a plan may zero one
+/// part of the block and write another.
 pub(crate) fn whole_of_content(
     plan: &mut Plan<'_>,
     inode: &CachedInode,

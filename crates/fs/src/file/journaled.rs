@@ -1,10 +1,11 @@
-//! **Purpose.** Which files have their content in the journal, and what is different for them.
+//! **Purpose.** Decides which files have their data in the journal, and reads the data of such
+//! files.
 //!
-//! **Model.** With `data=ordered` and `data=writeback` content goes to its place before the plan
-//! that maps it, and no copy of it is in memory. Where content is journaled its blocks are buffers
-//! like those of metadata: a write plans them as regions, the log takes them (escaped where they
-//! look like its own), a checkpoint brings them to their places, and a block that is freed is
-//! revoked.
+//! **Model.** With `data=ordered` and `data=writeback`, data goes to its home location before the
+//! plan that maps it, and no copy of it is in memory. Where data is journaled, its blocks are
+//! buffers like those of metadata: a write plans them as regions, the log takes them (escaped where
+//! they look like blocks of the log), a checkpoint writes them to their home locations, and a block
+//! that is freed is revoked.
 //!
 //! | | ordered, writeback | journal |
 //! |---|---|---|
@@ -13,17 +14,17 @@
 //! | encrypted files, values of attributes | to their places | to their places |
 //! | without a journal | to their places | refused |
 //!
-//! `data=writeback` promises less than `data=ordered`: nothing about when content arrives. Here it
-//! costs nothing to keep the order, since content is on its way before its plan is carried out, and
-//! the commit has to flush the device anyway; so both do the same.
+//! `data=writeback` promises less than `data=ordered`: nothing about when data arrives. Here it
+//! costs nothing to keep the order, since data is on its way before its plan is applied, and the
+//! commit has to flush the device anyway. So both modes do the same.
 //!
-//! **Invariants.** A block whose newest content is not in its place is in the buffer cache: dirty
-//! and unsettled buffers do not leave it. So who reads such a file asks the cache for each block,
-//! and the device for what is not there. While a file is not journaled nothing brings buffers of
-//! its blocks up to date, if there are any: so when the flag changes, all content is brought to its
-//! place first, and the buffers go.
+//! **Invariants.** A block whose newest data is not at its home location is in the buffer cache:
+//! dirty and unsettled buffers do not leave it. So a reader of such a file looks up each block in
+//! the cache, and reads the device for blocks that are not there. While a file is not journaled,
+//! buffers of its blocks are not kept up to date, if there are any. So when the flag changes, all
+//! data is checkpointed first, and the buffers are dropped.
 //!
-//! **Locking.** Readers take none. The flag changes under the inode's lock.
+//! **Locking.** Readers take no lock. The flag changes under the inode's lock.
 //!
 //! **References.** `ext4_inode_journal_mode` of Linux; Documentation/admin-guide/ext4.rst.
 
@@ -38,7 +39,7 @@ use crate::file::scatter::Scatter;
 use crate::inode::cached::CachedInode;
 use crate::mount::modes::DataMode;
 
-/// Whether the content of `inode` goes through the journal.
+/// Whether the data of `inode` goes through the journal.
 pub(crate) fn journals_content(core: &Core, inode: &CachedInode) -> bool {
     let Some(live) = &core.live else {
         return false;
@@ -50,8 +51,8 @@ pub(crate) fn journals_content(core: &Core, inode: &CachedInode) -> bool {
     wanted && is_file && live.journal.has_log()
 }
 
-/// Reads `len_bytes` from byte `from` of the device on, which belong to a file whose content is
-/// journaled: what is in memory is newer than what is in place.
+/// Reads `len_bytes` from byte `from` of the device on, which belong to a file whose data is
+/// journaled: data in memory is newer than data at its home location.
 pub(crate) fn read_journaled(
     core: &Core,
     out: &mut Scatter<'_, '_>,

@@ -1,4 +1,9 @@
-//! **Purpose.** What all changes of file data begin with, and how parts of a block are zeroed.
+//! **Purpose.** Checks that precede every change of file data, and zeroing of parts of a block.
+//!
+//! **Model.** Zeroes go where data goes: into the plan where data is journaled, else to the device
+//! at once.
+//!
+//! **Locking.** The inode's lock is held.
 
 use fourscore_ondisk::LogicalBlock;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
@@ -14,9 +19,8 @@ use crate::map::mapping::Target;
 use crate::txn::plan::Plan;
 use crate::{Error, Result};
 
-/// Zeroes what lies behind `size` in the block that holds it, as
-/// [`prepare::zero_in_block`](crate::file::prepare::zero_in_block) does,
-/// since it is going to be shown.
+/// Zeroes the bytes behind `size` in the block that holds it, since they are going to be visible.
+/// They are zeroed as by [`prepare::zero_in_block`](crate::file::prepare::zero_in_block).
 pub(crate) fn zero_tail(
     core: &Core,
     plan: &mut Plan<'_>,
@@ -28,8 +32,8 @@ pub(crate) fn zero_tail(
     zero_in_block(core, plan, inode, size..(size + mask) & !mask)
 }
 
-/// Zeroes bytes of one block, if it is mapped and written: with `plan` where content is
-/// journaled, else at once, as a write that overwrites does.
+/// Zeroes bytes of one block, if it is mapped and written. Where data is journaled this is part of
+/// `plan`; else it is done at once, as by a write that overwrites.
 pub(crate) fn zero_in_block(
     core: &Core,
     plan: &mut Plan<'_>,
@@ -55,7 +59,7 @@ pub(crate) fn zero_in_block(
     Ok(())
 }
 
-/// The regular file, if its content can be changed, and may be.
+/// Returns a copy of the inode of a regular file whose data can and may be changed.
 pub(crate) fn file_to_change(pinned: &Pinned) -> Result<CachedInode> {
     pinned.copy_if(|inode| {
         check_is_writable(inode)?;
@@ -66,7 +70,7 @@ pub(crate) fn file_to_change(pinned: &Pinned) -> Result<CachedInode> {
     })
 }
 
-/// Refuses what is no regular file, or one whose content this library cannot change.
+/// Refuses inodes that are no regular files, and files whose data this library cannot change.
 pub(crate) fn check_is_writable(inode: &CachedInode) -> Result<()> {
     match inode.file_type() {
         FileType::Regular => {}
@@ -92,15 +96,15 @@ pub(crate) fn check_is_writable(inode: &CachedInode) -> Result<()> {
     Ok(())
 }
 
-/// A block of a file, which was checked to be one.
+/// Converts the number of a file's block that was checked to fit into 32 bits.
 pub(crate) fn low32(block: u64) -> u32 {
     u32::try_from(block).unwrap_or(u32::MAX)
 }
 
-/// What pads a block at either end.
+/// Zeroes that pad a block at either end.
 pub(crate) static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
-/// A length that is bounded by one in memory.
+/// Converts a length that is bounded by a length in memory.
 pub(crate) fn index(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }

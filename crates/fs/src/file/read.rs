@@ -1,12 +1,11 @@
-//! **Purpose.** Reading the bytes of a file, and asking where they lie.
+//! **Purpose.** Reads the bytes of a file, and looks up where they lie.
 //!
-//! **Model.** A read is cut into runs of blocks that go on without a gap on disk; each run is one
-//! device read into the caller's own buffers. Holes and unwritten extents are filled with zeroes.
-//! Bytes at and behind the file's size are never shown, whatever blocks lie there.
+//! **Model.** A read is cut into runs of blocks that are contiguous on disk; each run is one device
+//! read into the caller's own buffers. Holes and unwritten extents are filled with zeroes. Bytes at
+//! and behind the file's size are never returned, whatever blocks lie there.
 //!
-//! **Locking.** None as a rule: the module [`consistent`] says how a read
-//! beside
-//! writers comes to one state of the file. No cache line is written that another thread reads.
+//! **Locking.** None as a rule: the module [`consistent`] says how a read sees one state of a file
+//! that is being written. No cache line is written that another thread reads.
 
 use std::io::IoSliceMut;
 use std::ops::ControlFlow;
@@ -57,7 +56,7 @@ pub(crate) fn read_vectored_at(
     })
 }
 
-/// Reads the content of a file as its user sees it.
+/// Reads the data of a file as its user sees it.
 pub(crate) fn read_content(
     core: &Core,
     inode: &CachedInode,
@@ -71,8 +70,8 @@ pub(crate) fn read_content(
     read_stored(core, inode, bufs, offset, guard)
 }
 
-/// Reads the content of anything that has one as it is stored: files, long symbolic links,
-/// the values of EA inodes.
+/// Reads the data of any inode that has data, as it is stored: files, long symbolic links, the
+/// values of EA inodes.
 pub(crate) fn read_stored(
     core: &Core,
     inode: &CachedInode,
@@ -115,8 +114,8 @@ pub(crate) fn read_stored(
     Ok(out.filled)
 }
 
-/// The longest run of at most `limit` bytes from byte `at` on that is one piece on disk, or
-/// one hole. Never empty for a `limit` above 0.
+/// Returns the longest run of at most `limit` bytes from byte `at` on that is contiguous on disk,
+/// or one hole. It is never empty for a `limit` above 0.
 fn byte_run(
     core: &Core,
     inode: &CachedInode,
@@ -127,7 +126,7 @@ fn byte_run(
     let block_size = core.geometry().block_size();
     let block_bytes = block_size.bytes() as u64;
     let Ok(first) = u32::try_from(at / block_bytes) else {
-        // Behind the last block a file can have there is nothing but hole.
+        // Behind the last block that a file can have there is only a hole.
         return Ok(ByteRun {
             len_bytes: limit,
             device_offset: None,
@@ -151,7 +150,7 @@ fn byte_run(
             len_bytes: reached,
             device_offset: Some(block_size.offset(physical).saturating_add(inside_block)),
         },
-        // The last hole has no end: a file may be larger than what its blocks can number.
+        // The last hole has no end: a file may be longer than its block numbers reach.
         _ if end == LOGICAL_END => ByteRun {
             len_bytes: limit,
             device_offset: None,
@@ -195,7 +194,7 @@ pub(crate) fn extents(core: &Core, inode: InodeNr) -> Result<Vec<Extent>> {
     consistent::read_consistent(core, inode, |inode, guard| extents_of(core, inode, guard))
 }
 
-/// The same of an inode that is not in the cache, for one.
+/// The same for an inode that need not be in the cache.
 pub(crate) fn extents_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Vec<Extent>> {
     let mut extents = Vec::new();
     let from = (LogicalBlock(0), 0);
@@ -203,8 +202,8 @@ pub(crate) fn extents_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Res
     Ok(extents)
 }
 
-/// Adds at most `limit` extents from block `at` on to `extents`. `blocks` were found before
-/// `at`; gives where it ended, and how many were found by then.
+/// Adds at most `limit` extents from block `at` on to `extents`. `blocks` is the number of blocks
+/// found before `at`. Returns where the search ended, and the number of blocks found by then.
 fn extents_from(
     core: &Core,
     inode: &CachedInode,
@@ -257,7 +256,7 @@ fn seek_in(
     while at < size_bytes {
         let block = LogicalBlock(u32::try_from(at >> bits).unwrap_or(u32::MAX));
         if block >= LOGICAL_END {
-            // Behind the last block a file can have there is nothing but hole.
+            // Behind the last block that a file can have there is only a hole.
             return Ok((what == Seek::Hole).then_some(at));
         }
         let mapping = lookup::map(core, inode, block, guard)?;
@@ -277,7 +276,7 @@ fn seek_in(
     Ok((what == Seek::Hole).then_some(size_bytes))
 }
 
-/// An error if a file has mapped more blocks than there are: its map leads to some of them
+/// Returns an error if a file has mapped more blocks than there are: its map refers to some of them
 /// more than once, perhaps without end.
 fn check_mapped(inode: &CachedInode, found: u64, limit: u64) -> Result<()> {
     if found <= limit {
@@ -287,7 +286,7 @@ fn check_mapped(inode: &CachedInode, found: u64, limit: u64) -> Result<()> {
     Err(Corrupt::from(error).in_inode(inode.nr()).into())
 }
 
-/// Whether a run that began with `first` and has `blocks` goes on with `next`.
+/// Whether a run that began with `first` and has `blocks` continues with `next`.
 fn continues(first: Target, blocks: u64, next: Target) -> bool {
     match (first, next) {
         (Target::Written(first), Target::Written(next)) => next.0 == first.0.saturating_add(blocks),
@@ -296,7 +295,7 @@ fn continues(first: Target, blocks: u64, next: Target) -> bool {
     }
 }
 
-/// Bytes of a file that are one piece on the device, or one hole.
+/// Bytes of a file that are contiguous on the device, or one hole.
 struct ByteRun {
     len_bytes: u64,
     device_offset: Option<u64>,

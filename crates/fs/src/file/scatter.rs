@@ -1,4 +1,5 @@
-//! **Purpose.** The buffers of a vectored read, filled one after the other.
+//! **Purpose.** Fills the buffers of a vectored read one after the other, with as few device reads
+//! as the number of slices per call allows.
 
 use std::io::IoSliceMut;
 
@@ -23,7 +24,7 @@ impl<'a, 'b> Scatter<'a, 'b> {
         }
     }
 
-    /// Hands the next free bytes, at most `limit` of one buffer, to `fill`.
+    /// Passes the next free bytes, at most `limit` of one buffer, to `fill`.
     pub(crate) fn with_next(&mut self, limit: u64, fill: impl FnOnce(&mut [u8])) -> u64 {
         while let Some(buf) = self.bufs.get_mut(self.next) {
             let room = buf.get_mut(self.used..).unwrap_or_default();
@@ -94,5 +95,5 @@ impl<'a, 'b> Scatter<'a, 'b> {
     }
 }
 
-/// Slices handed to the device in one call; a read into more is cut.
+/// The most slices that one call of the device gets; a read into more slices is split.
 pub(crate) const SLICES: usize = 16;

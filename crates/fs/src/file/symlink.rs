@@ -1,7 +1,7 @@
-//! **Purpose.** The targets of symbolic links.
+//! **Purpose.** Reads the targets of symbolic links.
 //!
-//! **Model.** A target of less than 60 bytes lies in the inode; a longer one is the content of the
-//! link, at most one block. A zero byte ends it early, as it does for the kernel.
+//! **Model.** A target of less than 60 bytes lies in the inode. A longer one is the data of the
+//! link, at most one block. A zero byte ends the target early, as it does for the kernel.
 
 use std::io::IoSliceMut;
 
@@ -27,7 +27,7 @@ pub(crate) fn read_link(core: &Core, inode: InodeNr) -> Result<Vec<u8>> {
     })
 }
 
-/// The target of the symbolic link `inode`; not empty.
+/// Returns the target of the symbolic link `inode`; it is not empty.
 pub(crate) fn link_target(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Vec<u8>> {
     let most = match inode.layout() {
         Layout::FastSymlink => inode.i_block().len(),
@@ -59,8 +59,8 @@ pub(crate) fn link_target(core: &Core, inode: &CachedInode, guard: &Guard) -> Re
     }
 }
 
-/// The content of a link that has a block. While the file system is written, the block may be
-/// newer in memory than on the device.
+/// Returns the data of a link that has a block. On a read-write mount the block may be newer in
+/// memory than on the device.
 fn long_target(core: &Core, inode: &CachedInode, len: usize, guard: &Guard) -> Result<Vec<u8>> {
     if core.is_live()
         && let Target::Written(block) = lookup::map(core, inode, LogicalBlock(0), guard)?.target

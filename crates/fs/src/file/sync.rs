@@ -1,15 +1,14 @@
-//! **Purpose.** Making durable what was done: to one inode (fsync, fdatasync), or to all (syncfs).
+//! **Purpose.** Makes changes durable: those of one inode (fsync, fdatasync), or all (syncfs).
 //!
 //! **Model.** An inode in memory knows the last transaction that changed it, and the last that
-//! changed what its content is read by: size and map. An inode that was loaded anew may have been
-//! changed by any transaction up to the one that ran then.
+//! changed what its data is found by: size and map. An inode that was reloaded may have been
+//! changed by any transaction up to the one that was running then.
 //!
 //! **Crash safety.** A transaction is durable with its commit block. Data that was written in place
-//! since is not part of it; so where the commit may have flushed the device too early for that, the
-//! device is flushed once more. What is written over by a write that changes nothing of the inode
-//! ([`crate::file::write`]) joins no transaction at all: the inode knows that there may be some,
-//! and an
-//! inode that was loaded anew takes it for granted.
+//! since then is not part of it. So where the commit may have flushed the device too early for that
+//! data, the device is flushed once more. A write that overwrites data and changes nothing of the
+//! inode ([`crate::file::write`]) joins no transaction at all. The inode knows that there may be
+//! such data, and an inode that was reloaded assumes it.
 
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{InodeNr, Tid};
@@ -33,7 +32,7 @@ fn make_durable(mount: &Mount, inode: InodeNr) -> Result<()> {
         (locked.last.get(), locked.unjoined.unsettled())
     };
     if let Some(count) = unjoined {
-        // Whatever was done before that is durable then, as if it had joined a transaction.
+        // All earlier changes are durable then, as if they had joined a transaction.
         mount.journal().commit()?;
         mount.core.device.flush()?;
         pinned.lock().unjoined.settle_up_to(count);
@@ -41,7 +40,7 @@ fn make_durable(mount: &Mount, inode: InodeNr) -> Result<()> {
     }
     match commit_if_running(mount, tid)? {
         Committed::Now => Ok(()),
-        // What was written in place since then has changed no metadata.
+        // Data that was written in place since then has changed no metadata.
         Committed::Before => Ok(mount.core.device.flush()?),
     }
 }
@@ -64,7 +63,7 @@ fn make_content_durable(mount: &Mount, inode: InodeNr) -> Result<()> {
         return make_durable(mount, inode);
     }
     commit_if_running(mount, last_data)?;
-    // Later writes changed no map: the commit does not vouch for their data.
+    // Later writes changed no map: the commit does not cover their data.
     Ok(mount.core.device.flush()?)
 }
 
@@ -79,7 +78,7 @@ fn make_all_durable(mount: &Mount) -> Result<()> {
     Ok(mount.core.device.flush()?)
 }
 
-/// Commits the transaction, unless that was done already.
+/// Commits the transaction, unless it is committed already.
 fn commit_if_running(mount: &Mount, tid: Option<Tid>) -> Result<Committed> {
     let journal = mount.journal();
     match tid {

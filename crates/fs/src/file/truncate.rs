@@ -1,4 +1,13 @@
-//! **Purpose.** Changes the size of a file.
+//! **Purpose.** Changes the size of a file, and frees the blocks behind its new end.
+//!
+//! **Model.** Freeing may take several transactions. The first one changes the size and puts the
+//! file on the orphan list; the last one takes it off the list.
+//!
+//! **Locking.** The inode's lock is held for the whole call.
+//!
+//! **Crash safety.** A crash in between leaves the file on the orphan list, and the next read-write
+//! mount finishes the truncation. A truncation that failed midway is finished by the next change of
+//! the file's data (`end_truncation`).
 
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
@@ -47,8 +56,8 @@ pub(crate) fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()
     Ok(())
 }
 
-/// Sets the size, in as many transactions as it takes to free what comes to lie behind it. The
-/// first one shows the new size; until the last the file is on record.
+/// Sets the size, in as many transactions as it takes to free the blocks behind it. The first one
+/// publishes the new size; until the last one the file is on the orphan list.
 pub(crate) fn truncate_locked(
     mount: &Mount,
     pinned: &Pinned,
@@ -86,7 +95,7 @@ pub(crate) fn truncate_locked(
     }
 }
 
-/// Ends a truncation that failed midway, so that nothing of what it cut off is shown again.
+/// Finishes a truncation that failed midway, so that data it cut off does not become visible again.
 pub(crate) fn end_truncation(mount: &Mount, pinned: &Pinned, locked: &mut Changing) -> Result<()> {
     let (size, is_awaited) = {
         let guard = epoch::pin();
@@ -99,11 +108,13 @@ pub(crate) fn end_truncation(mount: &Mount, pinned: &Pinned, locked: &mut Changi
     Ok(())
 }
 
-/// Whether a file is on record although it has a name: what lies behind its end is not freed yet.
+/// Whether a file is on the orphan list although it has a name: the blocks behind its end are not
+/// all freed yet.
 pub(crate) fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> bool {
     inode.on_disk().links_count() > 0 && changing.orphan.is_some()
 }
 
-/// When so much is cut off a file, it pays to see at once whether anybody reads it still: what was
-/// written and cut off in one transaction can then be written again, in memory that is warm.
+/// From this many bytes cut off a file on, the grace period of its readers is hurried: blocks that
+/// were written and freed in one transaction can then be reused, in memory that is still in the
+/// CPU's caches.
 pub(crate) const MUCH_BYTES: u64 = 4 << 20;

@@ -1,21 +1,19 @@
-//! **Purpose.** Changing the content of files: write, truncate.
+//! **Purpose.** Writes the data of files.
 //!
-//! **Not here.** Making it durable ([`crate::file::sync`]).
+//! **Not here.** Changing the size (`file::truncate`); making data durable ([`crate::file::sync`]);
+//! what is different where data goes through the journal ([`crate::file::journaled`]).
 //!
-//! **Not here.** What is different where content goes through the journal
-//! ([`crate::file::journaled`]).
-//!
-//! **Model.** Bytes that fall into written blocks go straight there. For the rest clusters are
-//! claimed, the data is written to them, and one plan maps them and moves the size. So what a file
-//! shows after a crash was written before it was mapped: blocks with old content are never part of
-//! it. Where all bytes fall into written blocks, and the inode says already that it was changed at
-//! this tick of the clock, nothing of it changes and there is no plan.
+//! **Model.** Bytes that fall into written blocks go straight there. For the rest, clusters are
+//! claimed, the data is written to them, and one plan maps them and moves the size. So all data
+//! that is visible after a crash was written before it was mapped: blocks with stale data are never
+//! part of a file. If all bytes fall into written blocks, and the inode's times already are those
+//! of this tick of the clock, nothing of the inode changes and there is no plan.
 //!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
-//! file come one after the other. Content that was kept
-//! ([`Fs::write_back_at`](crate::Fs::write_back_at)) is written over
-//! with the lock shared: its pieces do not overlap, so they need not wait for each other. Readers
-//! take no lock; they see the old map or the new one.
+//! file come one after the other. Data that the caller cached
+//! ([`Fs::write_back_at`](crate::Fs::write_back_at)) is overwritten under the shared lock: its
+//! pieces do not overlap, so their writers need not wait for each other. Readers take no lock; they
+//! see the old map or the new one.
 //!
 //! **Crash safety.** Data is on its way to the device before the transaction that maps it is
 //! sealed, and the commit flushes the device before its last block. Data that was written without a
@@ -46,7 +44,7 @@ use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
 
-/// A write, cut to what one plan does.
+/// A write, limited to what one plan does.
 #[derive(Clone, Copy)]
 struct Range {
     offset: u64,
@@ -60,12 +58,12 @@ enum WrittenOver {
     No,
 }
 
-/// When it was decided that somebody may write.
+/// When the permission to write was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decided {
     /// Now, by the flags that the file has.
     Now,
-    /// Earlier, by those that it had.
+    /// Earlier, by the flags that the file had then.
     Earlier(WrittenAt),
 }
 
@@ -107,7 +105,7 @@ pub(crate) fn append(mount: &Mount, inode: InodeNr, data: &[u8]) -> Result<u64> 
     errors::noting(mount, write_to(mount, inode, data, None, Decided::Now))
 }
 
-/// Writes at `offset`, or behind the end, and says where.
+/// Writes at `offset`, or behind the end without one. Returns the offset of the data.
 pub(crate) fn write_to(
     mount: &Mount,
     inode: InodeNr,
@@ -130,8 +128,8 @@ pub(crate) fn write_to(
     Ok(offset)
 }
 
-/// Writes over content that was kept, beside others who do, if nothing of the inode changes by
-/// that.
+/// Overwrites cached data under the shared lock, beside other such writers, if nothing of the inode
+/// changes by that.
 fn write_beside(
     mount: &Mount,
     pinned: &Pinned,
@@ -151,14 +149,14 @@ fn write_beside(
     write_over(mount, (inode, &shared), (data, range), written_at)
 }
 
-/// Writes all of `data`, for the holder of the inode's lock.
+/// Writes all of `data`; the caller holds the inode's lock.
 pub(crate) fn write_locked(
     mount: &Mount,
     (pinned, locked): (&Pinned, &mut Changing),
     (data, offset): (&[u8], u64),
     decided: Decided,
 ) -> Result<()> {
-    /// So much is done in one plan at most, in bytes: what is written is mapped soon.
+    /// The most bytes that one plan writes, so that written data is mapped soon.
     const MOST_BYTES: usize = 64 << 20;
     let end = offset.checked_add(data.len() as u64);
     let limit = update::max_file_bytes(&mount.core, pinned.version(&epoch::pin())?);
@@ -177,8 +175,7 @@ pub(crate) fn write_locked(
     Ok(())
 }
 
-/// Writes as much from the front of `data` on as one plan has room for, and says how many
-/// bytes that is.
+/// Writes as much from the front of `data` as one plan has space for. Returns that number of bytes.
 fn write_part(
     mount: &Mount,
     (pinned, locked): (&Pinned, &mut Changing),
@@ -192,7 +189,7 @@ fn write_part(
     {
         return Ok(data.len());
     }
-    // It may have left the inode.
+    // The file's data may have left the inode.
     let inode = &pinned.copy()?;
     let bits = mount.core.geometry().block_size().bits();
     let range = Range {
@@ -203,11 +200,11 @@ fn write_part(
     if over? == WrittenOver::Yes {
         return Ok(data.len());
     }
-    // Made before anything is written: while it lives the file system is not frozen.
+    // Made before anything is written: while the plan lives, the file system cannot be frozen.
     let mut plan = Plan::new(mount);
     if range.end > inode.size_bytes() {
-        // Nothing in front of the end: until the data has arrived a crash shows that, and
-        // readers see it.
+        // Zeroes nothing in front of the end: until the new data has arrived, readers see those
+        // bytes, and a crash leaves them.
         prepare::zero_tail(&mount.core, &mut plan, inode, inode.size_bytes())?;
     }
     let (slot, mut late) = (slot::slot(&mut plan, inode.nr())?, Vec::new());
@@ -260,9 +257,9 @@ fn write_part(
     Ok(prepare::index(reached - offset))
 }
 
-/// Writes over content, if nothing of the inode changes by that: one run of written blocks
-/// takes all of it, inside of the file, and the inode says already that it was changed now, or
-/// somebody else tells that.
+/// Overwrites data if nothing of the inode changes by that: one run of written blocks takes all of
+/// it, inside the file, and the inode's times are those of now already, or the caller sets them
+/// separately.
 fn write_over(
     mount: &Mount,
     (inode, locked): (&CachedInode, &Changing),
@@ -272,7 +269,7 @@ fn write_over(
     if range.end > inode.size_bytes() || journaled::journals_content(&mount.core, inode) {
         return Ok(WrittenOver::No);
     }
-    // While this lives the file system is not frozen; coming in may have taken long.
+    // While this guard lives, the file system cannot be frozen; entering may have taken long.
     let _inside = mount.freezer().enter();
     let (on_disk, now) = (inode.on_disk(), now());
     let is_timed = (on_disk.mtime(), on_disk.ctime()) == (now, now);
@@ -288,7 +285,7 @@ fn write_over(
     if range.end > u64::from(mapping.end().0) << bits {
         return Ok(WrittenOver::No);
     }
-    // First, since also a write that fails may have written something.
+    // First, since a write that fails may have written a part, too.
     locked.unjoined.note();
     write_run(
         &mount.core,
@@ -301,8 +298,8 @@ fn write_over(
     Ok(WrittenOver::Yes)
 }
 
-/// Writes the part of `data` that falls into a run of blocks; the rest of new blocks is
-/// filled with zeroes.
+/// Writes the part of `data` that falls into a run of blocks; the rest of new blocks is filled with
+/// zeroes.
 fn write_run(
     core: &Core,
     data: &[u8],
@@ -317,7 +314,7 @@ fn write_run(
     let (from, to) = (range.offset.max(start), range.end.min(stop));
     let part = &data[prepare::index(from - range.offset)..index(to - range.offset)];
     let place = block_size.offset(physical);
-    // In one piece, where it can be: devices may do more with that.
+    // In one piece if possible: devices may do more with one large write.
     let is_whole = (from, to) == (start, stop);
     if is_new && !is_whole {
         let head = &ZEROES[..index(from - start)];
@@ -329,8 +326,7 @@ fn write_run(
     }
 }
 
-/// Plans the part of `data` that falls into a run of blocks of a file whose content is
-/// journaled.
+/// Plans the part of `data` that falls into a run of blocks of a file whose data is journaled.
 fn plan_journaled(
     core: &Core,
     plan: &mut Plan<'_>,
@@ -350,7 +346,8 @@ fn plan_journaled(
     Ok(())
 }
 
-/// Refuses what is no file to write into, and to change content from `offset` on that flags keep.
+/// Refuses inodes that are no writable files, and writes from `offset` on that the file's flags
+/// forbid.
 fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result<()> {
     prepare::check_is_writable(inode)?;
     let is_kept = inode.has(InodeFlags::IMMUTABLE_FL)

@@ -1,4 +1,9 @@
-//! **Purpose.** What changes of a map share: where blocks go, and how many an inode has.
+//! **Purpose.** Helpers that all changes of a map share: the allocation goal for new blocks, and
+//! the inode's count of its space.
+//!
+//! **Not here.** Claiming and freeing clusters (`map::clusters`, `map::release`).
+//!
+//! **Locking.** The inode's lock is held.
 
 use fourscore_mballoc::Content as Wanted;
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
@@ -14,13 +19,14 @@ use crate::{Error, Result};
 /// How much of a map was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
-    /// Everything that was asked for.
+    /// All of the range.
     All,
-    /// What one transaction has room for.
+    /// The part for which one transaction has space.
     Part,
 }
 
-/// Where to look for a block of `inode` that shall follow the blocks before `at`.
+/// Returns the allocation goal for a block of `inode` that should follow the blocks before `at`:
+/// the block behind the preceding one, or else a block in the group of the inode.
 pub(crate) fn goal_behind(
     plan: &Plan<'_>,
     inode: &CachedInode,
@@ -46,7 +52,7 @@ pub(crate) fn goal_behind(
     Ok(core.geometry().group_first_block(group))
 }
 
-/// Counts clusters that the inode has more, or fewer.
+/// Adds `change` clusters to the space that the inode counts; a negative number subtracts.
 pub(crate) fn count_clusters(plan: &mut Plan<'_>, slot: Slot, change: i64) -> Result<()> {
     let geometry = plan.mount.core.geometry();
     let bits = geometry.block_size().bits() + geometry.blocks_per_cluster_log() - SECTOR_BITS;
@@ -57,5 +63,5 @@ pub(crate) fn count_clusters(plan: &mut Plan<'_>, slot: Slot, change: i64) -> Re
     set.map_err(|_| Error::FileTooLarge)
 }
 
-/// Units in which an inode counts its space.
+/// The binary logarithm of the unit in which an inode counts its space: sectors of 512 bytes.
 pub(crate) const SECTOR_BITS: u32 = 9;

@@ -1,21 +1,22 @@
-//! **Purpose.** Clusters of several blocks (`bigalloc`): which blocks of a file share one, and so
-//! when one is claimed and when it is freed.
+//! **Purpose.** Clusters of several blocks (`bigalloc`): which blocks of a file share a cluster,
+//! and so when a cluster is claimed and when it is freed.
 //!
-//! **Model.** A map names blocks, the allocator gives clusters. A cluster of the file system
+//! **Model.** A map refers to blocks, the allocator gives clusters. A cluster of the file system
 //! belongs to one cluster of one file, block for block:
 //!
 //! ```text
 //! logical % blocks_per_cluster = physical % blocks_per_cluster
 //! ```
 //!
-//! So the first block of a file's cluster that is mapped claims it, others find their place in it,
-//! and the last one that is unmapped frees it. What of it is not mapped is read by nobody, and is
-//! not zeroed. A node of a tree and a block of attributes take a cluster each, as in Linux. An
-//! inode counts its space in clusters.
+//! So the first block of a file's cluster that is mapped claims the cluster, other blocks find
+//! their location in it, and the last block that is unmapped frees it. Blocks of a cluster that are
+//! not mapped are never read, and are not zeroed. A node of a tree and a block of attributes take a
+//! cluster each, as in Linux. An inode counts its space in clusters.
 //!
-//! Without `bigalloc` a cluster is a block, and nothing is looked for.
+//! Without `bigalloc` a cluster is a block, and nothing is looked up.
 //!
-//! **Invariants.** No transaction ends with blocks of two clusters of files in one cluster.
+//! **Invariants.** At the end of a transaction no cluster of the file system holds blocks of two
+//! clusters of files.
 //!
 //! **Locking.** The inode's lock is held.
 
@@ -33,18 +34,18 @@ use crate::map::extents;
 use crate::txn::plan::Plan;
 use crate::txn::slot::Slot;
 
-/// How the blocks of files fall into clusters.
+/// The division of a file's blocks into clusters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clusters {
     bits: u32,
 }
 
-/// Where blocks that are to be mapped can lie.
+/// The location for blocks that are to be mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// So many of them from this block on, in a cluster that the file has.
+    /// A number of blocks from this block on, in a cluster that the file has.
     There(PhysBlock, u32),
-    /// So many of them in new clusters.
+    /// A number of blocks in new clusters.
     New(u32),
 }
 
@@ -59,35 +60,35 @@ impl Clusters {
         self.bits == 0
     }
 
-    /// The first block of the cluster that has `at`.
+    /// Returns the first block of the cluster that holds `at`.
     pub(crate) fn floor(self, at: LogicalBlock) -> LogicalBlock {
         LogicalBlock(at.0 >> self.bits << self.bits)
     }
 
-    /// `at`, if a cluster begins there, else the first block of the next one; no further than a
-    /// file can reach.
+    /// Returns `at` if a cluster begins there, else the first block of the next cluster; at most
+    /// the end of the longest file.
     pub(crate) fn ceil(self, at: LogicalBlock) -> LogicalBlock {
         let mask = (1 << self.bits) - 1;
         let up = at.0.checked_add(mask).map(|up| up & !mask);
         up.map_or(LOGICAL_END, LogicalBlock)
     }
 
-    /// The blocks of the cluster that has `at`.
+    /// Returns the blocks of the cluster that holds `at`.
     fn around(self, at: LogicalBlock) -> Range<LogicalBlock> {
         self.floor(at)..self.ceil(LogicalBlock(at.0.saturating_add(1)))
     }
 
-    /// How many blocks lie in front of `at` in its cluster.
+    /// Returns the number of blocks in front of `at` in its cluster.
     pub(crate) fn inside(self, at: LogicalBlock) -> u32 {
         at.0 - self.floor(at).0
     }
 
-    /// The cluster of the file that has `at`.
+    /// Returns the number of the file's cluster that holds `at`.
     pub(crate) fn nr(self, at: LogicalBlock) -> LogicalCluster {
         LogicalCluster(at.0 >> self.bits)
     }
 
-    /// How many clusters have a block in `blocks`.
+    /// Returns the number of clusters that hold a block of `blocks`.
     pub(crate) fn count(self, blocks: &Range<LogicalBlock>) -> ClusterCount {
         match blocks.end.0.checked_sub(1) {
             Some(last) if blocks.start < blocks.end => {
@@ -97,15 +98,15 @@ impl Clusters {
         }
     }
 
-    /// How many of the blocks from `at` on so many clusters hold.
+    /// Returns the number of blocks that `clusters` hold, counted from block `at` of the first one.
     pub(crate) fn blocks(self, clusters: ClusterCount, at: LogicalBlock) -> u32 {
         let all = u64::from(clusters.0) << self.bits;
         let behind = all.saturating_sub(self.inside(at).into());
         u32::try_from(behind).unwrap_or(u32::MAX)
     }
 
-    /// Where block `at` of a file belongs that has `extent` in the same cluster, or in clusters
-    /// between.
+    /// Returns the physical block for block `at` of a file that has `extent` in the same cluster,
+    /// or in adjoining clusters.
     pub(crate) fn place(
         self,
         extent: &Extent,
@@ -124,7 +125,8 @@ impl Clusters {
     }
 }
 
-/// The place of block `at` of a file that has other blocks of its cluster, as it will be.
+/// Returns the physical block for block `at`, if the file has other blocks of its cluster in the
+/// state that the plan makes.
 pub(crate) fn place_in_cluster(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -142,7 +144,8 @@ pub(crate) fn place_in_cluster(
     Ok(Some(place.map_err(|error| error.in_inode(inode.nr()))?))
 }
 
-/// Where the blocks from `at` on can lie, which are not mapped: as many as are of one kind.
+/// Returns a location for the `blocks` unmapped blocks from `at` on: for as many as go to one kind
+/// of location.
 pub(crate) fn place_for(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -157,14 +160,14 @@ pub(crate) fn place_for(
     let clusters = Clusters::of(&plan.mount.core);
     let end = LogicalBlock(at.0.saturating_add(blocks));
     let last = clusters.floor(end);
-    // The file may have the last of the clusters, for what lies behind these blocks.
+    // The file may have the last of the clusters already, for blocks behind these.
     let is_cut =
         at < last && extents::first_extent(plan, inode, slot, end..clusters.ceil(end))?.is_some();
     Ok(Place::New(if is_cut { last.0 - at.0 } else { blocks }))
 }
 
-/// The part of `blocks`, none of which is mapped, in whose clusters nothing else is mapped,
-/// with the rest of these clusters.
+/// Returns the clusters, as a range of whole clusters, that hold some of `blocks` and no other
+/// mapped block. None of `blocks` is mapped.
 pub(crate) fn own_clusters(
     plan: &mut Plan<'_>,
     inode: &CachedInode,

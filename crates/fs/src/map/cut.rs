@@ -1,5 +1,7 @@
-//! **Purpose.** Takes ranges out of an extent tree, in steps that fit a plan, and frees what was
-//! mapped there.
+//! **Purpose.** Cuts ranges out of an extent tree, in steps that fit a plan, and frees the blocks
+//! that were mapped there.
+//!
+//! **Locking.** The inode's lock is held.
 
 use std::ops::Range;
 
@@ -14,7 +16,7 @@ use crate::map::release;
 use crate::txn::plan::{Content, Plan};
 use crate::txn::slot::{self, Slot};
 
-/// What is freed at once.
+/// The amount that is freed at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     extents: usize,
@@ -22,7 +24,7 @@ pub(crate) struct Budget {
 }
 
 /// Takes the blocks from `start` to `end - 1` out of the tree, and frees what was mapped there,
-/// from the front on and as far as the plan has room for.
+/// from the front on and as far as the plan has space.
 pub(crate) fn cut_extents(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -45,7 +47,7 @@ pub(crate) fn cut_extents(
             leaf.remove(part.clone(), |piece| pieces.push(piece))
         })?;
         if pieces.is_empty() {
-            // Another leaf says that it holds what this one should.
+            // The key of another leaf covers the extent that this leaf should hold.
             return Err(file.broken(ExtentEditError::Shape));
         }
         at = pieces.last().map_or(end, Extent::logical_end).min(end);
@@ -54,10 +56,10 @@ pub(crate) fn cut_extents(
     Ok(Freed::Part)
 }
 
-/// What is freed at once by a plan that shall not become much larger than `room`. An extent can
-/// reach across groups, and each block of metadata takes a revoke record.
+/// Returns how much a plan may free at once if it must not become much larger than `room`. An
+/// extent can reach across groups, and each block of metadata takes a revoke record.
 pub(crate) fn budget(plan: &Plan<'_>, room: usize, was: Content) -> Budget {
-    /// More than what most extents add to a plan.
+    /// More blocks than most extents add to a plan.
     const BLOCKS_OF_EXTENT: usize = 4;
     let left = room.saturating_sub(plan.size());
     let blocks = match was {
@@ -73,8 +75,8 @@ pub(crate) fn budget(plan: &Plan<'_>, room: usize, was: Content) -> Budget {
     }
 }
 
-/// The first blocks that are mapped between `from` and `end - 1`, all in one leaf, as many as
-/// `budget` allows.
+/// Returns the first blocks that are mapped between `from` and `end - 1`, all in one leaf, as many
+/// as `budget` allows.
 pub(crate) fn next_part(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
@@ -107,7 +109,7 @@ pub(crate) fn next_part(
     Ok(Some(part))
 }
 
-/// Takes levels away that a small tree does not need.
+/// Removes levels that a small tree does not need.
 pub(crate) fn shrink(plan: &mut Plan<'_>, file: Mapped<'_>) -> Result<()> {
     loop {
         let path = extents::descend(plan, file, LogicalBlock(0))?;

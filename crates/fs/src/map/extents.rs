@@ -1,11 +1,11 @@
-//! **Purpose.** Changing the extent tree of a file, as part of a plan.
+//! **Purpose.** Changes the extent tree of a file, as part of a plan.
 //!
-//! **Not here.** The bytes of a node (`fourscore_ondisk::extent::edit`); maps of another form
-//! ([`crate::map::update`] asks which it is); reading the map ([`crate::map::lookup`]).
+//! **Not here.** The bytes of a node (`fourscore_ondisk::extent::edit`); choosing between the two
+//! forms of a map ([`crate::map::update`]); reading the map ([`crate::map::lookup`]).
 //!
-//! **Model.** Every change goes down from the root in the inode's slot to the leaf in question,
-//! through nodes that the plan takes in, and changes that path. A change for which there is no room
-//! says how many nodes it takes; they are allocated, and it is made again.
+//! **Model.** Every change descends from the root in the inode's slot to the leaf in question, adds
+//! the nodes on the way to the plan, and changes that path. A change that finds no space in the
+//! path returns the number of nodes that it needs; they are allocated, and the change is retried.
 //!
 //! **Locking.** The inode's lock is held.
 
@@ -28,21 +28,21 @@ use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
 
-/// No tree is deeper.
+/// The largest depth of a tree.
 const MAX_LEVELS: usize = 6;
 
-/// A node on the way down, the root left out, which is in the slot.
+/// A node on the way down, except the root, which is in the slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Below {
     pub(crate) region: RegionId,
     block: PhysBlock,
 }
 
-/// The way from the root to a leaf.
+/// The path from the root to a leaf.
 #[derive(Debug, Default)]
 pub(crate) struct Path {
     pub(crate) nodes: Vec<Below>,
-    /// The child taken in each node but the leaf, from the root on.
+    /// The child taken in each node except the leaf, from the root on.
     positions: Vec<usize>,
 }
 
@@ -69,7 +69,7 @@ impl Mapped<'_> {
     }
 }
 
-/// Enters an extent into the tree, where nothing is mapped.
+/// Inserts an extent into the tree, where nothing is mapped.
 pub(crate) fn enter_extent(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -90,7 +90,7 @@ fn insert_extent(plan: &mut Plan<'_>, file: Mapped<'_>, extent: Extent) -> Resul
     })
 }
 
-/// Gives all that the tree maps in `blocks` the state `state`.
+/// Sets the state of all that the tree maps in `blocks` to `state`.
 pub(crate) fn set_extent_state(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -100,14 +100,14 @@ pub(crate) fn set_extent_state(
 ) -> Result<()> {
     let file = Mapped { inode, slot };
     let mut at = blocks.start;
-    // An extent that goes on behind the end would be found again and again.
+    // Without the comparison, an extent that reaches behind the end would be found again and again.
     while at < blocks.end
         && let Some(found) = next_extent(plan, file, at, blocks.end)?
     {
         let part = found.logical.max(at)..found.logical_end().min(blocks.end);
         if found.state != state {
-            // The part in the middle of an extent makes three of one, and the longest written
-            // extent is too long as an unwritten one.
+            // Changing the middle of an extent makes three of one. The longest written extent is
+            // too long for an unwritten one.
             change_leaf(plan, file, part.start, 3, |leaf| {
                 leaf.set_state(part.clone(), state)?;
                 Ok(ForParent::Unchanged)
@@ -118,7 +118,8 @@ pub(crate) fn set_extent_state(
     Ok(())
 }
 
-/// The first extent in `blocks`, as it will be; the part of it that lies there.
+/// Returns the first extent in `blocks` in the tree that the plan makes: the part of it in
+/// `blocks`.
 pub(crate) fn first_extent(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -129,7 +130,7 @@ pub(crate) fn first_extent(
     Ok(found.and_then(|extent| extent.part(&blocks)))
 }
 
-/// The last extent in `blocks`, as it will be; the part of it that lies there.
+/// Returns the last extent in `blocks` in the tree that the plan makes: the part of it in `blocks`.
 pub(crate) fn last_extent(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -148,7 +149,7 @@ pub(crate) fn last_extent(
         {
             return Ok(extent.part(&blocks));
         }
-        // The leaf before is under the nearest ancestor with a child in front of the one taken.
+        // The preceding leaf is under the nearest ancestor with a child in front of the one taken.
         let mut before = None;
         for (level, position) in path.positions.iter().enumerate().rev() {
             let above = level.checked_sub(1).map(|nth| &path.nodes[nth]);
@@ -168,7 +169,7 @@ pub(crate) fn last_extent(
     Ok(None)
 }
 
-/// Has `extent`, which is mapped, begin at the logical block `to`, where nothing else is.
+/// Moves `extent`, which is mapped, to the logical block `to`, where nothing else is mapped.
 pub(crate) fn move_extent(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -189,7 +190,7 @@ pub(crate) fn move_extent(
     insert_extent(plan, file, moved)
 }
 
-/// Goes down to the leaf for `logical`.
+/// Descends to the leaf for `logical`.
 pub(crate) fn descend(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
@@ -233,7 +234,7 @@ pub(crate) fn descend(
     }
 }
 
-/// A node of the tree as it will be; the root without `below`.
+/// Returns a node of the tree that the plan makes: the root if `below` is `None`.
 pub(crate) fn node<'p>(
     plan: &'p Plan<'_>,
     file: Mapped<'_>,
@@ -246,8 +247,8 @@ pub(crate) fn node<'p>(
     Node::parse(bytes).map_err(|error| file.broken(error.into()))
 }
 
-/// Calls `change` with the nodes of `path`, root first, and with new nodes: as many as it said
-/// that it needs.
+/// Calls `change` with the nodes of `path`, root first, and with as many new nodes as `change`
+/// reported to need.
 fn with_nodes<R>(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
@@ -319,8 +320,8 @@ fn on_path<R>(
     Ok(change(&mut steps, &mut new))
 }
 
-/// Changes the leaf for `logical`, which may take so many `more` entries, and frees the nodes
-/// that it leaves empty.
+/// Changes the leaf for `logical`, to which `change` adds at most `more` entries, and frees the
+/// nodes that it leaves empty.
 pub(crate) fn change_leaf(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
@@ -359,8 +360,9 @@ pub(crate) fn change_leaf(
     }
 }
 
-/// The first key of the leaf at the end of `path` changes, and that of nodes above with it: a
-/// reader who sees the old key in one and the new in the other would take the tree for broken.
+/// Raises the sequence count, since the first key of the leaf at the end of `path` changes, and
+/// that of nodes above with it. A reader that sees the old key in one node and the new key in the
+/// other would take the tree for corrupt.
 fn change_key(plan: &mut Plan<'_>, path: &Path) {
     if !path.nodes.is_empty() && !plan.mount.core.faults.lacks(Sabotage::QuietKeyChange) {
         plan.raise_sequence();
@@ -369,7 +371,7 @@ fn change_key(plan: &mut Plan<'_>, path: &Path) {
 
 pub(crate) fn free_nodes(plan: &mut Plan<'_>, file: Mapped<'_>, nodes: &[Below]) -> Result<()> {
     for node in nodes {
-        // A reader with the old root may look for it in vain.
+        // A reader with the old root may look for the node in vain.
         plan.raise_sequence();
         plan.free_metadata(node.block)?;
         account::count_clusters(plan, file.slot, -1)?;
@@ -377,8 +379,8 @@ pub(crate) fn free_nodes(plan: &mut Plan<'_>, file: Mapped<'_>, nodes: &[Below])
     Ok(())
 }
 
-/// The first extent that ends behind `from` and begins before `end`, in the tree as it will be;
-/// none if the range is empty.
+/// Returns the first extent that ends behind `from` and begins before `end`, in the tree that the
+/// plan makes; `None` if the range is empty.
 pub(crate) fn next_extent(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,

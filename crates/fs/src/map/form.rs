@@ -1,4 +1,6 @@
-//! **Purpose.** The form of a map: extent tree or block pointers.
+//! **Purpose.** The two forms of a map: extent tree, and block pointers as in ext2 and ext3.
+//!
+//! **Invariants.** A flag of the inode says which form its map has.
 
 use fourscore_mballoc::Reach;
 use fourscore_ondisk::features::Incompat;
@@ -17,9 +19,9 @@ pub(crate) enum MapForm {
 }
 
 impl MapForm {
-    /// The form of the map of `inode`.
+    /// Returns the form of the map of `inode`.
     pub(crate) fn of(inode: &CachedInode) -> Self {
-        // The layout would not tell of a link that is just being given its first block.
+        // The layout does not say it for a symbolic link that is just being given its first block.
         if inode.has(InodeFlags::EXTENTS_FL) {
             Self::Tree
         } else {
@@ -27,7 +29,7 @@ impl MapForm {
         }
     }
 
-    /// The form that the maps of new inodes have.
+    /// Returns the form of the maps of new inodes.
     pub(crate) fn of_new(superblock: &Superblock) -> Self {
         let incompat = superblock.features().incompat;
         if incompat.contains(Incompat::EXTENTS) {
@@ -37,7 +39,7 @@ impl MapForm {
         }
     }
 
-    /// The flags of an inode whose map has this form.
+    /// Returns the flags of an inode whose map has this form.
     pub(crate) fn flags(self) -> InodeFlags {
         match self {
             Self::Tree => InodeFlags::EXTENTS_FL,
@@ -45,7 +47,7 @@ impl MapForm {
         }
     }
 
-    /// Which blocks the map can lead to.
+    /// Returns which blocks the map can refer to.
     pub(crate) fn reach(self) -> Reach {
         match self {
             Self::Tree => Reach::Full,

@@ -1,18 +1,17 @@
-//! **Purpose.** From a block of a file to where it lies: one question,
-//! [`lookup::map`](crate::map::lookup::map), over extent
-//! trees and block maps.
+//! **Purpose.** Looks up where a block of a file lies: one function,
+//! [`lookup::map`](crate::map::lookup::map), for extent trees and block maps.
 //!
-//! **Model.** A file's logical blocks are cut into runs; `map` answers with the run that starts at
-//! the block asked for. A hole may be reported in pieces (a tree's leaf does not know what the
-//! next leaf holds), so callers that need the whole hole go on asking.
+//! **Model.** A file's logical blocks are cut into runs; `map` returns the run that starts at the
+//! given block. A hole may be returned in pieces (a leaf of a tree does not know the extents of the
+//! next leaf), so callers that need the whole hole call `map` repeatedly.
 //!
 //! ```text
 //! map(b) = (blocks n >= 1, target)      target of b + i is target.physical + i  for i < n
 //! ```
 //!
-//! **Invariants.** Every answer makes progress (`blocks >= 1`) and stays inside the file system.
-//! A walk down a tree ends because each node's depth is compared with what its parent said, for
-//! cached nodes too: a node that is its own child is `Corrupt`, not a loop.
+//! **Invariants.** Every result makes progress (`blocks >= 1`) and stays inside the file system. A
+//! walk down a tree ends because each node's depth is compared with the depth that its parent gave,
+//! for cached nodes too: a node that is its own child is `Corrupt`, not a loop.
 //!
 //! **Locking.** None. Nodes are read from the buffer cache under the caller's guard.
 
@@ -26,7 +25,7 @@ use crate::inode::cached::{CachedInode, Layout};
 use crate::map::mapping::{Mapping, Target};
 use crate::{Result, metadata};
 
-/// The run of `inode` that starts at `logical`.
+/// Returns the run of `inode` that starts at `logical`.
 pub(crate) fn map(
     core: &Core,
     inode: &CachedInode,
@@ -115,8 +114,8 @@ fn extent_node<'g>(
         check,
     )?;
     let node = Node::parse(bytes).map_err(place)?;
-    // It may have been checked before as another node of this inode. With the right depth and
-    // the right first key it cannot be reached on two ways, so a walk ends.
+    // The node may have been checked before as another node of this inode. With the right depth and
+    // the right first key it cannot be reached by two paths, so a walk ends.
     if node.depth() != child.depth || node.first().is_some_and(|key| key != child.logical.start) {
         check(bytes)?;
     }

@@ -1,4 +1,7 @@
-//! **Purpose.** What a map says of a block of a file: where it lies and in which state.
+//! **Purpose.** The result of looking up a block in a map: where it lies, for how many blocks that
+//! holds, and in which state they are.
+//!
+//! **Not here.** The lookup (`map::lookup`).
 
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
@@ -14,19 +17,19 @@ pub(crate) enum Target {
     Written(PhysBlock),
 }
 
-/// A run of a file's blocks, starting at the block that was asked for.
+/// A run of a file's blocks, starting at the block that was looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     /// First block of the run.
     pub(crate) logical: LogicalBlock,
     /// Length of the run, at least 1.
     pub(crate) blocks: u32,
-    /// What it maps to.
+    /// The target of the run.
     pub(crate) target: Target,
 }
 
 impl Mapping {
-    /// A hole from `logical` up to `end`.
+    /// Returns a hole from `logical` up to `end`.
     pub(crate) fn hole(logical: LogicalBlock, end: LogicalBlock) -> Self {
         let blocks = end.0.saturating_sub(logical.0).max(1);
         Self {
@@ -36,7 +39,7 @@ impl Mapping {
         }
     }
 
-    /// The part of `extent` that begins at `logical`, which lies inside.
+    /// Returns the part of `extent` that begins at `logical`, which lies inside.
     pub(crate) fn inside(extent: &Extent, logical: LogicalBlock) -> Self {
         let skipped = logical.0.saturating_sub(extent.logical.0);
         let physical = PhysBlock(extent.physical.0.saturating_add(skipped.into()));
@@ -51,7 +54,7 @@ impl Mapping {
         }
     }
 
-    /// The run cut off at `end`, which lies behind its first block.
+    /// Returns the run cut off at `end`, which lies behind its first block.
     pub(crate) fn until(self, end: LogicalBlock) -> Self {
         let room = end.0.saturating_sub(self.logical.0).max(1);
         Self {
@@ -60,12 +63,12 @@ impl Mapping {
         }
     }
 
-    /// One past the last block of the run.
+    /// Returns the block behind the last block of the run.
     pub(crate) fn end(&self) -> LogicalBlock {
         LogicalBlock(self.logical.0.saturating_add(self.blocks))
     }
 
-    /// The blocks as an extent; `None` for a hole.
+    /// Returns the run as an extent; `None` for a hole.
     pub(crate) fn extent(&self) -> Option<Extent> {
         let (physical, state) = match self.target {
             Target::Hole => return None,

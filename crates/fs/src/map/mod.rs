@@ -2,7 +2,7 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `mapping` | what a map says of a block |
+//! | `mapping` | the result of a lookup |
 //! | `lookup` | looks a block up |
 //! | `form` | extent tree or pointers |
 //! | `update` | changes a map of either form |

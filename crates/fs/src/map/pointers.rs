@@ -1,19 +1,19 @@
-//! **Purpose.** Changing the pointers that map a file of ext2 or ext3, as part of a plan.
+//! **Purpose.** Changes the block pointers that map a file of ext2 or ext3, as part of a plan.
 //!
-//! **Not here.** The bytes of a block of pointers (`fourscore_ondisk::blockmap`); extent trees
-//! ([`crate::map::update`] asks which form a map has); reading the map ([`crate::map::lookup`]).
+//! **Not here.** The bytes of a block of pointers (`fourscore_ondisk::blockmap`); choosing between
+//! the two forms of a map ([`crate::map::update`]); reading the map ([`crate::map::lookup`]).
 //!
-//! **Model.** Mapping goes down from `i_block` and makes the blocks of pointers that are missing.
-//! Unmapping goes down all branches that reach into the range; a block of pointers goes with the
-//! last pointer in it, and is revoked like any metadata.
+//! **Model.** Mapping descends from `i_block` and allocates the blocks of pointers that are
+//! missing. Unmapping descends all branches that reach into the range. A block of pointers is freed
+//! with the last pointer in it, and is revoked like any metadata.
 //!
 //! ```text
 //! i_block -> block of pointers (in the plan) -> .. -> slots -> data
 //! ```
 //!
-//! **Invariants.** A branch has one level less than the one it hangs from, so a walk ends whatever
-//! the pointers are; what is freed twice, because two of them lead to the same block, the allocator
-//! refuses. A cluster is a block here: file systems with larger ones have no such maps.
+//! **Invariants.** A branch has one level less than its parent, so a walk ends whatever the
+//! pointers are. If two pointers refer to the same block, the allocator refuses to free it twice. A
+//! cluster is a block here: file systems with larger clusters have no such maps.
 //!
 //! **Locking.** The inode's lock is held.
 
@@ -50,7 +50,7 @@ impl Mapped<'_> {
     }
 }
 
-/// What holds pointers.
+/// The holder of pointers.
 #[derive(Clone, Copy, Debug)]
 enum Holder {
     /// `i_block`.
@@ -59,14 +59,14 @@ enum Holder {
     Block(RegionId),
 }
 
-/// What is unmapped.
+/// The range that is unmapped.
 #[derive(Clone, Debug)]
 struct Cut {
     range: Range<LogicalBlock>,
     was: Content,
 }
 
-/// Has pointers lead to the blocks of `extent`, where the map has a hole.
+/// Sets pointers to the blocks of `extent`, where the map has a hole.
 pub(crate) fn point_to(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -80,7 +80,7 @@ pub(crate) fn point_to(
         let at = LogicalBlock(extent.logical.0.saturating_add(done));
         let path = Path::to(at, block_size).ok_or(Error::FileTooLarge)?;
         let count = path.neighbours().min(extent.blocks - done);
-        // Behind the data, which then stays in one piece as far as it goes.
+        // Behind the data, which then stays contiguous as far as it goes.
         let goal = PhysBlock(extent.physical.0 + u64::from(extent.blocks));
         let (holder, entry) = holder_of(plan, file, &path, goal)?;
         let hole = blockmap::run(pointers(plan, file, holder)?, entry, count);
@@ -98,8 +98,8 @@ pub(crate) fn point_to(
     Ok(())
 }
 
-/// What holds the last pointer of `path`, and the pointer's place in it. Blocks of pointers
-/// that are missing are allocated near `goal`.
+/// Returns the holder of the last pointer of `path`, and the pointer's index in it. Blocks of
+/// pointers that are missing are allocated near `goal`.
 fn holder_of(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
@@ -127,8 +127,8 @@ fn holder_of(
     Ok((holder, last))
 }
 
-/// Has pointers in `range` lead nowhere, and frees what they led to, from the front on and as
-/// far as the plan has room for.
+/// Clears pointers in `range`, and frees the blocks that they referred to, from the front on and as
+/// far as the plan has space.
 pub(crate) fn cut_pointers(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -180,7 +180,7 @@ fn cut_branches(
     Ok(Freed::All)
 }
 
-/// Cuts what hangs from a block of pointers, and the block if nothing is left in it.
+/// Cuts the branches below a block of pointers, and frees the block if no pointer is left in it.
 fn cut_below(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
@@ -205,7 +205,7 @@ fn cut_below(
     Ok(freed)
 }
 
-/// The block of pointers at `block`.
+/// Adds the block of pointers at `block` to the plan, and checks it.
 fn pointer_block(plan: &mut Plan<'_>, file: Mapped<'_>, block: PhysBlock) -> Result<RegionId> {
     let core = &*plan.mount.core;
     plan.block(block, file.tag(), |bytes| {
@@ -238,7 +238,7 @@ fn change_pointers(
     changed.map_err(|error| Error::Io(std::io::Error::other(error)))
 }
 
-/// The branches at the front that are neighbours in the file and on disk.
+/// Returns the branches at the front that are contiguous in the file and on disk.
 fn data_run(branches: &[Branch]) -> &[Branch] {
     let follows = |pair: &[Branch]| {
         pair[1].levels == 0

@@ -1,4 +1,9 @@
-//! **Purpose.** Frees clusters of a file, and maps single new blocks.
+//! **Purpose.** Frees the clusters of a file's blocks that were unmapped, and forgets their buffers
+//! where they held metadata.
+//!
+//! **Not here.** Taking blocks out of the map (`map::cut`, `map::pointers`).
+//!
+//! **Locking.** The inode's lock is held.
 
 use fourscore_mballoc::ClusterCount;
 use fourscore_ondisk::LogicalBlock;
@@ -11,7 +16,8 @@ use crate::map::clusters::{Clusters, own_clusters};
 use crate::txn::plan::{Content, Plan};
 use crate::txn::slot::Slot;
 
-/// Frees what was taken out of a map, in ascending order: clusters of which nothing is left.
+/// Frees the clusters of `pieces` of which no block is left in the map. The pieces were taken out
+/// of the map and are in ascending order.
 pub(crate) fn release(
     plan: &mut Plan<'_>,
     inode: &CachedInode,

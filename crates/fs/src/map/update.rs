@@ -1,13 +1,13 @@
-//! **Purpose.** Changing what the blocks of a file map to, as part of a plan, whatever form the map
-//! has.
+//! **Purpose.** Changes what the blocks of a file map to, as part of a plan, for both forms of a
+//! map.
 //!
-//! **Not here.** Extent trees ([`crate::map::extents`]) and pointers ([`crate::map::pointers`])
-//! themselves;
-//! reading either ([`crate::map::lookup`]).
+//! **Not here.** Changing extent trees ([`crate::map::extents`]) and pointers
+//! ([`crate::map::pointers`]); reading either ([`crate::map::lookup`]).
 //!
-//! **Model.** A flag of the inode says which form its map has, and it keeps that for life. New
+//! **Model.** A flag of the inode says which form its map has, and the form never changes. New
 //! inodes get the form that the file system is made for: a tree with the feature `extent`, pointers
-//! without. Pointers have no states: what they map is written, so there is nothing to preallocate.
+//! without. Pointers have no states: the blocks that they map are written, so nothing can be
+//! preallocated.
 //!
 //! **Locking.** The inode's lock is held.
 
@@ -32,14 +32,14 @@ use crate::{Error, Result};
 /// The longest extent of data, in blocks.
 const EXTENT_MAX_BLOCKS: u32 = 32_768;
 
-/// The size that a file with the map of `inode` cannot exceed, in bytes.
+/// Returns the size that a file with the map of `inode` cannot exceed, in bytes.
 pub(crate) fn max_file_bytes(core: &Core, inode: &CachedInode) -> u64 {
     let block_size = core.geometry().block_size();
     let longest = u64::from(LOGICAL_END.0);
     let blocks = match MapForm::of(inode) {
         MapForm::Tree => longest,
         MapForm::Pointers => {
-            // As Linux has it: `i_blocks` must be able to count what a dense file takes.
+            // As in Linux, `i_blocks` must be able to count the space of a dense file.
             let ro_compat = core.superblock().features().ro_compat;
             let countable = if ro_compat.contains(RoCompat::HUGE_FILE) {
                 (1 << 48) - 1
@@ -53,8 +53,8 @@ pub(crate) fn max_file_bytes(core: &Core, inode: &CachedInode) -> u64 {
     blocks << block_size.bits()
 }
 
-/// How many blocks of a file can be mapped by one call from `at` on, without the plan becoming
-/// much larger.
+/// Returns how many blocks of a file can be mapped by one call from `at` on, without the plan
+/// becoming much larger.
 pub(crate) fn blocks_at_once(core: &Core, inode: &CachedInode, at: LogicalBlock) -> u32 {
     match MapForm::of(inode) {
         MapForm::Tree => EXTENT_MAX_BLOCKS,
@@ -85,7 +85,7 @@ pub(crate) fn map_block(
 /// Maps an extent where nothing is mapped.
 ///
 /// # Errors
-/// `Unsupported` for an unwritten one in a map of pointers.
+/// `Unsupported` for an unwritten extent in a map of pointers.
 pub(crate) fn map_extent(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -109,7 +109,8 @@ pub(crate) fn map_extent(
     }
 }
 
-/// Refuses pointers where clusters have several blocks: Linux has no such file systems.
+/// Refuses maps of pointers on file systems whose clusters have several blocks: Linux has no such
+/// file systems.
 fn check_pointers(plan: &Plan<'_>, inode: &CachedInode) -> Result<()> {
     if plan.mount.core.geometry().blocks_per_cluster_log() == 0 {
         return Ok(());
@@ -120,7 +121,7 @@ fn check_pointers(plan: &Plan<'_>, inode: &CachedInode) -> Result<()> {
     )))
 }
 
-/// Gives all that is mapped in `blocks` the state `state`.
+/// Sets the state of all that is mapped in `blocks` to `state`.
 ///
 /// # Errors
 /// `Unsupported` for unwritten blocks in a map of pointers.
@@ -138,8 +139,8 @@ pub(crate) fn set_state(
     }
 }
 
-/// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there, from the front
-/// on and as far as the plan has room for.
+/// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there, from the front on
+/// and as far as the plan has space.
 pub(crate) fn unmap(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -156,8 +157,8 @@ pub(crate) fn unmap(
     }
 }
 
-/// Frees what is mapped from `start` on, as far as the plan has room for; all of it, where
-/// `start` is 0, leaves an empty map.
+/// Frees what is mapped from `start` on, as far as the plan has space. If all of it is freed and
+/// `start` is 0, the map is empty.
 pub(crate) fn free_map(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
@@ -178,7 +179,8 @@ fn no_states(inode: &CachedInode) -> Error {
     ))
 }
 
-/// Maps a new block for metadata at the logical block `at`, to be written as `tag` says.
+/// Maps a new block for metadata at the logical block `at`, to be written with the tag `tag`.
+/// Returns the block and its region in the plan.
 pub(crate) fn new_block(
     plan: &mut Plan<'_>,
     inode: &CachedInode,

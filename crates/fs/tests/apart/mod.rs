@@ -1,4 +1,4 @@
-//! Operations of cores that have a directory each, as the tests that count lines need them.
+//! Operations of cores that work in a directory each, for the tests that count cache lines.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -21,13 +21,14 @@ pub const OWNER: NewAttributes = NewAttributes {
     gid: 8,
 };
 
-/// How many groups there are, and how many of them belong together.
+/// The number of groups, and how many of them form one flexible group.
 pub enum Groups {
-    /// 1024, each by itself: several for every core.
+    /// 1024 groups, each by itself: several for every core.
     Plenty,
-    /// 256, each by itself: little more than one for each of 192 cores.
+    /// 256 groups, each by itself: little more than one for each of 192 cores.
     Tight,
-    /// 256, all together, so that every core has its own for the files of one directory.
+    /// 256 groups, all together, so that every core has its own group for the files of one
+    /// directory.
     Together,
 }
 
@@ -49,10 +50,10 @@ pub fn image_of_many_groups(groups: &Groups) -> Image {
         .unwrap()
 }
 
-/// What a machine with many cores can spare.
+/// A cache size that a machine with many cores can spare.
 const CACHE_BYTES: usize = 4 << 30;
 
-/// Mounts an image so that nobody works in the background, whom nobody would count.
+/// Mounts an image without background threads, whose accesses would not be counted.
 pub fn mount(image: &Path) -> Arc<Fs> {
     let device = open_path(image, DeviceOptions::read_write()).unwrap();
     let journal = JournalOptions {
@@ -60,15 +61,15 @@ pub fn mount(image: &Path) -> Arc<Fs> {
         batching: Batching::Off,
         ..JournalOptions::default()
     };
-    // In a small table inodes of different cores share lines by chance.
+    // In a small table, inodes of different cores share cache lines by chance.
     let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
     let options = MountOptions::new().open(open).journal(journal);
     Fs::mount(Arc::new(device), &options).unwrap()
 }
 
-/// What each operation moves when every core works in a directory of its own.
+/// The cache lines that each operation moves when every core works in a directory of its own.
 pub fn writing_apart(cores: &Cores, image: &Path) -> Vec<(&'static str, Report)> {
-    /// More names than fit into one block of a directory would divide it, which is not counted.
+    /// More names than fit into one block of a directory would split it, which is not counted.
     const ROUNDS: usize = 12;
     let fs = mount(image);
     let dirs: Vec<InodeNr> = CoreNr::all()
@@ -80,10 +81,11 @@ pub fn writing_apart(cores: &Cores, image: &Path) -> Vec<(&'static str, Report)>
     let dir = |core: CoreNr| dirs[core.index()];
     let name = |round: usize| format!("file {round}").into_bytes();
     let file = |core, round| fs.lookup(dir(core), &name(round)).unwrap();
-    // Every group is in memory, as after a while: to bring one in tells all cores that there is one
-    // less to wait for.
+    // All groups are in memory, as they are after a while: loading a group notifies all cores that
+    // there is one less to wait for.
     fs.trim(&Trim::default()).unwrap();
-    // Everything once by every core: groups and buddies are loaded, blocks join the transaction.
+    // Every core does every operation once: groups and buddies are loaded, blocks join the
+    // transaction.
     cores.run(2, |core, round| {
         let warm = format!("warm {round}").into_bytes();
         let file = fs.create(dir(core), &warm, &OWNER).unwrap();

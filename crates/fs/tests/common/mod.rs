@@ -1,4 +1,4 @@
-//! How the tests of the library come to a file system on an image, and to the names in it.
+//! Opens file systems on images for the tests of the library, and lists the names in them.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -17,7 +17,7 @@ pub fn mount(image: &Image) -> Arc<Fs> {
     mount_with(image, &MountOptions::new())
 }
 
-/// The image, open for writing in a way of its own.
+/// The image, open for writing with the given options.
 pub fn mount_with(image: &Image, options: &MountOptions) -> Arc<Fs> {
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
     Fs::mount(Arc::new(device), options).unwrap()

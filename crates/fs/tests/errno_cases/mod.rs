@@ -1,4 +1,4 @@
-//! Copies, flags, and calls on the file system as a whole.
+//! Error cases of copies, of flags, and of calls on the file system as a whole.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a call came to, ours and the kernel's: nothing more than an errno can be compared.
+//! The outcome of a call, ours and the kernel's, reduced to its errno: more cannot be compared.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -10,19 +10,19 @@ use rustix::io::Errno;
 /// Success, or the number of the error.
 pub type Outcome = Result<(), i32>;
 
-/// Of a call of ours.
+/// The outcome of a call of ours.
 pub fn ours<T>(result: fourscore::Result<T>) -> Outcome {
     result.map(drop).map_err(|error| error.errno())
 }
 
-/// Of a call through the standard library.
+/// The outcome of a call through the standard library.
 pub fn theirs<T>(result: std::io::Result<T>) -> Outcome {
     result
         .map(drop)
         .map_err(|error| error.raw_os_error().unwrap())
 }
 
-/// Of a system call.
+/// The outcome of a system call.
 pub fn errno<T>(result: Result<T, Errno>) -> Outcome {
     result.map(drop).map_err(Errno::raw_os_error)
 }

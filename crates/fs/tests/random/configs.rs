@@ -1,5 +1,5 @@
-//! Every configuration: either a history is done to it, or the mount refuses it and names what is
-//! not written. This is the one list of both.
+//! Every configuration: either a history is applied to it, or the mount refuses it and names the
+//! unsupported feature. This is the only list of both.
 
 use anyhow::{Result, bail, ensure};
 use fourscore::ondisk::inode::InodeFlags;
@@ -16,19 +16,19 @@ use crate::images::{OWNER, mount};
 use crate::tree::open;
 use fourscore_proof::{Model, Pair, Rules};
 
-/// What a mount for writing answers.
+/// The result of a read-write mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// It is written.
+    /// The configuration is writable.
     Written,
-    /// It is not, and the error has this word.
+    /// The configuration is refused, and the error contains this word.
     Refused(&'static str),
 }
 
 use Answer::{Refused, Written};
 
-/// Names of `testkit::matrix`, and the answers. What is refused here and written by now makes the
-/// test fail, so that the list stays true.
+/// Names of `testkit::matrix`, and the results. A configuration that is listed as refused but is
+/// writable makes the test fail, so that the list stays correct.
 const ANSWERS: &[(&str, Answer)] = &[
     ("ext4-1k", Written),
     ("ext4-2k", Written),
@@ -85,7 +85,7 @@ const ANSWERS: &[(&str, Answer)] = &[
     ("quota", Refused("quota")),
 ];
 
-/// Does a history to a configuration, or looks at how it is refused.
+/// Applies a history to a configuration, or checks how it is refused.
 fn check(config: &Config, calls: usize) -> Result<()> {
     let (_, answer) = ANSWERS
         .iter()
@@ -116,7 +116,7 @@ fn check(config: &Config, calls: usize) -> Result<()> {
     model.compare_with_host(kernel.path());
     kernel.unmount()?;
     if access == Access::ReadWrite {
-        // What the kernel has had in its hands is gone on with.
+        // A history continues on an image that the kernel has written.
         one_mount(&image, Some(model), &history(3, calls / 4));
     }
     Ok(())
@@ -152,7 +152,7 @@ fn every_configuration_takes_long_histories() {
     matrix::assert_each(&all(), |config| check(config, 4_000));
 }
 
-/// Content in the log, in inodes and in values of attributes, copied, trimmed and frozen.
+/// Data in the log, in inodes and in values of attributes, copied, trimmed and frozen.
 #[test]
 fn mount_options_go_with_all_that_histories_do() {
     require!(
@@ -185,7 +185,7 @@ fn mount_options_go_with_all_that_histories_do() {
     });
 }
 
-/// The kernel may not know the feature, so e2fsck alone looks at names and hashes.
+/// The kernel may not know the feature, so only e2fsck checks names and hashes.
 #[test]
 fn histories_in_directories_that_ignore_case() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));

@@ -1,4 +1,5 @@
-//! Histories of one thread: short ones, of which the shortest that fails is shown, and long ones.
+//! Histories of one thread: short ones, of which the shortest failing one is reported, and long
+//! ones.
 
 use fourscore::InodeNr;
 use fourscore_testkit::explore::Rng;
@@ -15,7 +16,7 @@ use crate::tree::open;
 use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-/// So many calls are done between two looks at everything.
+/// The number of calls between two full comparisons.
 const CALLS_PER_LOOK: usize = 250;
 
 fn image(block_size: u32) -> Image {
@@ -23,12 +24,12 @@ fn image(block_size: u32) -> Image {
     image.block_size_bytes(block_size).make().unwrap()
 }
 
-/// Mounts, goes on with the model, and unmounts; e2fsck and a reader look at the image.
+/// Mounts, continues with the model, and unmounts; e2fsck and a read-only mount check the image.
 pub(crate) fn one_mount(image: &Image, model: Option<Model>, history: &[u64]) -> Model {
     one_mount_as(image, "", model, history)
 }
 
-/// The same with mount options.
+/// Does the same with mount options.
 pub(crate) fn one_mount_as(
     image: &Image,
     words: &str,
@@ -52,7 +53,7 @@ pub(crate) fn one_mount_as(
     model
 }
 
-/// The numbers of a seed.
+/// Random numbers from a seed.
 pub(crate) fn history(seed: u64, calls: usize) -> Vec<u64> {
     let mut random = Rng::new(seed);
     (0..calls).map(|_| random.bits()).collect()
@@ -69,7 +70,7 @@ fn run(image: &Image, seed: u64, mounts: u64, calls: usize) {
     model.unwrap().compare_with_host(kernel.path());
 }
 
-/// proptest makes a failing history as short as it can.
+/// proptest shrinks a failing history as far as it can.
 #[test]
 fn short_histories_end_as_the_model_says() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -101,7 +102,7 @@ fn histories_of_several_mounts_end_as_the_model_says() {
     }
 }
 
-/// Minutes instead of seconds; `FOURSCORE_SEED` begins elsewhere.
+/// Takes minutes instead of seconds; `FOURSCORE_SEED` sets the first seed.
 #[test]
 #[ignore = "takes ten minutes"]
 fn long_histories_end_as_the_model_says() {

@@ -7,7 +7,7 @@ use fourscore::{Arc, Fs, MountOptions, NewAttributes, OpenOptions};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::image::Image;
 
-/// Who makes what no history makes.
+/// The owner of objects that no history creates.
 pub(crate) const OWNER: NewAttributes = NewAttributes {
     permissions: 0o755,
     umask: 0,
@@ -15,26 +15,26 @@ pub(crate) const OWNER: NewAttributes = NewAttributes {
     gid: 0,
 };
 
-/// With commits so often that what a history does is spread over several.
+/// Mounts with commits so often that the operations of a history spread over several commits.
 pub(crate) fn mount(image: &Image) -> fourscore::Result<Arc<Fs>> {
     mount_as(image, "")
 }
 
-/// The same with mount options.
+/// Does the same with mount options.
 pub(crate) fn mount_as(image: &Image, words: &str) -> fourscore::Result<Arc<Fs>> {
     let interval = Duration::from_millis(20);
     let options = MountOptions::new().parse(words)?;
     mount_with(image, Background::Threads { interval }, options)
 }
 
-/// The same with a cache of so many bytes.
+/// Does the same with a cache of the given number of bytes.
 pub(crate) fn mount_with_cache(image: &Image, bytes: usize) -> fourscore::Result<Arc<Fs>> {
     let interval = Duration::from_millis(20);
     let options = MountOptions::new().open(OpenOptions::new().cache_bytes(bytes));
     mount_with(image, Background::Threads { interval }, options)
 }
 
-/// With commits only where somebody asks for one.
+/// Mounts with commits only on request.
 pub(crate) fn mount_quietly(image: &Image, words: &str) -> fourscore::Result<Arc<Fs>> {
     let options = MountOptions::new().parse(words)?;
     mount_with(image, Background::None, options)

@@ -1,5 +1,5 @@
-//! File systems that were not unmounted: what we leave is recovered by the kernel and by e2fsck,
-//! and what the kernel leaves by us, to the same tree.
+//! File systems that were not unmounted: an image that we leave is recovered by the kernel and by
+//! e2fsck, and an image that the kernel leaves is recovered by us, to the same tree.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::tree::open;
 use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-/// Kinds of journals, descriptors and records of orphans that the kernel writes as well.
+/// Kinds of journals, descriptors and orphan lists that the kernel writes as well.
 const CONFIGS: [&str; 10] = [
     "ext3-1k",
     "ext4-4k",
@@ -34,7 +34,7 @@ const CONFIGS: [&str; 10] = [
     "bigalloc-16k",
 ];
 
-/// The program dies while inodes without a name are open. All that was done is in the log.
+/// The process dies while inodes without a name are open. All finished operations are in the log.
 fn ours_is_recovered(config: &Config, words: &str) -> Result<()> {
     let image = config.empty()?;
     let fs = mount_quietly(&image, words)?;
@@ -71,8 +71,8 @@ fn ours_is_recovered(config: &Config, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel did when it was stopped: a transaction, fast commits and nameless files are in
-/// its log. One of six kinds of changes can be left out.
+/// The operations of the kernel before it was stopped: a transaction, fast commits and files
+/// without names are in its log. One of six kinds of changes can be left out.
 fn left_by_kernel(config: &Config, log: Log, left_out: Option<usize>) -> Result<Image> {
     let image = config.empty()?;
     let kernel = KernelMount::new(image.path(), Access::ReadWrite, "")?;
@@ -105,8 +105,8 @@ fn left_by_kernel(config: &Config, log: Log, left_out: Option<usize>) -> Result<
     Ok(image)
 }
 
-/// The same of a kernel that can replay what it wrote: now and then it refuses its own fast
-/// commits, and then there is nothing to compare with.
+/// Does the same with a kernel that can replay what it wrote: sometimes the kernel refuses its own
+/// fast commits, and then there is nothing to compare with.
 fn recoverable(config: &Config, log: Log) -> Result<Image> {
     let has_fast_commits = config.has("fast_commit");
     for left_out in [None, Some(0), Some(1), Some(2), Some(3)] {
@@ -147,7 +147,7 @@ fn what_we_leave_is_recovered_by_all() {
     });
 }
 
-/// What lies in inodes, in attributes, in the log and in none of them yet, all at once.
+/// Data in inodes, in attributes, in the log, and data that is in none of them yet, all at once.
 #[test]
 fn what_we_leave_with_journaled_content_is_recovered_by_all() {
     require!(

@@ -1,36 +1,37 @@
-//! Whether what several threads saw of one name can have happened one after the other.
+//! Checks whether the results that several threads got for one name can have happened one after the
+//! other.
 //!
-//! **Model.** A name is there or not. Each call began and ended at some time; it took effect at one
-//! moment in between. The calls are gone through in the order of their ends: of all that were under
-//! way, any may have taken effect before. What is kept are all states that are possible so far.
+//! **Model.** A name exists or not. Each call began and ended at some time; it took effect at one
+//! moment in between. The calls are processed in the order of their ends: of all calls in progress,
+//! any may have taken effect before. The checker keeps all states that are possible so far.
 //!
 //! **References.** Lowe: "Testing for linearizability" (2017), just-in-time linearization.
 
 use std::collections::BTreeSet;
 
-/// What a call did to a name, or saw of it.
+/// What a call did to a name, or found out about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It was not there and is now.
+    /// The name did not exist and does now.
     Adds,
-    /// It was there and is not any more.
+    /// The name existed and does not any more.
     Removes,
-    /// It was there, and may be gone now.
+    /// The name existed, and may be removed now.
     MayRemove,
-    /// It is there now, whatever was before.
+    /// The name exists now, whether it did before or not.
     Sets,
-    /// It was there, or not.
+    /// The name existed, or not.
     Sees(Presence),
 }
 
-/// Whether a name is there.
+/// Whether a name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Presence {
     There,
     Missing,
 }
 
-/// A call, with the time of its begin and end; no two times are equal.
+/// A call, with the times of its beginning and end; no two times are equal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) begin: u64,
@@ -39,7 +40,7 @@ pub(crate) struct Event {
 }
 
 impl Effect {
-    /// The states that may follow on one.
+    /// Returns the states that may follow a state.
     fn after(self, before: Presence) -> &'static [Presence] {
         use Presence::{Missing, There};
         match (self, before) {
@@ -55,10 +56,10 @@ impl Effect {
     }
 }
 
-/// A state that is possible, and which of the calls under way have taken effect in it.
+/// A possible state, and which of the calls in progress have taken effect in it.
 type Possible = (Presence, BTreeSet<usize>);
 
-/// Whether some order of the calls explains what they did to a name that was not there at first.
+/// Whether some order of the calls explains their results for a name that did not exist at first.
 pub(crate) fn is_explained(events: &[Event]) -> bool {
     let mut times: Vec<(u64, usize)> = Vec::with_capacity(2 * events.len());
     for (index, event) in events.iter().enumerate() {
@@ -80,8 +81,8 @@ pub(crate) fn is_explained(events: &[Event]) -> bool {
     true
 }
 
-/// The states in which the call `ends` has taken effect, reached from `possible` by letting calls
-/// that are under way take theirs first.
+/// Returns the states in which the call `ends` has taken effect. They are reached from `possible`
+/// by letting other calls in progress take effect first.
 fn with_effect(
     events: &[Event],
     under_way: &BTreeSet<usize>,
@@ -127,7 +128,7 @@ fn only_what_some_order_explains_is_explained() {
     assert!(!explained(&[(1, 2, Adds), (3, 4, Sees(Missing))]));
     assert!(explained(&[(1, 4, Adds), (2, 3, Sees(Missing))]));
     assert!(explained(&[(1, 4, Adds), (2, 3, Sees(There))]));
-    // Two succeed at the same time only with a removal in between.
+    // Two calls succeed at the same time only with a removal in between.
     assert!(!explained(&[(1, 3, Adds), (2, 4, Adds)]));
     assert!(explained(&[(1, 4, Adds), (2, 5, Adds), (3, 6, Removes)]));
     assert!(!explained(&[(1, 4, Adds), (2, 5, Adds), (6, 7, Removes)]));
@@ -138,7 +139,7 @@ fn only_what_some_order_explains_is_explained() {
         (7, 8, Adds)
     ]));
     assert!(!explained(&[(1, 2, MayRemove)]));
-    // Somebody saw it come and go in the wrong order.
+    // A thread saw the name come and go in the wrong order.
     let seen = [(1, 10, Adds), (2, 3, Sees(There)), (4, 5, Sees(Missing))];
     assert!(!explained(&seen));
 }

@@ -1,5 +1,5 @@
 //! Directories in which all threads work: every result must be one that some order of their calls
-//! allows, and what is there at the end must follow from what they did.
+//! allows, and the final names must follow from the calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::images::OWNER;
 use crate::linear::{Effect, Event, Presence, is_explained};
 
-/// How many directories, and how many names in each: few, so that threads meet.
+/// The number of directories, and of names in each: few, so that threads collide.
 const DIRS: usize = 3;
 const NAMES: usize = 16;
 
@@ -20,24 +20,24 @@ const NAMES: usize = 16;
 pub(crate) struct Shared {
     fs: Arc<Fs>,
     dirs: Vec<InodeNr>,
-    /// Counts begins and ends of calls.
+    /// The clock that counts beginnings and ends of calls.
     clock: AtomicU64,
 }
 
-/// What a thread did and saw.
+/// The calls of a thread and their results.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// A file of its own, to which it makes links.
+    /// A file of the thread, to which it creates links.
     target: InodeNr,
     /// By name.
     events: Vec<(usize, Event)>,
-    /// The targets of the symbolic links it made.
+    /// The targets of the symbolic links that the thread created.
     tags: Vec<String>,
     thread: usize,
 }
 
 impl Shared {
-    /// Makes the directories below `root`.
+    /// Creates the directories below `root`.
     pub(crate) fn new(fs: &Arc<Fs>, root: InodeNr) -> Self {
         let dir = |number: usize| {
             let name = format!("shared {number}").into_bytes();
@@ -50,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// What a thread begins with.
+    /// Returns the initial state of a thread.
     pub(crate) fn enter(&self, root: InodeNr, thread: usize) -> Seen {
         let name = format!("target {thread}").into_bytes();
         Seen {
@@ -65,7 +65,7 @@ impl Shared {
         self.clock.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Does something, and notes what it saw.
+    /// Does a random call, and notes its result.
     pub(crate) fn step(&self, seen: &mut Seen, random: &mut Rng) {
         let [one, other] = [(); 2].map(|()| random.below(DIRS * NAMES));
         let texts = [one, other].map(|name| format!("name {}", name % NAMES).into_bytes());
@@ -111,7 +111,7 @@ impl Shared {
         }
     }
 
-    /// Holds what there is against what the threads did and saw.
+    /// Compares the final state with the calls of the threads and their results.
     pub(crate) fn check(self, all: &[Seen]) {
         let end = self.now();
         let mut by_name = vec![Vec::new(); DIRS * NAMES];
@@ -139,7 +139,7 @@ impl Shared {
         self.check_inodes(&entries, all);
     }
 
-    /// Link counts are those of the names, and each symbolic link is one that was made.
+    /// Link counts equal the number of names, and each symbolic link is one that was created.
     fn check_inodes(&self, entries: &[BTreeMap<Vec<u8>, InodeNr>], all: &[Seen]) {
         let mut links: BTreeMap<InodeNr, u16> = BTreeMap::new();
         for seen in all {
@@ -223,7 +223,7 @@ fn removed(name: usize, result: fourscore::Result<()>) -> Effects {
 fn renamed(from: usize, to: usize, replace: Replace, result: fourscore::Result<()>) -> Effects {
     match (errno(result), replace) {
         (None, Replace::No) => vec![(from, Effect::Removes), (to, Effect::Adds)],
-        // Nothing happens between two names of one inode.
+        // No call happens between two names of one inode.
         (None, Replace::Yes) => vec![(from, Effect::MayRemove), (to, Effect::Sets)],
         (Some(Errno::NOENT), _) => vec![(from, MISSING)],
         (Some(Errno::EXIST), Replace::No) => vec![(to, THERE)],

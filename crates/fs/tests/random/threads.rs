@@ -1,5 +1,5 @@
-//! 64 threads, each with a tree of its own that must be exactly what its model says, and all of
-//! them in the same directories.
+//! 64 threads, each with a tree of its own that must be equal to its model, and all of them in the
+//! same directories.
 
 use fourscore::{Arc, Follow, Fs, InodeNr};
 use fourscore_sync::thread;
@@ -17,19 +17,19 @@ use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const THREADS: usize = 64;
-/// So many calls in the shared directories for each in the thread's own tree.
+/// The number of calls in the shared directories for each call in the thread's own tree.
 const SHARED_CALLS: usize = 2;
 
 fn own_name(thread: usize) -> String {
     format!("own {thread}")
 }
 
-/// What a thread does.
+/// The work of one thread.
 fn work(fs: &Arc<Fs>, shared: &Shared, thread: usize, history: &[u64]) -> (Model, Seen) {
     let own = own_name(thread).into_bytes();
     let own = fs.mkdir(ROOT, &own, &OWNER).unwrap();
     let rules = Rules {
-        // What is written can be read as a whole.
+        // Written data can be read in one piece.
         far_bytes: 3_000_000,
         ..Rules::of(fs)
     };
@@ -46,8 +46,8 @@ fn work(fs: &Arc<Fs>, shared: &Shared, thread: usize, history: &[u64]) -> (Model
     (pair.finish(), seen)
 }
 
-/// Has all threads work, and looks at what they leave as often as there are ways to look. Gives how
-/// many plans were begun anew.
+/// Runs all threads, and checks the resulting image in every available way. Returns the number of
+/// plans that were restarted.
 fn run(image: &Image, fs: Arc<Fs>, seed: u64, (threads, calls): (usize, usize)) -> u64 {
     let shared = Shared::new(&fs, ROOT);
     let done: Vec<(Model, Seen)> = thread::scope(|scope| {
@@ -97,8 +97,8 @@ fn sixty_four_threads_leave_what_some_order_of_their_calls_allows() {
     run(&image, mount(&image).unwrap(), 1, (THREADS, 150));
 }
 
-/// With room for a few blocks for each thread, what a plan has read may be gone when it is carried
-/// out.
+/// With a cache of a few blocks for each thread, blocks that a plan has read may be evicted before
+/// it is applied.
 #[test]
 fn a_tiny_cache_sends_plans_back_less_than_once_per_call() {
     const SOME: usize = 12;

@@ -1,4 +1,4 @@
-//! Reads and copies of content while its map changes.
+//! Reads and copies of file data while its map changes.
 
 use anyhow::{Context as _, Result, ensure};
 use fourscore::ondisk::PhysBlock;
@@ -10,8 +10,8 @@ use std::ops::Range;
 use crate::disk::{BLOCK_BYTES, Disk, OWNER, ROOT, quiet, usual};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Blocks of a file of which no two lie behind each other on the device: more extents than the
-/// inode has room for, so they are in a leaf.
+/// The number of blocks of a file of which no two are contiguous on the device: more extents than
+/// fit into the inode, so they are in a leaf.
 const SCATTERED: usize = 16;
 const LEN: u64 = SCATTERED as u64 * BLOCK;
 
@@ -28,13 +28,13 @@ fn scattered(fs: &Fs, name: &[u8], byte: u8) -> InodeNr {
     file
 }
 
-/// Where the first extent of `file` is on the device.
+/// The location of the first extent of `file` on the device.
 fn first_extent(fs: &Fs, file: InodeNr) -> Range<PhysBlock> {
     let extent = fs.extents(file).unwrap()[0];
     extent.physical..PhysBlock(extent.physical.0 + u64::from(extent.blocks))
 }
 
-/// A copy that has looked at the root of a map, and meets it when its leaf is gone.
+/// A copy that has read the root of a map, and reads a leaf after it was freed.
 fn copy_beside_a_cut(options: MountOptions) -> Result<()> {
     let disk = Disk::new();
     let fs = disk.mount(&options.on_error(OnError::RemountReadOnly));
@@ -59,7 +59,7 @@ fn a_copy_notes_no_damage_while_its_source_is_cut() {
     copy_beside_a_cut(quiet()).unwrap();
 }
 
-/// A read that has the key of a leaf as it was, and finds the leaf as it is.
+/// A read that has the old key of a leaf, and finds the new leaf.
 fn read_beside_a_punch(options: &MountOptions) -> Result<()> {
     let disk = Disk::new();
     let fs = disk.mount(options);
@@ -100,7 +100,7 @@ fn fill(fs: &Fs, byte: u8) -> InodeNr {
     file
 }
 
-/// A read that has an old map of journaled content, of which the device never had a part.
+/// A read that has an old map of journaled data, a part of which never reached the device.
 fn journaled_read_beside_a_punch(options: MountOptions) -> Result<()> {
     let disk = Disk::new();
     let fs = disk.mount(&quiet());
@@ -138,8 +138,8 @@ fn journaled_content_that_goes_shows_nothing_of_what_the_device_has() {
     journaled_read_beside_a_punch(quiet()).unwrap();
 }
 
-/// An operation that fails has made a buffer of zeroes for the only free block; the content of an
-/// inode moves there next.
+/// An operation that fails has made a buffer of zeroes for the only free block. The data of an
+/// inode moves to that block next.
 #[test]
 fn content_that_leaves_its_inode_is_not_hidden_by_an_old_buffer() {
     require!(Need::Program("mke2fs"));

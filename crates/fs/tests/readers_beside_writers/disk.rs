@@ -21,16 +21,16 @@ pub(crate) const OWNER: NewAttributes = NewAttributes {
     uid: 0,
     gid: 0,
 };
-/// How long something is waited for that comes at once unless the test is wrong.
+/// The time limit for events that come at once unless the test is wrong.
 const SOON: Duration = Duration::from_secs(20);
 
-/// How long a scenario tries to see a fault that was mended.
+/// How long a scenario tries to see a fault that was fixed.
 pub(crate) const SHORT: Duration = Duration::from_millis(700);
-/// How long it tries to see one that was put back.
+/// How long a scenario tries to see an injected fault.
 #[cfg(feature = "sabotage")]
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// The options of a mount that commits only when it is asked to.
+/// The options of a mount that commits only on request.
 pub(crate) fn quiet() -> MountOptions {
     MountOptions::new().journal(JournalOptions {
         background: Background::None,
@@ -45,14 +45,14 @@ pub(crate) struct Disk {
     _image: Image,
 }
 
-/// What a file system usually is here.
+/// The default file system of these tests.
 pub(crate) fn usual() -> ImageBuilder {
     let image = Image::builder(MiB(8)).kind("ext4");
     image.block_size_bytes(1024).arguments(["-N", "512"])
 }
 
 impl Disk {
-    /// One of 8 MiB with blocks of [`BLOCK_BYTES`].
+    /// Creates a disk of 8 MiB with blocks of [`BLOCK_BYTES`].
     pub(crate) fn new() -> Self {
         Self::of(&usual())
     }
@@ -71,14 +71,14 @@ impl Disk {
         }
     }
 
-    /// Mounts it with cold caches.
+    /// Mounts the file system with cold caches.
     pub(crate) fn mount(&self, options: &MountOptions) -> Arc<Fs> {
         let device: Arc<dyn BlockDevice> = Arc::<Gate>::clone(&self.gate);
         Fs::mount(device, options).unwrap()
     }
 
-    /// Has a thread of its own do `read` until it reads one of `blocks` from the device, does
-    /// `change` meanwhile, lets `read` go on, and gives what it comes to.
+    /// Runs `read` in a thread of its own until it reads one of `blocks` from the device, runs
+    /// `change` meanwhile, lets `read` continue, and returns its result.
     pub(crate) fn stopped_at<T: Send>(
         &self,
         blocks: Range<PhysBlock>,
@@ -97,7 +97,7 @@ impl Disk {
     }
 }
 
-/// The block of the inode table in which `nr` is.
+/// The block of the inode table that holds `nr`.
 pub(crate) fn table_block(fs: &Fs, nr: InodeNr) -> Range<PhysBlock> {
     let (group, index) = fs.geometry().inode_group(nr).unwrap();
     let table = fs.group(group).unwrap().inode_table();
@@ -105,7 +105,8 @@ pub(crate) fn table_block(fs: &Fs, nr: InodeNr) -> Range<PhysBlock> {
     block..PhysBlock(block.0 + 1)
 }
 
-/// Has one thread write and some read, again and again, until one fails or the time is over.
+/// Has one thread write and some threads read, again and again, until one fails or the time is
+/// over.
 pub(crate) fn beside(
     (time, readers): (Duration, u32),
     write: impl FnMut() -> Result<()> + Send,
@@ -154,7 +155,7 @@ enum State {
     Stopped,
 }
 
-/// Until it is dropped the next read of a range stops.
+/// A guard: until it is dropped, the next read of a range stops.
 struct Closed<'g>(&'g Gate);
 
 impl Gate {

@@ -1,4 +1,4 @@
-//! Listings of directories that are split, emptied and removed meanwhile.
+//! Listings of directories that are split, emptied and removed at the same time.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ fn name(kind: &str, number: u32) -> Vec<u8> {
     format!("{kind} {number:0>200}").into_bytes()
 }
 
-/// Gives `target` the names of a kind until `dir` has so many blocks, and says how many they are.
+/// Links `target` to names of a kind until `dir` has `blocks` blocks. Returns the number of names.
 fn grow(fs: &Fs, dir: InodeNr, target: InodeNr, kind: &str, blocks: usize) -> u32 {
     let is_large = || fs.stat(dir).unwrap().size_bytes >= (blocks * BLOCK_BYTES) as u64;
     let mut number = 0;
@@ -27,7 +27,7 @@ fn grow(fs: &Fs, dir: InodeNr, target: InodeNr, kind: &str, blocks: usize) -> u3
     number
 }
 
-/// A listing of more than one piece, after the first of which all leaves are split.
+/// A listing of more than one piece. After the first piece all leaves are split.
 fn list_beside_splits(options: &MountOptions) -> Result<()> {
     let disk = Disk::new();
     let fs = disk.mount(options);
@@ -91,7 +91,7 @@ fn a_listing_does_not_go_on_in_another_directory_with_the_same_number() {
     fs.unmount().unwrap();
 }
 
-/// The blocks of a directory go while it is listed by its number.
+/// The blocks of a directory are freed while it is listed by its inode number.
 #[test]
 fn a_listing_of_a_directory_that_is_removed_meets_no_damage() {
     require!(Need::Program("mke2fs"));

@@ -1,4 +1,4 @@
-//! Names that are looked up, renamed and replaced beside each other.
+//! Concurrent lookups, renames and replacements of names.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn name(number: u32) -> Vec<u8> {
     format!("name {number}").into_bytes()
 }
 
-/// Looks up names that are just being made. No name is made twice.
+/// Looks up names while they are being created. No name is created twice.
 fn look_up_new_names(options: &MountOptions, time: Duration) -> Result<()> {
     let disk = Disk::new();
     let fs = disk.mount(options);
@@ -89,8 +89,8 @@ fn a_path_leads_somewhere_while_its_last_name_is_replaced() {
     resolve_a_replaced_name(&MountOptions::new(), SHORT).unwrap();
 }
 
-/// Renames one file from here to there and back, `rounds` times, and says how often the first way
-/// succeeded more often than the second.
+/// Renames one file from here to there and back, `rounds` times. Returns how often the first
+/// direction succeeded more often than the second.
 fn to_and_fro(fs: &Fs, rounds: u32) -> i32 {
     let (here, there) = ((ROOT, &b"here"[..]), (ROOT, &b"there"[..]));
     let moved = |from, to| match fs.rename(from, to, Replace::Yes) {
@@ -123,8 +123,8 @@ fn one_name_is_renamed_once() {
     fs.unmount().unwrap();
 }
 
-/// Looks into directories by their numbers while they are made and removed. Their blocks are large,
-/// so that it takes a moment to show one.
+/// Looks into directories by their numbers while they are created and removed. Their blocks are
+/// large, so that creating one takes a moment.
 #[test]
 fn a_directory_is_seen_whole_or_not_at_all() {
     require!(Need::Program("mke2fs"));
@@ -145,8 +145,8 @@ fn a_directory_is_seen_whole_or_not_at_all() {
     fs.unmount().unwrap();
 }
 
-/// A number is a file's and a directory's by turns, while names are removed from it. There are more
-/// threads than cores as a rule, so that they are interrupted anywhere.
+/// A number alternates between a file and a directory, while names are removed from it. As a rule
+/// there are more threads than cores, so that threads are interrupted anywhere.
 #[test]
 fn names_are_removed_from_numbers_that_change_their_kind() {
     require!(Need::Program("mke2fs"));

@@ -1,4 +1,4 @@
-//! Renamings of directories whose numbers are used again for something else meanwhile.
+//! Renames of directories whose numbers are reused meanwhile.
 
 use anyhow::{Context as _, Result, ensure};
 use fourscore::{Arc, Error, Fs, InodeNr, MountOptions, Replace};
@@ -48,8 +48,8 @@ impl Tree {
         }
     }
 
-    /// Has `rename` look at the inode of `b/y` while `a/x` becomes a directory with the same
-    /// number, and `b` a directory in it. Nothing may come of it but a refusal.
+    /// Has `rename` look up the inode of `b/y` while `a/x` becomes a directory with the same
+    /// number, and `b` a directory in it. The rename must be refused.
     fn rename_while_x_becomes_a_parent(
         self,
         rename: impl FnOnce(&Fs, Name<'_>, Name<'_>) -> fourscore::Result<()> + Send,
@@ -71,7 +71,9 @@ impl Tree {
                 fs.rename((ROOT, b"b"), (x, b"b"), Replace::No).unwrap();
             },
         );
-        // The tree first: what was said of the renaming does not matter if it is none any more.
+        // The tree is checked first: the result of the rename does not matter if the tree is
+        // broken.
+        // broken.
         let found = fs.lookup(a, b"x").context("a/x is in no directory")?;
         ensure!(found == x && fs.lookup(x, b"b")? == b && fs.lookup(b, b"y")? == y);
         ensure!(
@@ -104,7 +106,7 @@ fn no_directory_is_exchanged_into_itself_while_numbers_are_used_again() {
     exchange(&quiet()).unwrap();
 }
 
-/// The number of a directory that is gone may be a file's by now.
+/// The number of a directory that was removed may be a file's by now.
 #[test]
 fn a_file_is_no_directory_for_a_new_name_of_itself() {
     require!(Need::Program("mke2fs"));

@@ -1,4 +1,4 @@
-//! The objects of a tree, as the kernel and as we see them.
+//! The objects of a tree, as read through the kernel and through us.
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, FileType, Fs, InodeNr, OpenOptions, Stat};
 use fourscore_ondisk::inode::InodeFlags;
 
-/// What is compared of each object: everything but the sizes, link counts and times that the
+/// The compared fields of each object: everything but the sizes, link counts and times that the
 /// kernel does not fast-commit for directories.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Object {
@@ -27,7 +27,7 @@ pub struct Object {
 }
 
 impl fmt::Debug for Object {
-    /// All but the content, which is too long to read.
+    /// Everything but the data, which is too long to read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Object")
             .field("inode", &self.inode)
@@ -145,7 +145,7 @@ pub fn our_tree(fs: &Fs) -> Tree {
     tree
 }
 
-/// Content in the inode counts for the kernel, so that nobody takes the file for a hole.
+/// The kernel counts data in the inode as space, so that programs do not take the file for a hole.
 fn shown_sectors(stat: &Stat) -> u64 {
     let is_inline =
         stat.file_type == FileType::Regular && stat.flags.contains(InodeFlags::INLINE_DATA_FL);
@@ -157,7 +157,7 @@ fn shown_sectors(stat: &Stat) -> u64 {
     stat.sectors + inline
 }
 
-/// Two trees are the same.
+/// Asserts that two trees are equal.
 ///
 /// # Panics
 /// With the first path at which they differ.

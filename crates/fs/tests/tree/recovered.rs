@@ -1,4 +1,4 @@
-//! What everybody makes of a file system that was not unmounted.
+//! Compares how the kernel, e2fsck and we recover a file system that was not unmounted.
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
 use fourscore::block::{DeviceOptions, open_path};
@@ -9,20 +9,20 @@ use fourscore_testkit::oracle::{assert_clean, e2fsck_repair};
 
 use crate::tree::{Object, Tree, assert_same, host_tree, open, our_tree};
 
-/// What is not held against whom.
+/// Differences that are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "not every test program needs all")]
 pub enum Forgiven {
     Nothing,
-    /// Link counts of directories, which the kernel leaves as they were when it replays fast
-    /// commits.
+    /// Link counts of directories, which the kernel does not correct when it replays fast commits.
     DirectoryLinks,
-    /// What e2fsck makes of it.
+    /// The result of e2fsck.
     E2fsck,
 }
 
-/// What is compared. When a truncation was finished, and how many nodes a map has afterwards, is
-/// for the one to say who finishes it; e2fsck holds the space against the map.
+/// Returns the part of a tree that is compared. The time at which a truncation was finished, and
+/// the number of nodes that a map has afterwards, depend on the program that finishes it; e2fsck
+/// compares the space with the map.
 fn comparable(mut tree: Tree, forgiven: Forgiven) -> Tree {
     let unlike = |object: &mut Object| {
         (object.mtime, object.sectors) = (None, 0);
@@ -34,9 +34,9 @@ fn comparable(mut tree: Tree, forgiven: Forgiven) -> Tree {
     tree
 }
 
-/// Has the kernel, e2fsck and us recover copies of a crashed image, and compares what they make of
-/// it with what we read from it before; each must be clean. Where links of directories are
-/// forgiven, e2fsck mends what the kernel leaves first.
+/// Has the kernel, e2fsck and us recover copies of a crashed image, and compares the results with
+/// what we read from it before; each must be clean. Where links of directories are forgiven, e2fsck
+/// first repairs the image that the kernel leaves.
 pub fn assert_recovered_alike(crashed: &Image, forgiven: Forgiven, what: &str) -> Tree {
     let by_kernel = crashed.copy().unwrap();
     let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "").unwrap();
