@@ -21,7 +21,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device failed, or ends before the file system does.
+    /// The device failed, or is shorter than the file system.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// Bytes on disk break the format.

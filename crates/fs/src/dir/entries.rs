@@ -317,7 +317,7 @@ fn enter_leaf(
     edit::add_leaf(&dir.format, &mut steps, leaf, &mut nodes).map_err(|error| dir.broken(error))
 }
 
-/// Finds the block and the byte at which the entry of `name` lies.
+/// Returns the block of the entry of `name`, and the offset of the entry in it in bytes.
 fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Place, usize)> {
     let guard = epoch::pin();
     let core = &*plan.mount.core;

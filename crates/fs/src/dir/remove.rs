@@ -12,7 +12,6 @@
 //!           -> open:             on record -> used -> closed -> (as above)
 //! ```
 //!
-//! **Locking.** The directories in the order of their numbers, then the inode that the name leads
 //! **Locking.** The directories in the order of their numbers, then the inode that the name refers
 //! to; a directory that is removed is locked as a directory. A name is looked up before its inode
 //! is known. So it is looked up again when all locks are held, and the operation restarts if the

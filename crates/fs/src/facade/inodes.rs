@@ -29,7 +29,7 @@ impl Fs {
         attributes::set_attributes(self.writable()?, inode, change)
     }
 
-    /// Notes times as [`Fs::set_attributes`] does, but also where flags forbid that.
+    /// Sets times as [`Fs::set_attributes`] does, but `why` decides what the inode's flags forbid.
     ///
     /// # Errors
     /// As `set_attributes`; `NotPermitted` as `why` says.
