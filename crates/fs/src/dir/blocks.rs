@@ -9,7 +9,6 @@
 //! [`Course::accept`] takes that over. Between two calls the caller holds no epoch guard: a
 //! directory may have millions of names, and retired memory is not freed while a guard is held.
 //!
-//!
 //! **Invariants.** Work is bounded by the content of the file system: a directory with more blocks
 //! than the file system, with a hole, or with the same block twice is `Corrupt`.
 //!

@@ -7,6 +7,7 @@
 //! blocks of entries with a hash index over them. A lookup consults the name cache first. A search
 //! in an indexed directory follows the hash of the name.
 //!
+//! ```text
 //! lookup:  inline -> scan      indexed -> hash, descend, scan one leaf (or the next, if the
 //!          blocks -> scan                  hash goes on there)
 //! ```

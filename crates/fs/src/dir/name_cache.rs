@@ -12,7 +12,6 @@
 //! new name changes nothing that is known here. A new entry is not *sure*: lookups ignore it until
 //! it is certain that its name did not depart during the search.
 //!
-//!
 //! ```text
 //! look:    known and sure -> there.  Else: the moment -> search -> put in, not sure yet
 //!                                              -> still that moment? sure : taken out again

@@ -5,7 +5,6 @@
 //! the stored names. In an encrypted directory users see and use the form that Linux presents
 //! without the key. It contains the hash of the stored name, so that the name can be found again.
 //!
-//!
 //! **References.** Kernel documentation, `filesystems/fscrypt`, "No-key names"; `ext4_dx_readdir`
 //! for where the hash comes from.
 

@@ -4,7 +4,6 @@
 //! that keeps a number across calls, while other threads may remove names, opens the inode. When
 //! the open count of an inode without a name falls to zero, it is freed.
 //!
-//!
 //! **Locking.** Opening and closing take the inode's lock.
 //!
 //! **Crash safety.** An inode without a name is on the orphan list, so the next mount frees it if
