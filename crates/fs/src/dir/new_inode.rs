@@ -368,7 +368,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The type byte of an entry.
+/// Returns the type byte of an entry for an inode of this type.
 pub(crate) fn entry_type(file_type: FileType) -> EntryType {
     match file_type {
         FileType::Regular => EntryType::Regular,
@@ -381,7 +381,7 @@ pub(crate) fn entry_type(file_type: FileType) -> EntryType {
     }
 }
 
-/// The type bits of a mode.
+/// Returns the type bits of a mode.
 pub(crate) fn type_bits(file_type: FileType) -> u16 {
     match file_type {
         FileType::Fifo => 0o010_000,

@@ -60,7 +60,7 @@ impl Touch<'_> {
     }
 }
 
-/// A directory's link count after a change; 1 means "too many to count".
+/// Returns a directory's link count after a change; 1 means "too many to count".
 pub(crate) fn links_after(core: &Core, before: u16, change: i32) -> u16 {
     if before == 1 && has_dir_nlink(core) {
         return 1;
