@@ -191,8 +191,8 @@ pub(crate) fn unlink_in_leaf(
     Ok(Some(()))
 }
 
-/// Locks the leaf of `dir` that has `name`, if that name exists. Returns `None` if the operation
-/// needs the directory exclusively. The caller holds the directory's lock, shared.
+/// Locks the only leaf of `dir` in which `name` can be. Returns `None` if the operation needs the
+/// directory exclusively. The caller holds the directory's lock, shared.
 fn lock_leaf<'w>(
     mount: &'w Mount,
     (pinned, dir): (&'w Pinned, &CachedInode),

@@ -3,8 +3,8 @@
 //!
 //! **Not here.** The format of entries and index blocks (`fourscore_ondisk::dirent`, `htree`).
 //!
-//! **Invariants.** The bytes of a block are checked against the directory's size and format before
-//! they are used.
+//! **Invariants.** A directory with a hole is `Corrupt`, and so is one with more blocks than the
+//! file system.
 
 use fourscore_block::Structure;
 use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};

@@ -1,4 +1,9 @@
 //! **Purpose.** File data: the public calls of [`Fs`].
+//!
+//! **Not here.** The work itself: each call passes the core or the mount to a module of `file`.
+//!
+//! **Invariants.** Calls that change something fail with `ReadOnly` if the file system was opened
+//! for reading.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::ControlFlow;

@@ -1,4 +1,9 @@
 //! **Purpose.** Inodes and their attributes: the public calls of [`Fs`].
+//!
+//! **Not here.** The work itself: each call passes the core or the mount to a module of `inode`.
+//!
+//! **Invariants.** Calls that change something fail with `ReadOnly` if the file system was opened
+//! for reading. Permissions of users are checked only by calls that take a caller.
 
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeGeneration, InodeNr};

@@ -1,4 +1,9 @@
 //! **Purpose.** Directories and names: the public calls of [`Fs`].
+//!
+//! **Not here.** The work itself: each call passes the core or the mount to a module of `dir`.
+//!
+//! **Invariants.** Calls that change something fail with `ReadOnly` if the file system was opened
+//! for reading.
 
 use std::ops::ControlFlow;
 

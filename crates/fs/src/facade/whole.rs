@@ -1,4 +1,9 @@
 //! **Purpose.** The file system as a whole: opening, mounting, statistics, maintenance.
+//!
+//! **Not here.** The work itself: most calls pass the core or the mount to a module of `mount`.
+//!
+//! **Invariants.** Calls that need a read-write mount fail with `ReadOnly` if the file system was
+//! opened for reading.
 
 use fourscore_block::BlockDevice;
 use fourscore_journal::JournalStats;

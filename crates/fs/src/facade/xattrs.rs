@@ -1,4 +1,9 @@
 //! **Purpose.** Extended attributes: the public calls of [`Fs`].
+//!
+//! **Not here.** The work itself: each call passes the core or the mount to a module of `xattr`.
+//!
+//! **Invariants.** Calls that change something fail with `ReadOnly` if the file system was opened
+//! for reading.
 
 use fourscore_ondisk::InodeNr;
 
