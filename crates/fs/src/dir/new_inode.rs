@@ -142,8 +142,8 @@ pub(crate) fn carry_out_opening(
     let own = [&locked.last, &locked.last_data];
     let all = [own[0], own[1], last.unwrap_or(own[0])];
     if let Err(error) = plan.try_to_carry_out(&all, show, publish) {
-        // The plan frees the number after this. Until then no other thread makes an inode with that
-        // number, which would find the inode that was never made.
+        // The plan frees the number after this. Until then no other thread can make an inode with
+        // that number, and find the cell of this one, which was never made.
         pinned.publish(None);
         cache::drop_pinned(core, nr, &pinned);
         return Err(error);

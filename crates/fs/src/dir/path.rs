@@ -145,8 +145,8 @@ fn step_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Step> {
 /// Returns the result of `attempt` for an operation that starts from `names`. The operation looks
 /// names up without a lock and then uses the inodes. Another thread may rename over a name in
 /// between: the inode that the name referred to is deleted although the name was never missing. So
-/// `NotFound` is returned only if one of the names is missing; otherwise the operation is
-/// restarted. No lock is held between two attempts.
+/// `NotFound` counts only if one of the names is missing; otherwise the operation is restarted. No
+/// lock is held between two attempts.
 ///
 /// # Errors
 /// `NotFound` if one of the names is missing; otherwise the error of `attempt`.
