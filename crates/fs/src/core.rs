@@ -1,10 +1,10 @@
 //! **Purpose.** The part of an open file system that every module of the library uses: the device,
 //! the superblock and the caches.
 //!
-//! **Not here.** What only a read-write mount has ([`crate::mount::state::Mount`]).
+//! **Not here.** The state of a read-write mount ([`crate::mount::state::Mount`]).
 //!
-//! **Invariants.** The fields do not change while the file system is open. A core refers to no
-//! mount, so a mount and its parts may keep counted references to their core.
+//! **Invariants.** The fields do not change while the file system is open. A core does not refer to
+//! a mount, so a mount and its parts may keep counted references to their core.
 //!
 //! **Locking.** None of its own: the caches guard themselves.
 
@@ -24,15 +24,15 @@ use crate::mount::fast_commit::{DirChanges, FastCommitOverlay, InodeChange, Rang
 use crate::mount::modes::DataMode;
 use crate::txn::faults::{Faults, Sabotage};
 
-/// What every module of the library uses.
+/// The device, the superblock and the caches of an open file system.
 #[derive(Debug)]
 pub(crate) struct Core {
-    /// What reads go to: the device, or the overlay of a replayed journal over it.
+    /// The device that reads go to, or the overlay of a replayed journal over it.
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) superblock: Arc<Superblock>,
     pub(crate) buffers: Arc<BufferCache>,
     pub(crate) inodes: ClockCache<InodeNr, InodeCell>,
-    /// Numbers for the stays of directories in memory.
+    /// The source of the numbers of lives: a directory gets a new one each time it is loaded.
     pub(crate) lives: Serial,
     pub(crate) names: NameCache,
     /// The changes of fast commits, which are in no block; `None` unless a crash left some.
@@ -45,7 +45,7 @@ pub(crate) struct Core {
     pub(crate) faults: Faults,
 }
 
-/// What readers of a read-write mount need of it.
+/// The parts of a read-write mount that readers need.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) journal: Arc<Journal>,
@@ -54,38 +54,38 @@ pub(crate) struct Live {
 }
 
 impl Core {
-    /// The superblock, as the journal left it.
+    /// Returns the superblock, with the changes of the replayed journal.
     pub(crate) fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Sizes, counts and places.
+    /// Returns the geometry: sizes, counts and block numbers.
     pub(crate) fn geometry(&self) -> &Geometry {
         self.superblock.geometry()
     }
 
-    /// Whether the file system is mounted for writing, so that it may change beside a reader.
+    /// Whether the file system is mounted for writing, so that it may change while a reader reads.
     pub(crate) fn is_live(&self) -> bool {
         self.live.is_some()
     }
 
-    /// Whether damage that was found without a lock is looked for again under the lock. A file
-    /// system that was opened for reading does not change, so there it would be found again.
+    /// Whether damage that was found without a lock is checked again under the lock. A file system
+    /// that was opened for reading does not change, so the same damage would be found again.
     pub(crate) fn looks_again_at_damage(&self) -> bool {
         self.is_live() && !self.faults.lacks(Sabotage::QuietKeyChange)
     }
 
-    /// What fast commits changed of inode `nr`.
+    /// Returns the changes of fast commits to inode `nr`.
     pub(crate) fn inode_change(&self, nr: InodeNr) -> Option<&InodeChange> {
         self.fast_commit.as_ref()?.change_of(nr)
     }
 
-    /// How the map of inode `nr` differs from the one on disk.
+    /// Returns the difference between the map of inode `nr` and its map on disk.
     pub(crate) fn range_edits(&self, nr: InodeNr) -> Option<&RangeEdits> {
         self.fast_commit.as_ref()?.ranges_of(nr)
     }
 
-    /// How the names in directory `nr` differ from those on disk.
+    /// Returns the difference between the names in directory `nr` and its names on disk.
     pub(crate) fn dir_changes(&self, nr: InodeNr) -> Option<&DirChanges> {
         self.fast_commit.as_ref()?.names_of(nr)
     }

@@ -1,4 +1,4 @@
-//! **Purpose.** What can go wrong, for programs ([`Error`], [`Error::errno`]) and for people
+//! **Purpose.** The errors of this crate, for programs ([`Error`], [`Error::errno`]) and for people
 //! (one line each).
 //!
 //! **References.** Numbers are Linux's (`include/uapi/asm-generic/errno*.h`); the choice of
@@ -21,13 +21,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device failed, or ends before the file system does.
+    /// The device failed, or is shorter than the file system.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// Bytes on disk break the format.
     #[error("{0}")]
     Corrupt(#[from] Corrupt),
-    /// Not ext2, ext3 or ext4, or of a kind that is not opened.
+    /// The file system is not ext2, ext3 or ext4, or it is of a kind that is not opened.
     #[error("{0}")]
     Refused(SuperblockRejected),
     /// The journal is on a device of its own, which was not given: it must be replayed before the
@@ -37,10 +37,10 @@ pub enum Error {
         /// The journal's UUID, by which its device is known (`s_journal_uuid`).
         uuid: Uuid,
     },
-    /// The image needs something that is not at hand or not done here.
+    /// The image needs something that is missing here or not implemented.
     #[error("{0}")]
     Unsupported(String),
-    /// No such name in the directory, or no such inode in use.
+    /// The directory has no such name, or no such inode is in use.
     #[error("no such file or directory")]
     NotFound,
     /// A path component that is not a directory was used as one.
@@ -58,43 +58,43 @@ pub enum Error {
     /// An argument that makes no sense for this object.
     #[error("{0}")]
     InvalidArgument(&'static str),
-    /// The name is taken.
+    /// The name exists already.
     #[error("file exists")]
     Exists,
     /// The directory has entries.
     #[error("directory not empty")]
     NotEmpty,
-    /// `.` and `..` are not renamed, and what is frozen is not frozen again.
+    /// `.` and `..` cannot be renamed, and a frozen file system cannot be frozen again.
     #[error("device or resource busy")]
     Busy,
-    /// Another host has the file system, or a check of it runs.
+    /// Another host has the file system mounted, or a check of it is running.
     #[error("in use: {0}")]
     InUse(String),
-    /// The cache has not the blocks that the operation changes at once.
+    /// The cache does not have enough blocks for those that the operation changes at once.
     #[error("the metadata cache is too small")]
     NoMemory,
-    /// No free blocks, or no free inodes.
+    /// There are no free blocks, or no free inodes.
     #[error("no space left")]
     NoSpace,
-    /// The file system was opened for reading, or is kept from being written.
+    /// The file system was opened for reading, or must not be written.
     #[error("read-only: {0}")]
     ReadOnly(String),
     /// The inode has as many names as the format can count.
     #[error("too many links")]
     TooManyLinks,
-    /// An offset and a length that add up to more than any offset.
+    /// An offset and a length add up to more than the largest offset.
     #[error("value too large")]
     OffsetOverflow,
-    /// Longer than a file can be.
+    /// The file would be longer than a file can be.
     #[error("file too large")]
     FileTooLarge,
-    /// The object does not allow it, whoever asks.
+    /// The object does not allow it, whatever the rights of the caller are.
     #[error("operation not permitted")]
     NotPermitted,
     /// The object's type does not have what is to be set, or its permissions do not allow it.
     #[error("permission denied")]
     AccessDenied,
-    /// The directory keeps to another project (`PROJINHERIT_FL`).
+    /// The directory accepts only inodes of its own project (`PROJINHERIT_FL`).
     #[error("the directory belongs to another project")]
     CrossDevice,
     /// The name of an attribute is empty or longer than 255 bytes.
@@ -103,13 +103,13 @@ pub enum Error {
     /// The value of an attribute is longer than 64 KiB.
     #[error("attribute value too big")]
     TooBig,
-    /// A tunable that does not exist, or a value that it does not take.
+    /// A tunable does not exist, or does not take the value.
     #[error("{0}")]
     Tunable(#[from] TunableError),
-    /// A word of mount options that is not understood.
+    /// A mount option is not understood.
     #[error("mount option {word}: {why}")]
     MountOption {
-        /// The word.
+        /// The option as it was given.
         word: String,
         /// What is wrong with it.
         why: &'static str,
@@ -117,7 +117,7 @@ pub enum Error {
     /// The extended attribute is not there.
     #[error("no such attribute")]
     NoAttribute,
-    /// The content is encrypted and the key is not known here.
+    /// The data or the names are encrypted and the key is not known here.
     #[error("inode {inode}: encrypted, and the key is not known")]
     NoKey {
         /// The encrypted inode.
@@ -126,7 +126,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The number that Linux would return.
+    /// Returns the error number that Linux would return.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -195,7 +195,7 @@ impl From<fourscore_mballoc::Error> for Error {
                 Self::NoSpace
             }
             Space::BadRequest(_) => Self::Io(io::Error::other(error)),
-            // What the file system itself said when the allocator asked for a bitmap.
+            // The file system's own error, from reading a bitmap for the allocator.
             Space::Source { error, .. } => match error.downcast() {
                 Ok(said) => *said,
                 Err(error) => Self::Io(io::Error::other(error)),

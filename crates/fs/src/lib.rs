@@ -13,33 +13,34 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Calls take inode numbers. There is nothing to close: a number is looked up in the inode cache
-//! by each call, which costs some ten nanoseconds and writes no memory that another core reads,
-//! where a counted handle would be a line that all its users fight for.
+//! Calls take inode numbers, and there is nothing to close. Each call looks its number up in the
+//! inode cache. That costs some ten nanoseconds and writes no memory that another core reads; the
+//! count of a counted handle would be a cache line that all its users contend for.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `facade` | the public calls of [`Fs`], one line each |
-//! | `core` | device, superblock and caches: what every module uses |
-//! | `metadata` | metadata blocks, checked for the structure that they are used as |
+//! | `core` | device, superblock and caches, which every module uses |
+//! | `metadata` | metadata blocks, each checked as the structure it is read as |
 //! | `mount` | opening, replay, recovery, the state of a read-write mount |
-//! | `txn` | an operation: planned, then applied in one handle |
+//! | `txn` | operations: planned first, then applied in one handle |
 //! | `group` | group descriptors and bitmaps |
 //! | `inode` | inodes in memory, their attributes, the orphan list |
-//! | `map` | from a block of a file to its place on the device |
-//! | `file` | data of files |
+//! | `map` | maps a block of a file to its block on the device |
+//! | `file` | file data |
 //! | `dir` | directories and names |
 //! | `xattr` | extended attributes and access control lists |
 //! | `error` | [`Error`] and its errno |
 //!
 //! # Invariants
-//! No byte of the image makes a call panic, loop for ever or take unbounded memory. A file system
-//! opened with [`Fs::open`] writes nothing to its device. No file depends on itself through others;
-//! functions take the core, the mount or the plan of an operation, never [`Fs`].
+//! No image makes a call panic, loop for ever or take unbounded memory, whatever its bytes are. A
+//! file system opened with [`Fs::open`] writes nothing to its device. Source files do not depend on
+//! each other in circles; functions take the core, the mount or the plan of an operation, never
+//! [`Fs`].
 //!
 //! # Locking
-//! The read path takes no lock on a hit; on a miss those of the caches, never across I/O. The order
-//! of the locks of writers is that of `txn::order`, which debug builds assert.
+//! The read path takes no lock on a hit; on a miss it takes those of the caches, never across I/O.
+//! Writers take locks in the order of `txn::order`, which debug builds assert.
 #![forbid(unsafe_code)]
 
 mod core;
@@ -95,7 +96,7 @@ pub use crate::xattr::set::SetXattr;
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;
 
-/// An open file system. Shared between threads in an [`Arc`]; every call takes `&self`.
+/// An open file system. It is shared between threads in an [`Arc`]; every call takes `&self`.
 #[derive(Debug)]
 pub struct Fs {
     pub(crate) core: Arc<Core>,
@@ -104,54 +105,55 @@ pub struct Fs {
 }
 
 impl Fs {
-    /// The superblock, as the journal left it.
+    /// Returns the superblock, with the changes of the replayed journal.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         self.core.superblock()
     }
 
-    /// What the cache of metadata did since it was opened.
+    /// Returns the statistics of the buffer cache since the file system was opened.
     #[must_use]
     pub fn buffer_stats(&self) -> fourscore_block::buffer_cache::CacheStats {
         self.core.buffers.stats()
     }
 
-    /// Sizes, counts and places.
+    /// Returns the geometry: sizes, counts and block numbers.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         self.core.geometry()
     }
 
-    /// The transaction at the journal's end that was not replayed because it is damaged, if there
-    /// is one. `None` also where no journal was replayed.
+    /// Returns the transaction at the journal's end that was not replayed because it is damaged, if
+    /// there is one. `None` also if no journal was replayed.
     #[must_use]
     pub fn journal_damage(&self) -> Option<JournalDamage> {
         self.core.journal_damage
     }
 
-    /// How the journal was found that was replayed.
+    /// Returns how the journal that was replayed was found.
     #[must_use]
     pub fn journal_found_by(&self) -> FoundBy {
         self.core.journal_found_by
     }
 
-    /// Whether changes of fast commits are kept beside the device: the blocks of the device alone
-    /// then do not tell what the file system holds.
+    /// Whether changes of fast commits are kept in memory beside the device. If so, the blocks of
+    /// the device alone do not have the whole state of the file system.
     #[must_use]
     pub fn has_fast_commits(&self) -> bool {
         self.core.fast_commit.is_some()
     }
 
-    /// What reads go to. Its `host_range` tells where bytes lie in a file of the host.
+    /// Returns the device that reads go to. Its `host_range` says where bytes lie in a file of the
+    /// host.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.core.device
     }
 
-    /// The state of the read-write mount, for a call that changes something.
+    /// Returns the state of the read-write mount, for a call that changes something.
     ///
     /// # Errors
-    /// `ReadOnly` if it was opened for reading, or may not be written any more after an error.
+    /// `ReadOnly` if it was opened for reading, or must not be written any more after an error.
     pub(crate) fn writable(&self) -> Result<&Mount> {
         let opened_for_reading = || Error::ReadOnly("opened for reading".into());
         let mount = self.mount.as_deref().ok_or_else(opened_for_reading)?;

@@ -1,8 +1,9 @@
-//! **Purpose.** Metadata blocks through the buffer cache, checked for what they are used as.
+//! **Purpose.** Reads metadata blocks through the buffer cache, each checked as the structure that
+//! the caller expects.
 //!
-//! **Model.** A caller names a block, the structure it expects and the inode it belongs to, and
-//! gives the check. The check runs when these bytes have not passed it before for that structure
-//! and that inode. The bytes live as long as the caller's guard.
+//! **Model.** A caller names a block, the structure it expects and the inode that the block belongs
+//! to, and passes the check. The check runs unless these bytes have passed it before for that
+//! structure and that inode. The bytes live as long as the caller's guard.
 //!
 //! **Locking.** None on a hit; see `fourscore_block::buffer_cache` for a miss.
 
@@ -13,7 +14,7 @@ use fourscore_sync::epoch::Guard;
 use crate::Result;
 use crate::core::Core;
 
-/// The bytes of `block`, which `check` has accepted as `structure` of `owner`.
+/// Returns the bytes of `block`, which `check` has accepted as `structure` of `owner`.
 pub(crate) fn metadata<'g>(
     core: &Core,
     block: PhysBlock,
@@ -25,7 +26,7 @@ pub(crate) fn metadata<'g>(
     tagged_metadata(core, block, VerifiedAs::new(structure, owner), guard, check)
 }
 
-/// The bytes of `block`, which `check` has accepted as what `tag` says.
+/// Returns the bytes of `block`, which `check` has accepted as the structure in `tag`.
 pub(crate) fn tagged_metadata<'g>(
     core: &Core,
     block: PhysBlock,
@@ -39,7 +40,7 @@ pub(crate) fn tagged_metadata<'g>(
     })?)
 }
 
-/// The bytes of a block whose parts are checked one by one: descriptors, inodes.
+/// Returns the bytes of a block whose parts are checked one by one: descriptors, inodes.
 pub(crate) fn unchecked_metadata<'g>(
     core: &Core,
     block: PhysBlock,
@@ -48,8 +49,9 @@ pub(crate) fn unchecked_metadata<'g>(
     Ok(buffer(core, block, guard)?.bytes(guard))
 }
 
-/// What `look` makes of the bytes of `block`, after `check` has accepted them as what `tag`
-/// says: for who looks before something is changed there, as [`Buffer::look_verified`] says.
+/// Returns the result of `look` on the bytes of `block`, after `check` has accepted them as the
+/// structure in `tag`. For callers that examine a block before it is changed, as
+/// [`Buffer::look_verified`] says.
 pub(crate) fn look_at_metadata<R>(
     core: &Core,
     block: PhysBlock,
@@ -67,7 +69,8 @@ fn buffer<'g>(core: &Core, block: PhysBlock, guard: &'g Guard) -> Result<&'g Buf
         if let Some(buffer) = core.buffers.cached(block, guard) {
             return Ok(buffer);
         }
-        // In the cache afterwards, unless the cache is so short of room that it left again.
+        // The block is in the cache afterwards, unless the cache has so little space that it was
+        // evicted.
         core.buffers.load(block)?;
     }
 }

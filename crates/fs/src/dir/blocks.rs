@@ -1,13 +1,13 @@
-//! **Purpose.** Going through the blocks of a directory in order, some of them at a time.
+//! **Purpose.** Visits the blocks of a directory in order, a group of them at a time.
 //!
-//! **Not here.** Which blocks a directory that is being changed is listed by
-//! ([`crate::dir::listing`]),
-//! and the search for one name ([`crate::dir::find`], [`crate::dir::index`]).
+//! **Not here.** The order in which a directory that is being changed is listed
+//! ([`crate::dir::listing`]), and the search for one name ([`crate::dir::find`],
+//! [`crate::dir::index`]).
 //!
-//! **Model.** A [`Course`] says how far a walk has come. Each call visits the entries of the next
-//! [`READAHEAD_BLOCKS`] blocks at most, which are read together, and notes where to go on;
+//! **Model.** A [`Course`] is the position of a walk. Each call visits the entries of the next
+//! [`READAHEAD_BLOCKS`] blocks at most, which are read together, and notes the next position;
 //! [`Course::accept`] takes that over. Between two calls the caller holds no epoch guard: a
-//! directory may have millions of names, and nothing that is retired becomes free under a guard.
+//! directory may have millions of names, and retired memory is not freed while a guard is held.
 //!
 //! **Invariants.** Work is bounded by the content of the file system: a directory with more blocks
 //! than the file system, with a hole, or with the same block twice is `Corrupt`.
@@ -31,24 +31,24 @@ use crate::map::lookup;
 use crate::map::mapping::Target;
 use crate::{Error, Result, metadata};
 
-/// Blocks of a directory read together.
+/// The number of blocks of a directory that are read together.
 pub(crate) const READAHEAD_BLOCKS: u32 = 32;
 
-/// The blocks of a directory that were visited, as runs: first -> one past the last. Without them
-/// the same block, mapped again and again, would make a list as long as the file system is large,
-/// and a sparse image may claim to be very large.
+/// The blocks of a directory that were visited, as runs: first -> one past the last. They detect a
+/// block that is mapped again and again; otherwise it could make a listing as long as the file
+/// system is large, and a sparse image may claim to be very large.
 #[derive(Default)]
 struct OwnBlocks(BTreeMap<u64, u64>);
 
 impl OwnBlocks {
-    /// Whether one of the blocks of a run is there already.
+    /// Whether one of the blocks of a run was visited already.
     fn has_any(&self, first: PhysBlock, blocks: u32) -> bool {
         let end = first.0.saturating_add(blocks.into());
         let before = self.0.range(..end).next_back();
         before.is_some_and(|(_, last)| *last > first.0)
     }
 
-    /// Adds a run of which no block is there.
+    /// Adds a run, none of whose blocks was visited.
     fn add(&mut self, first: PhysBlock, blocks: u32) {
         let end = first.0.saturating_add(blocks.into());
         match self.0.range_mut(..=first.0).next_back() {
@@ -58,24 +58,25 @@ impl OwnBlocks {
     }
 }
 
-/// How far a walk through the blocks of a directory has come.
+/// The position of a walk through the blocks of a directory.
 #[derive(Default)]
 pub(crate) struct Course {
-    /// The next block of a directory that is visited in the order of its blocks.
+    /// The next block, in a directory that is visited in the order of its blocks.
     at: LogicalBlock,
-    /// The least hash of the names to visit next, in a directory that is visited by its index.
+    /// The least hash of the names to visit next, in a directory that is visited in the order of
+    /// its index.
     hash: u32,
     /// The blocks visited so far.
     own: OwnBlocks,
-    /// Where the directory ended when the walk began, and which life of its number that was.
+    /// The end of the directory when the walk began, and its generation then.
     began: Option<(LogicalBlock, u32)>,
-    /// What the last call has visited, and is not accepted yet.
+    /// What the last call has visited; it is not accepted yet.
     visited: Vec<(PhysBlock, u32)>,
     next: (LogicalBlock, u32),
 }
 
 impl Course {
-    /// What the last call has visited counts: the walk goes on behind it.
+    /// Accepts what the last call has visited: the walk continues after it.
     pub(crate) fn accept(&mut self) {
         for (first, blocks) in self.visited.drain(..) {
             self.own.add(first, blocks);
@@ -83,11 +84,11 @@ impl Course {
         (self.at, self.hash) = self.next;
     }
 
-    /// Begins a piece anew: whatever was visited since the last [`Course::accept`] does not count.
-    /// Gives where the directory ended when the walk began.
+    /// Restarts a piece: what was visited since the last [`Course::accept`] does not count. Returns
+    /// the end of the directory when the walk began.
     ///
     /// # Errors
-    /// `NotFound` if the number belongs to another directory by now.
+    /// `NotFound` if the number belongs to another directory in the meantime.
     pub(crate) fn begin_piece(&mut self, core: &Core, dir: &CachedInode) -> Result<LogicalBlock> {
         self.visited.clear();
         self.next = (self.at, self.hash);
@@ -100,12 +101,12 @@ impl Course {
         }
     }
 
-    /// The least hash of the names to visit next.
+    /// Returns the least hash of the names to visit next.
     pub(crate) fn hash(&self) -> u32 {
         self.hash
     }
 
-    /// Notes that the walk goes on with names whose hash is `hash` at least.
+    /// Notes that the walk continues with names whose hash is `hash` at least.
     pub(crate) fn go_on_at_hash(&mut self, hash: u32) {
         self.next.1 = hash;
     }
@@ -132,22 +133,22 @@ impl Course {
     }
 }
 
-/// Where a listing has the blocks of a directory in memory.
+/// Where a listing reads the blocks of a directory to.
 pub(crate) enum Through<'r> {
-    /// In the buffer cache, for whoever asks next.
+    /// Into the buffer cache, for later readers.
     Cache,
-    /// Here, and nowhere afterwards.
+    /// Into this buffer only.
     Room(&'r mut Vec<u8>),
 }
 
-/// What is left of a walk.
+/// Whether a walk has visited all blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     More,
     Nothing,
 }
 
-/// A block of a directory that is visited.
+/// A block of a directory that is being visited.
 pub(crate) struct Listed<'b> {
     block: PhysBlock,
     pub(crate) bytes: &'b [u8],
@@ -161,7 +162,7 @@ impl Listed<'_> {
 }
 
 impl DirBlock {
-    /// How many of the block's records are entries of the directory.
+    /// Returns how many of the block's records are entries of the directory.
     fn entries_to_list(self) -> usize {
         match self {
             Self::Leaf => usize::MAX,
@@ -179,7 +180,7 @@ pub(crate) fn break_if(done: bool) -> ControlFlow<()> {
     }
 }
 
-/// Calls `visit` for each entry as it is stored, until it returns false. For the holder of the
+/// Calls `visit` for each entry as it is stored, until it returns false. The caller holds the
 /// directory's lock.
 pub(crate) fn visit_stored(
     core: &Core,
@@ -199,7 +200,7 @@ pub(crate) fn visit_stored(
     Ok(())
 }
 
-/// The bytes of block `at`, at `block`, of a directory; `None` if it holds no names.
+/// Returns the bytes of block `at`, at `block`, of a directory; `None` if it holds no names.
 pub(crate) fn listed_bytes<'g>(
     core: &Core,
     dir: &CachedInode,
@@ -237,8 +238,8 @@ pub(crate) fn visit_entries(
     })
 }
 
-/// Calls `visit` for the next blocks of a directory that has blocks, in order: as many as are
-/// read together. The caller accepts the course then.
+/// Calls `visit` for the next blocks of a directory that has blocks, in order: as many as are read
+/// together. Afterwards the caller accepts the course.
 pub(crate) fn visit_blocks(
     core: &Core,
     dir: &CachedInode,
@@ -282,8 +283,8 @@ pub(crate) fn visit_blocks(
     })
 }
 
-/// Calls `visit` for each entry of block `at` of a directory, which is a leaf or the root of
-/// its index.
+/// Calls `visit` for each entry of block `at` of a directory, which is a leaf or the root of its
+/// index.
 pub(crate) fn visit_listed(
     core: &Core,
     dir: &CachedInode,
@@ -312,8 +313,9 @@ pub(crate) fn visit_listed(
     Ok(())
 }
 
-/// Reads `count` blocks from `start` on together: into the cache or, if none of them is there
-/// (a block in the cache may be newer than on the device), into the room, and returns that.
+/// Reads `count` blocks from `start` on together. They go into the buffer of `Through::Room`, which
+/// is returned, if none of them is in the cache: a block there may be newer than on the device.
+/// Otherwise they go into the cache, and an empty slice is returned.
 fn bring_in<'r>(
     core: &Core,
     start: PhysBlock,
@@ -325,7 +327,7 @@ fn bring_in<'r>(
         Through::Room(room) if !blocks().any(|block| is_buffered(core, block)) => {
             let block_size = core.geometry().block_size();
             room.resize(block_size.bytes() * count as usize, 0);
-            // The cache reports a failure when it is asked for what is not here.
+            // The caller then reads the blocks through the cache, which reports the failure.
             match core.device.read_at(room, block_size.offset(start)) {
                 Ok(()) => room,
                 Err(_) => &[],
@@ -344,9 +346,9 @@ fn is_buffered(core: &Core, block: PhysBlock) -> bool {
     core.buffers.cached(block, &epoch::pin()).is_some()
 }
 
-/// Block number `nr` of those that `passing` holds, for listing block `at` of the directory;
-/// `None` if it is not there or not sound. It may have been written while it was read, so the
-/// cache has the last word.
+/// Returns block number `nr` of those in `passing`, for listing block `at` of the directory; `None`
+/// if it is not there or not valid. It may have been written while it was read, so the caller then
+/// reads it through the cache.
 fn passing_block<'b>(
     core: &Core,
     dir: &CachedInode,
@@ -363,8 +365,8 @@ fn passing_block<'b>(
     sound.then_some((bytes, what))
 }
 
-/// Reads block `at` of a directory for listing it, and tells by its place and its first record
-/// what it is.
+/// Reads block `at` of a directory for listing it, and determines its kind from its position and
+/// its first record.
 fn listed_block<'g>(
     core: &Core,
     dir: &CachedInode,
@@ -384,7 +386,8 @@ fn listed_block<'g>(
     ))
 }
 
-/// What block `at` of a directory is when it is listed, by its place and its first record.
+/// Returns the kind of block `at` of a directory that is listed, from its position and its first
+/// record.
 fn listed_as(dir: &CachedInode, at: LogicalBlock, bytes: &[u8]) -> DirBlock {
     if !dir.has(InodeFlags::INDEX_FL) {
         DirBlock::Leaf
@@ -397,8 +400,8 @@ fn listed_as(dir: &CachedInode, at: LogicalBlock, bytes: &[u8]) -> DirBlock {
     }
 }
 
-/// Whether a block can be checked: without checksums nothing tells an empty leaf from an index
-/// block; neither has entries.
+/// Whether a block can be checked. Without checksums an empty leaf and an index block look the
+/// same; neither has entries.
 fn is_checked(what: DirBlock, format: &DirFormat) -> bool {
     what != DirBlock::Node || format.seed.is_some()
 }

@@ -1,4 +1,7 @@
-//! **Purpose.** A directory that an operation changes: its inode, its format and its slot.
+//! **Purpose.** A directory that an operation changes: its inode, its format, its slot in the plan,
+//! and its planned length.
+//!
+//! **Not here.** The changes themselves (`dir::entries`, `dir::grow`).
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::dirent::DirFormat;
@@ -16,7 +19,7 @@ pub(crate) struct ChangedDir<'d> {
     pub(crate) inode: &'d CachedInode,
     pub(crate) slot: Slot,
     pub(crate) format: DirFormat,
-    /// Its length with what the plan adds.
+    /// The length of the directory with the blocks that the plan adds.
     pub(crate) end: LogicalBlock,
 }
 
@@ -34,7 +37,7 @@ impl<'d> ChangedDir<'d> {
         &self.format
     }
 
-    /// Whether its names are inside of its inode.
+    /// Whether its names are inside its inode.
     pub(crate) fn is_inline(&self) -> bool {
         self.inode.layout() == Layout::Inline
     }
@@ -52,7 +55,7 @@ impl<'d> ChangedDir<'d> {
     }
 }
 
-/// The tag of a block of `inode`, with the seed of its checksums.
+/// Returns the tag of a block of `inode`, with the seed of its checksums.
 pub(crate) fn tag(structure: Structure, inode: &CachedInode) -> VerifiedAs {
     let seed = inode.seed().unwrap_or(InodeSeed::from_value(0));
     VerifiedAs::new(structure, inode.nr()).seeded(seed)

@@ -1,10 +1,10 @@
-//! **Purpose.** The operations that make names: create, link.
+//! **Purpose.** The operations that make names: create, mkdir, symlink, mknod, link.
 //!
-//! **Model.** Each is one plan in one handle: the name, the inode it leads to, and the directory's
+//! **Model.** Each is one plan in one handle: the name, the inode it refers to, and the directory's
 //! own inode change together or not at all.
 //!
-//! **Locking.** The directory, then the inode that the name leads to. A new name that fits into
-//! its leaf takes only that leaf ([`crate::dir::leaf`]).
+//! **Locking.** The directory, then the inode that the name refers to. A new name that fits into
+//! its leaf locks only that leaf ([`crate::dir::leaf`]).
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::dirent::write::NewEntry;
@@ -34,7 +34,7 @@ pub(crate) fn create(
     made(mount, dir, name, new, Kind::File)
 }
 
-/// As [`Fs::create`](crate::Fs::create), and has the file open.
+/// As [`Fs::create`](crate::Fs::create), and opens the file.
 pub(crate) fn create_open(
     mount: &Mount,
     dir: InodeNr,
@@ -164,8 +164,9 @@ pub(crate) fn unnamed(
     errors::noting(mount, mount.space.retried(|| make_unnamed(mount, dir, new)))
 }
 
-/// Makes a regular file without a name, which is on record until it gets one; the caller has it
-/// open. The directory says where it lies and which group owns it.
+/// Makes a regular file without a name, which is on the orphan list until it gets one; the file is
+/// open for the caller. The directory determines where its inode is allocated and which group owns
+/// it.
 pub(crate) fn make_unnamed(
     mount: &Mount,
     dir: InodeNr,
@@ -186,7 +187,7 @@ pub(crate) fn make_unnamed(
     Ok((slot.nr, pinned))
 }
 
-/// Plans the inode of a whiteout, for a name in `parent` that is there already.
+/// Plans the inode of a whiteout, for a name in `parent` that exists already.
 pub(crate) fn plan_whiteout(
     mount: &Mount,
     plan: &mut Plan<'_>,

@@ -1,4 +1,10 @@
-//! **Purpose.** Names that enter and leave the name cache.
+//! **Purpose.** Inserts names into the name cache (`dir::name_cache`), and removes those that
+//! *depart*: that are removed from their directory or made to refer to another inode.
+//!
+//! **Invariants.** A departure begins before the first block changes, and ends when all readers see
+//! the change. Names of inline, encrypted and case-folding directories are not cached.
+//!
+//! **Locking.** A thread that has a name depart holds the directory's lock, exclusive or shared.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::dirent::MAX_NAME_BYTES;
@@ -12,8 +18,8 @@ use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::InodeCell;
 
-/// A name that departs. Whoever has it depart holds the lock of its directory, alone or shared, so
-/// that the directory stays in memory.
+/// A name that departs. The thread that has it depart holds the lock of its directory, exclusive or
+/// shared, so that the directory stays in memory.
 #[derive(Debug)]
 pub(crate) struct Departure {
     dir: Arc<InodeCell>,
@@ -21,19 +27,19 @@ pub(crate) struct Departure {
 }
 
 impl Departure {
-    /// From here on the name is not known, and nobody gets to know it.
+    /// Removes the name from the name cache. Until `Departure::end` no thread can cache it.
     pub(crate) fn begin(&self, core: &Core) {
         self.dir.departures().begin();
         core.names.forget(self.hash);
     }
 
-    /// What has become of it can be seen by everybody.
+    /// Ends the departure: all readers can see the change of the name now.
     pub(crate) fn end(&self) {
         self.dir.departures().end();
     }
 }
 
-/// What a name in `dir` is looked for by; `None` if it is of those that are not kept.
+/// Returns the key of a name of `dir` in the name cache; `None` for a name that is not cached.
 pub(crate) fn name_key<'n>(core: &Core, dir: &CachedInode, name: &'n [u8]) -> Option<NameKey<'n>> {
     let flags = dir.on_disk().flags();
     let is_as_stored = !flags.intersects(InodeFlags::ENCRYPT_FL | InodeFlags::CASEFOLD_FL);
@@ -42,7 +48,7 @@ pub(crate) fn name_key<'n>(core: &Core, dir: &CachedInode, name: &'n [u8]) -> Op
     is_kept.then(|| core.names.key(dir.nr(), name))
 }
 
-/// Keeps what a search has found that began at `moment` of the directory.
+/// Caches the result of a search of the directory that began at `moment`.
 pub(crate) fn keep_name(
     core: &Core,
     key: &NameKey<'_>,
@@ -56,7 +62,7 @@ pub(crate) fn keep_name(
     });
 }
 
-/// A name of the directory `dir`, in blocks, that is to depart.
+/// Returns the departure of a name of the directory `dir`, which has blocks.
 pub(crate) fn departure(core: &Core, dir: InodeNr, name: &[u8]) -> crate::Result<Departure> {
     Ok(Departure {
         dir: cache::load_cell(core, dir)?,

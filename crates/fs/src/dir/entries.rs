@@ -1,15 +1,15 @@
-//! **Purpose.** Changing the names in a directory, as part of a plan.
+//! **Purpose.** Plans changes of the names in a directory: add, remove, redirect.
 //!
 //! **Not here.** Whether a name may be added or removed ([`crate::dir::create`]), and the bytes of
-//! blocks
-//! (`fourscore_ondisk::dirent`, `htree`).
+//! blocks (`fourscore_ondisk::dirent`, `htree`).
 //!
-//! **Model.** A name goes into the leaf that its hash leads to, or in a directory without an index
-//! into the first block with room. A full leaf is divided; the new one is entered into the index,
-//! which may grow. A directory of one block becomes indexed when it is full. Names that are
-//! inside of the inode are changed there ([`crate::file::inline_change`]).
+//! **Model.** A name goes into the leaf that its hash maps to or, in a directory without an index,
+//! into the first block with space. A full leaf is split. The new leaf is entered into the index,
+//! which may grow. A directory of one block becomes indexed when it is full. Names in an inline
+//! directory are changed inside of the inode ([`crate::file::inline_change`]).
 //!
-//! **Locking.** The directory's lock is held, so that its blocks change for nobody else.
+//! **Locking.** The caller holds the directory's lock exclusively, so that no other thread changes
+//! its blocks.
 
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::dirent::{DirentError, Dots, EntryType};
@@ -50,7 +50,7 @@ pub(crate) fn is_empty_dir(core: &Core, dir: &CachedInode, guard: &Guard) -> Res
     Ok(is_empty)
 }
 
-/// Refuses a name that cannot be folded, where that is not allowed.
+/// Refuses a name that cannot be folded, if the directory's encoding is strict.
 fn check_encoding(core: &Core, dir: &CachedInode, name: &[u8]) -> Result<()> {
     match names::wanted(core, dir, name) {
         Wanted::Impossible => Err(Error::InvalidArgument("the name is not UTF-8")),
@@ -97,7 +97,8 @@ pub(crate) fn add_name(
         return add_indexed(plan, dir, new);
     }
     if dir.inode.has(InodeFlags::INDEX_FL) {
-        // The feature is gone; who brings it back must not follow an index without this name.
+        // The feature was cleared. Once it is set again, the index must not be used: it would lack
+        // this name.
         slot::edit(plan, dir.slot, |inode| {
             inode.set_flags(inode.flags() - InodeFlags::INDEX_FL);
         })?;
@@ -122,7 +123,7 @@ pub(crate) fn add_name(
     grow_linear(plan, dir, new)
 }
 
-/// Adds a name to a directory without an index in which there is no room.
+/// Adds a name to a directory without an index that has no space for it.
 fn grow_linear(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
     let core = &*plan.mount.core;
     let has_index = core
@@ -169,7 +170,7 @@ fn add_indexed(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>
     add_splitting(plan, dir, new, &hasher, &path, leaf)
 }
 
-/// The way to the leaf to which the hash of `name` leads first.
+/// Returns the path through the index to the first leaf that the hash of `name` maps to.
 fn index_path(
     plan: &Plan<'_>,
     dir: &ChangedDir<'_>,
@@ -209,7 +210,7 @@ fn index_path(
     }
 }
 
-/// Divides the full `leaf` at the end of `path`, and adds the name to its half.
+/// Splits the full `leaf` at the end of `path`, and adds the name to its half.
 fn add_splitting(
     plan: &mut Plan<'_>,
     dir: &mut ChangedDir<'_>,
@@ -316,7 +317,7 @@ fn enter_leaf(
     edit::add_leaf(&dir.format, &mut steps, leaf, &mut nodes).map_err(|error| dir.broken(error))
 }
 
-/// Finds the block and the byte at which the entry of `name` lies.
+/// Returns the block of the entry of `name`, and the offset of the entry in it in bytes.
 fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Place, usize)> {
     let guard = epoch::pin();
     let core = &*plan.mount.core;
@@ -336,8 +337,8 @@ fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Pla
             })?;
         found.map_err(|error: DirentError| dir.broken(error))
     };
-    // The leaf that the hash leads to first; then, for names whose hashes are equal or were
-    // computed by other rules, all others.
+    // First the leaf that the hash maps to; then, for names whose hashes are equal or were computed
+    // by other rules, all others.
     if let Some(leaf) = start
         && let Some(found) = find_in_leaf(leaf)?
     {
@@ -368,7 +369,7 @@ pub(crate) fn remove_name(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]
     removed.map_err(|error| dir.broken(error))
 }
 
-/// Lets a name lead to another inode.
+/// Makes a name refer to another inode.
 pub(crate) fn redirect_name(
     plan: &mut Plan<'_>,
     dir: &ChangedDir<'_>,
@@ -386,7 +387,7 @@ pub(crate) fn redirect_name(
     redirected.map_err(|error| dir.broken(error))
 }
 
-/// Lets `..` of a directory lead to another parent.
+/// Makes `..` of a directory refer to another parent.
 pub(crate) fn set_parent(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, parent: InodeNr) -> Result<()> {
     if dir.is_inline() {
         return inline_names::set_inline_parent(plan, dir, parent);
@@ -403,7 +404,7 @@ pub(crate) fn set_parent(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, parent: Inod
     set.map_err(|error| dir.broken(error))
 }
 
-/// Makes the first block of a new directory.
+/// Initializes the first block of a new directory.
 pub(crate) fn init_directory(
     plan: &mut Plan<'_>,
     dir: &mut ChangedDir<'_>,
@@ -418,7 +419,8 @@ pub(crate) fn init_directory(
     Ok(())
 }
 
-/// Notes that `name`, whose directory has blocks, will be gone or point to another inode.
+/// Notes the departure of `name`, which will be removed or refer to another inode. Its directory
+/// has blocks.
 pub(crate) fn lose_name(plan: &mut Plan<'_>, dir: InodeNr, name: &[u8]) -> Result<()> {
     let departure = departure::departure(&plan.mount.core, dir, name)?;
     plan.add_departure(departure);

@@ -1,10 +1,9 @@
-//! **Purpose.** Two names that change places (`RENAME_EXCHANGE`).
+//! **Purpose.** The exchange of two names (`RENAME_EXCHANGE`).
 //!
-//! **Model.** As renaming ([`crate::dir::rename`]), but nothing goes: each name leads to what the
-//! other
-//! one led to. Directories that change their parent get a new `..`.
+//! **Model.** As a rename ([`crate::dir::rename`]), but no name is removed: each name refers to the
+//! inode that the other one referred to. Directories that change their parent get a new `..`.
 //!
-//! **Locking.** That of renaming.
+//! **Locking.** That of rename.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
@@ -56,7 +55,7 @@ fn exchange_names(mount: &Mount, one: (InodeNr, &[u8]), other: (InodeNr, &[u8]))
     }
 }
 
-/// Exchanges, if the names still lead where they did; `false` if not.
+/// Exchanges the names, if they still refer to the same inodes; returns `false` if not.
 fn try_exchange(mount: &Mount, names: &Renaming<'_>, second: InodeNr) -> Result<bool> {
     let (taking, moves) = rename::take_for(mount, names)?;
     let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();

@@ -1,11 +1,11 @@
-//! **Purpose.** Directories: their forms, and finding a name.
+//! **Purpose.** Finds a name in a directory.
 //!
-//! **Not here.** Listing names ([`crate::dir::listing`]), going through the blocks
+//! **Not here.** Listing names ([`crate::dir::listing`]), visiting the blocks of a directory
 //! ([`crate::dir::blocks`]).
 //!
-//! **Model.** A directory is one of three things: inline data with entries in it, blocks of
-//! entries, or such blocks with an index of hashes over them. A search in an indexed one follows
-//! the hash of the name.
+//! **Model.** A directory has one of three forms: entries in inline data, blocks of entries, or
+//! blocks of entries with a hash index over them. A lookup consults the name cache first. A search
+//! in an indexed directory follows the hash of the name.
 //!
 //! ```text
 //! lookup:  inline -> scan      indexed -> hash, descend, scan one leaf (or the next, if the
@@ -35,28 +35,28 @@ use crate::{Error, Result};
 /// A name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The inode it leads to.
+    /// The inode that the name refers to.
     pub inode: InodeNr,
-    /// The name as a user sees it: any bytes but `/` and NUL. `.` and `..` are entries as well.
-    /// In an encrypted directory, the form Linux shows without the key.
+    /// The name as users see it: any bytes but `/` and NUL. `.` and `..` are entries as well. In an
+    /// encrypted directory, the form that Linux presents without the key.
     pub name: &'a [u8],
-    /// The type of the inode, where the directory tells it.
+    /// The type of the inode, if the directory stores it.
     pub file_type: Option<FileType>,
 }
 
 /// A name in a directory, with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedDirEntry {
-    /// The inode it leads to.
+    /// The inode that the name refers to.
     pub inode: InodeNr,
     /// The name, as in [`DirEntry::name`].
     pub name: Vec<u8>,
-    /// The type of the inode, where the directory tells it.
+    /// The type of the inode, if the directory stores it.
     pub file_type: Option<FileType>,
 }
 
 impl DirEntry<'_> {
-    /// The same with bytes of its own.
+    /// Returns a copy that owns its bytes.
     #[must_use]
     pub fn to_owned(&self) -> OwnedDirEntry {
         OwnedDirEntry {
@@ -67,12 +67,12 @@ impl DirEntry<'_> {
     }
 }
 
-/// What a look for a name leaves in the cache of names.
+/// What a lookup stores in the name cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
     /// The name, if it is found.
     Found,
-    /// Nothing: it is looked for once, or because it is about to go.
+    /// Nothing: the name is looked up once, or is about to be removed.
     Nothing,
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn lookup_once(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Inod
     find_name(core, dir, name, Keep::Nothing)
 }
 
-/// Where the name leads by the blocks of `dir`. For
-/// [`find::find_name`](crate::dir::find::find_name) and holders of the lock.
+/// Returns the inode that the name refers to, according to the blocks of `dir`. For
+/// [`find::find_name`](crate::dir::find::find_name) and holders of the directory's lock.
 pub(crate) fn look_up_once(
     core: &Core,
     dir: &CachedInode,
@@ -117,7 +117,7 @@ pub(crate) fn look_up_once(
     search_blocks(core, dir, &wanted, guard)?.ok_or(Error::NotFound)
 }
 
-/// The inode of the name, which may be in any block of the directory.
+/// Returns the inode of the name, which may be in any block of the directory.
 fn search_blocks(
     core: &Core,
     dir: &CachedInode,
@@ -160,8 +160,8 @@ fn search_blocks(
     Ok(found)
 }
 
-/// Where `name` leads in the directory `dir`. The caller holds no lock of a directory and no
-/// epoch guard.
+/// Returns the inode that `name` refers to in the directory `dir`. The caller holds no lock of a
+/// directory and no epoch guard.
 ///
 /// # Errors
 /// `NotFound`, `NotADirectory`, `NameTooLong`.
@@ -169,7 +169,7 @@ pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> R
     for attempt in 0..UNLOCKED_ATTEMPTS {
         let guard = epoch::pin();
         let cell = cache::cell(core, dir, &guard)?;
-        // The moment first: what is found behind it is kept only if no name has left since.
+        // The moment is read first: the result is cached only if no name has departed since.
         let (begun, moment) = (cell.sequence().begin(), cell.departures().moment());
         let here = cell.version(&guard)?.not_a_value()?.as_directory()?;
         let key = departure::name_key(core, here, name);
@@ -177,9 +177,9 @@ pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> R
             return Ok(known);
         }
         match look_up_once(core, here, name, &guard) {
-            // Found in a block that the directory has, or had when this began.
+            // Found in a block that the directory has, or had when this attempt began.
             Ok(inode) => {
-                // A name in the cache of names has passed this.
+                // A name in the name cache has passed this check.
                 if keep == Keep::Found
                     && let Ok(found) = cache::any_inode(core, inode, &guard)
                 {
@@ -207,7 +207,7 @@ pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> R
     })
 }
 
-/// The same for the holder of the directory's lock, shared or alone.
+/// As `find_name`, for a holder of the directory's lock, shared or exclusive.
 pub(crate) fn look_up_locked(
     core: &Core,
     dir: &CachedInode,

@@ -1,4 +1,8 @@
-//! **Purpose.** Appends blocks to a directory.
+//! **Purpose.** Plans new blocks at the end of a directory.
+//!
+//! **Not here.** What the blocks hold and how the index refers to them (`dir::entries`).
+//!
+//! **Locking.** The caller holds the directory's lock exclusively.
 
 use fourscore_ondisk::LogicalBlock;
 
@@ -9,7 +13,7 @@ use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;
 use crate::{Error, Result};
 
-/// Adds a block at the directory's end, all zeroes so far.
+/// Appends a block to the directory, filled with zeroes.
 pub(crate) fn append_block(
     plan: &mut Plan<'_>,
     dir: &mut ChangedDir<'_>,
@@ -24,7 +28,7 @@ pub(crate) fn append_block(
     Ok((Place { at, block }, region))
 }
 
-/// Adds a block of entries at the directory's end.
+/// Appends a block of entries to the directory.
 pub(crate) fn append_leaf(
     plan: &mut Plan<'_>,
     dir: &mut ChangedDir<'_>,

@@ -1,10 +1,10 @@
-//! **Purpose.** Finding a name in a hashed directory.
+//! **Purpose.** Finds a name through the hash index (htree) of a directory.
 //!
-//! **Model.** The hash of the name picks one entry in each index block from the root down to a
-//! leaf. Names with equal hashes may go on in the next leaf; whether they do is told by the low
-//! bit of that leaf's hash, so the path is kept and moved one leaf to the right while it is set.
+//! **Model.** The hash of the name selects one entry in each index block from the root down to a
+//! leaf. Names with equal hashes may continue in the next leaf, which the low bit of that leaf's
+//! hash says. So the path is kept, and moved one leaf to the right while the bit is set.
 //!
-//! **Invariants.** The path only moves to the right, and no more leaves are visited than the
+//! **Invariants.** The path only moves to the right, and a search visits no more leaves than the
 //! directory has blocks, whatever the index says.
 //!
 //! **Locking.** None.
@@ -22,18 +22,18 @@ use crate::dir::structure::{self, DirBlock};
 use crate::dir::wanted::Wanted;
 use crate::inode::cached::CachedInode;
 
-/// The bit of a leaf's least hash that says that the hash below goes on there.
+/// The bit of a leaf's least hash which says that the names of the leaf before continue in it.
 const CONTINUES: u32 = 1;
-/// Index blocks on the way to a leaf: the root and at most two levels below.
+/// The most index blocks on a path to a leaf: the root and at most two levels below.
 const MAX_LEVELS: usize = 3;
 
-/// The index blocks on the way to a leaf, each with the entry taken.
+/// The index blocks on the path to a leaf, each with the selected entry.
 struct IndexPath<'g> {
     steps: [Option<(Index<'g>, usize)>; MAX_LEVELS],
     levels: usize,
 }
 
-/// An entry of an index block on the way to a leaf.
+/// An entry of an index block on the path to a leaf.
 #[derive(Clone, Copy)]
 struct NextEntry<'g> {
     index: Index<'g>,
@@ -42,7 +42,7 @@ struct NextEntry<'g> {
 }
 
 impl<'g> IndexPath<'g> {
-    /// The entry behind those taken: of the lowest block that has one.
+    /// Returns the entry after the selected ones: of the lowest block that has one.
     fn next(&self) -> Option<NextEntry<'g>> {
         (0..self.levels.min(MAX_LEVELS)).rev().find_map(|level| {
             let (index, position) = self.steps[level]?;
@@ -54,14 +54,14 @@ impl<'g> IndexPath<'g> {
         })
     }
 
-    /// The leaf the path leads to.
+    /// Returns the leaf at the end of the path.
     fn leaf(&self) -> Option<LogicalBlock> {
         let (index, position) = self.steps.get(self.levels.checked_sub(1)?)?.as_ref()?;
         index.block(*position)
     }
 }
 
-/// The inode of the name in the indexed directory `dir`, or `None` if it is not found.
+/// Returns the inode of the name in the indexed directory `dir`, or `None` if it is not found.
 pub(crate) fn search_index(
     core: &Core,
     dir: &CachedInode,
@@ -98,9 +98,8 @@ pub(crate) fn search_index(
     Ok(None)
 }
 
-/// The leaf of the indexed directory `dir` in which `name`, as it is stored, is if it is there
-/// at all; `None` where that is not certain, because names with its hash may be in more than
-/// one.
+/// Returns the only leaf of the indexed directory `dir` that can have `name`, as it is stored.
+/// Returns `None` if there is no such single leaf: names with its hash may be in several leaves.
 pub(crate) fn only_leaf(
     core: &Core,
     dir: &CachedInode,
@@ -118,8 +117,8 @@ pub(crate) fn only_leaf(
     Ok(leaf.filter(|_| !goes_on))
 }
 
-/// The hash of a name, and the path that it takes through the index below `root`; `None` if
-/// the hash function is not known.
+/// Returns the hash of a name, and its path through the index below `root`; `None` if the hash
+/// function is not known.
 fn path_to<'g>(
     core: &Core,
     dir: &CachedInode,
@@ -138,7 +137,7 @@ fn path_to<'g>(
     Ok(Some((hash, path)))
 }
 
-/// The path that a hash takes through the index below `root`.
+/// Returns the path of a hash through the index below `root`.
 fn path_below<'g>(
     core: &Core,
     dir: &CachedInode,
@@ -179,7 +178,7 @@ fn descend<'g>(
     Ok(())
 }
 
-/// Moves the path to the next leaf if names with `hash` may go on there.
+/// Moves the path to the next leaf if names with `hash` may continue there; returns whether it did.
 fn move_right<'g>(
     core: &Core,
     dir: &CachedInode,
@@ -197,7 +196,7 @@ fn move_right<'g>(
     }
 }
 
-/// Moves the path to an entry of an index block, and below it to the lowest hash.
+/// Moves the path to an entry of an index block and, below it, to the lowest hash.
 fn take<'g>(
     core: &Core,
     dir: &CachedInode,
@@ -207,14 +206,14 @@ fn take<'g>(
     guard: &'g Guard,
 ) -> Result<()> {
     path.steps[next.level] = Some((next.index, next.position));
-    // Below, the lowest hash is where it goes on.
+    // The lowest hash selects the first entry of each block below.
     descend(core, dir, format, path, next.level, 0, guard)
 }
 
-/// Calls `visit` with the leaves of the indexed directory `dir` in the order of the index, from
-/// the one on that is responsible for `hash`; with as many as are listed together, and further
-/// ones as long as a hash goes on there. Gives the least hash of the next leaf, if there is
-/// one.
+/// Calls `visit` with the leaves of the indexed directory `dir` in the order of the index, from the
+/// one that is responsible for `hash` on. Visits as many leaves as are listed together, and further
+/// ones as long as a hash continues in the next leaf. Returns the least hash of the next leaf, if
+/// there is one.
 pub(crate) fn visit_leaves(
     core: &Core,
     dir: &CachedInode,

@@ -1,4 +1,10 @@
-//! **Purpose.** Changes names in a directory that lies inside its inode (`inline_data`).
+//! **Purpose.** Plans changes of names in an inline directory (`inline_data`), whose entries are
+//! inside its inode.
+//!
+//! **Model.** The entries have two parts: the first is in the block area of the inode (`i_block`),
+//! the second in an extended attribute. When neither has space, all names move to a first block.
+//!
+//! **Locking.** The caller holds the directory's lock exclusively.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::dirent::EntryType;
@@ -15,15 +21,14 @@ use crate::txn::slot::{self, Slot};
 use crate::xattr::set::edit_error;
 use crate::{Error, Result};
 
-/// Directories.
-/// Makes a new directory inside of its inode, if that has the room.
+/// Makes a new directory inside of its inode, if that has the space.
 pub(crate) fn init_inline_dir(plan: &mut Plan<'_>, slot: Slot, parent: InodeNr) -> Result<Written> {
     if room_inside(plan, slot)? < HEAD_BYTES {
         return Ok(Written::NotYet);
     }
     begin_inside(plan, slot)?;
     let made = slot::edit(plan, slot, |inode| {
-        // A directory can be longer than that.
+        // This cannot fail: a directory can be longer than that.
         let _ = inode.set_size_bytes(HEAD_BYTES as u64);
         edit::init(inode.i_block_mut(), parent)
     })?;
@@ -31,7 +36,7 @@ pub(crate) fn init_inline_dir(plan: &mut Plan<'_>, slot: Slot, parent: InodeNr) 
     Ok(Written::Inside)
 }
 
-/// Calls `look` with a directory that is inside of its inode, as it will be, after checking it.
+/// Calls `look` with an inline directory in its planned state, after checking it.
 pub(crate) fn inline_dir<R>(
     plan: &mut Plan<'_>,
     dir: &ChangedDir<'_>,
@@ -48,8 +53,8 @@ pub(crate) fn inline_dir<R>(
     })
 }
 
-/// Calls `change` with the same, after
-/// [`inline_names::inline_dir`](crate::dir::inline_names::inline_dir).
+/// Calls `change` with an inline directory in its planned state, after
+/// [`inline_names::inline_dir`](crate::dir::inline_names::inline_dir) has checked it.
 pub(crate) fn change_inline_dir<R>(
     plan: &mut Plan<'_>,
     dir: &ChangedDir<'_>,
@@ -65,7 +70,7 @@ pub(crate) fn change_inline_dir<R>(
     })
 }
 
-/// The position of the entry of `name`.
+/// Returns the position of the entry of `name`.
 pub(crate) fn find_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<usize> {
     let wanted = names::wanted(&plan.mount.core, dir.inode, name);
     let found = inline_dir(plan, dir, |names| {
@@ -90,7 +95,7 @@ pub(crate) fn add_inline(
     move_names_out(plan, dir).map(Some)
 }
 
-/// Adds a name where there is room for it.
+/// Adds a name if there is space for it; returns whether there was.
 pub(crate) fn insert_inline(
     plan: &mut Plan<'_>,
     dir: &ChangedDir<'_>,
@@ -100,7 +105,7 @@ pub(crate) fn insert_inline(
     Ok(inserted.is_some())
 }
 
-/// Begins the second part, with all the room that the inode has.
+/// Adds the second part, with all the space that the inode has; returns whether it was added.
 pub(crate) fn grow_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<bool> {
     let (slot, format) = (dir.slot, *dir.format());
     let room = room_inside(plan, slot)?.saturating_sub(HEAD_BYTES) & !3;
@@ -128,7 +133,7 @@ pub(crate) fn grow_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<b
     Ok(grown)
 }
 
-/// Moves the names to the first block of the directory. Gives the inode as it is then.
+/// Moves the names to the first block of the directory. Returns the inode as it is then.
 pub(crate) fn move_names_out(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<CachedInode> {
     let core = &*plan.mount.core;
     let (own, format) = (dir.inode.nr(), *dir.format());
@@ -168,5 +173,5 @@ pub(crate) fn set_inline_parent(
     })
 }
 
-/// The shortest entry; a second part that has no room for more than this is not begun.
+/// The shortest entry; a second part that has no space for more than this is not added.
 pub(crate) const SHORTEST_ENTRY_BYTES: usize = 12;

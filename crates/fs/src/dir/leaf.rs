@@ -1,17 +1,17 @@
-//! **Purpose.** Names that come into one leaf of a directory, or go from it, while others change
-//! its other leaves.
+//! **Purpose.** Adds and removes names in one leaf of a directory, while other threads change its
+//! other leaves.
 //!
-//! **Not here.** What takes the directory alone: a leaf that must be divided, several blocks
-//! without an index, renaming, directories that go ([`crate::dir::create`],
+//! **Not here.** Changes that need the directory's lock exclusively: a leaf that must be split,
+//! several blocks without an index, rename, removal of directories ([`crate::dir::create`],
 //! [`crate::dir::remove`]).
 //!
-//! **Model.** The index says in which leaf a name is, if it is there at all; a directory of one
-//! block has no other. Who holds that leaf's lock is therefore alone with the name, and may look
-//! whether it is there, whether there is room for it, and change the leaf: one look for both, and
-//! of the leaf only the bytes that change are planned. What the directory's own inode says of the
-//! change is not planned but done at the end ([`crate::dir::touch`]). Where anything else is
-//! needed,
-//! nothing has happened yet, and the caller begins anew with the directory for itself:
+//! **Model.** The index says in which leaf a name is, if it exists at all; a directory of one block
+//! has no other leaf. The holder of that leaf's lock therefore has exclusive access to the name. It
+//! checks whether the name exists and whether there is space for it, and changes the leaf: one
+//! search serves both, and only the bytes of the leaf that change are planned. The change of the
+//! directory's own inode is not planned but made at the end ([`crate::dir::touch`]). If the
+//! operation needs anything else, nothing has changed yet, and the caller restarts it with the
+//! directory's lock held exclusively:
 //!
 //! ```text
 //! share the directory -> lock the leaf -> is the name there? is there room? -> plan -> carry out
@@ -19,11 +19,12 @@
 //!                                            '-> give all back, take the directory alone
 //! ```
 //!
-//! **Invariants.** While the directory is shared its index, its length and its map do not change,
-//! so a leaf stays the leaf of its names. Two who change the same name want the same leaf.
+//! **Invariants.** While the directory's lock is shared, its index, its length and its map do not
+//! change, so a leaf stays the leaf of its names. Two threads that change the same name lock the
+//! same leaf.
 //!
 //! **Locking.** The directory, shared; the inode that gains or loses a name; one leaf. Readers take
-//! none, and a name comes or goes with one version of its leaf, so they need not look again.
+//! no lock. A name is added or removed with one version of its leaf, so readers need not retry.
 
 use std::ops::Range;
 
@@ -55,18 +56,18 @@ use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;
 use crate::{Error, Result};
 
-/// A leaf of a directory that is locked.
+/// A locked leaf of a directory.
 struct Leaf<'w> {
     block: PhysBlock,
     format: DirFormat,
     _lock: BlockGuard<'w>,
 }
 
-/// Room for an entry, in a plan.
+/// Space for an entry, in a plan.
 type Place = (Room, RegionId);
 
-/// Makes an inode with a name in a leaf that has room for it; `None` if that cannot be done
-/// beside others.
+/// Makes an inode with a name in a leaf that has space for it. Returns `None` if the operation
+/// needs the directory exclusively.
 pub(crate) fn make_in_leaf(
     mount: &Mount,
     (dir, pinned): (InodeNr, &Pinned),
@@ -78,7 +79,7 @@ pub(crate) fn make_in_leaf(
     let parent = &new_inode::directory_to_change(pinned)?;
     let links = i32::from(kind.file_type() == FileType::Directory);
     if links > 0 && !touch::has_dir_nlink(&mount.core) {
-        // How many there are decides whether there may be another.
+        // The number of links decides whether there may be another.
         return Ok(None);
     }
     let Some(leaf) = lock_leaf(mount, (pinned, parent), name)? else {
@@ -102,8 +103,8 @@ pub(crate) fn make_in_leaf(
     Ok(Some(made))
 }
 
-/// Gives an inode a name in a leaf that has room for it; `None` if that cannot be done beside
-/// others.
+/// Gives an inode a name in a leaf that has space for it. Returns `None` if the operation needs the
+/// directory exclusively.
 pub(crate) fn link_in_leaf(
     mount: &Mount,
     (dir, pinned_dir): (InodeNr, &Pinned),
@@ -140,8 +141,8 @@ pub(crate) fn link_in_leaf(
     Ok(Some(()))
 }
 
-/// Takes the name of a file away; `None` if that cannot be done beside others, or if the name
-/// has changed meanwhile.
+/// Removes the name of a file. Returns `None` if the operation needs the directory exclusively, or
+/// if the name has changed in the meantime.
 pub(crate) fn unlink_in_leaf(
     mount: &Mount,
     (dir, pinned_dir): (InodeNr, &Pinned),
@@ -190,8 +191,8 @@ pub(crate) fn unlink_in_leaf(
     Ok(Some(()))
 }
 
-/// Locks the leaf of `dir` in which `name` is, if it is there; `None` if the directory has to
-/// be changed as a whole. The directory is shared.
+/// Locks the only leaf of `dir` in which `name` can be. Returns `None` if the operation needs the
+/// directory exclusively. The caller holds the directory's lock, shared.
 fn lock_leaf<'w>(
     mount: &'w Mount,
     (pinned, dir): (&'w Pinned, &CachedInode),
@@ -211,7 +212,7 @@ fn lock_leaf<'w>(
         return Ok(None);
     };
     let target = lookup::map(&mount.core, dir, at, &guard)?.target;
-    // The leaf's lock is waited for.
+    // Taking the leaf's lock may wait, so no epoch guard is held.
     drop(guard);
     Ok(match target {
         Target::Written(block) => Some(Leaf {
@@ -226,8 +227,8 @@ fn lock_leaf<'w>(
     })
 }
 
-/// Whether each name has one leaf where it is or could come: by an index, or since there is no
-/// other.
+/// Whether each name has one leaf where it is or would be added: by the index, or because there is
+/// only one leaf.
 fn has_leaves(core: &Core, dir: &CachedInode) -> bool {
     let block_bytes = core.geometry().block_size().bytes() as u64;
     let is_a_leaf = dir.size_bytes() == block_bytes
@@ -237,8 +238,8 @@ fn has_leaves(core: &Core, dir: &CachedInode) -> bool {
 }
 
 impl Leaf<'_> {
-    /// Looks whether the leaf has a name and, as it has not, takes the room for it into the plan;
-    /// `None` if the leaf is too full.
+    /// Looks for a name in the leaf and, if it is missing, adds the space for it to the plan.
+    /// Returns `None` if the leaf is too full; `Exists` is the error for a name that is there.
     fn place(&self, plan: &mut Plan<'_>, dir: &CachedInode, name: &[u8]) -> Result<Option<Place>> {
         self.chosen(plan, dir, |bytes| {
             let vacancy = self.format.vacancy(bytes, name);
@@ -250,7 +251,7 @@ impl Leaf<'_> {
         })
     }
 
-    /// Puts an entry into its place; there is none for a name that is too long.
+    /// Writes an entry to its space; `entry` is `None` for a name that is too long.
     fn insert(
         &self,
         plan: &mut Plan<'_>,
@@ -264,8 +265,8 @@ impl Leaf<'_> {
             .map_err(|error| broken(dir, error))
     }
 
-    /// Takes what goes with a name that leads to the inode `nr` into the plan; `None` if there is
-    /// no such name.
+    /// Adds the bytes that change with the removal of a name of the inode `nr` to the plan. Returns
+    /// `None` if there is no such name.
     fn removal(
         &self,
         plan: &mut Plan<'_>,
@@ -280,7 +281,7 @@ impl Leaf<'_> {
         })
     }
 
-    /// Takes a part of the leaf into the plan.
+    /// Adds the part of the leaf that `choose` selects to the plan.
     fn chosen<T>(
         &self,
         plan: &mut Plan<'_>,
@@ -303,7 +304,7 @@ fn broken(dir: &CachedInode, error: DirentError) -> Error {
     Error::Corrupt(Corrupt::from(error).in_inode(dir.nr()))
 }
 
-/// Takes the slot of a directory into the plan that is to be touched.
+/// Notes in the plan that the slot of the directory `nr` is to be touched.
 pub(crate) fn touch(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
     let place = slot::slot_place(plan, nr)?;
     plan.note_touched(place)

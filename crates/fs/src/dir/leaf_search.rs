@@ -1,4 +1,10 @@
 //! **Purpose.** Looks for a name in one leaf block of a directory.
+//!
+//! **Not here.** Which leaf may have the name: the hash index (`dir::index`) or the walk through
+//! all blocks (`dir::blocks`) decides that.
+//!
+//! **Locking.** None for the caller to hold; the buffer of a leaf that is being changed is locked
+//! while the leaf is examined.
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::dirent::{DirFormat, DirentError};
@@ -11,7 +17,7 @@ use crate::dir::wanted::Wanted;
 use crate::inode::cached::CachedInode;
 use crate::{Result, metadata};
 
-/// The inode of the name, if it is in block `at`, which is a leaf.
+/// Returns the inode of the name, if it is in block `at`, which is a leaf.
 pub(crate) fn search_leaf(
     core: &Core,
     dir: &CachedInode,
@@ -28,9 +34,10 @@ pub(crate) fn search_leaf(
     Ok(found.map_err(|error: DirentError| Corrupt::from(error).in_inode(dir.nr()))?)
 }
 
-/// What `look` makes of a leaf of `dir`. One in which names are being made stays as it is: who
-/// looks for a name before he makes it would else have the leaf copied for each. So `look` may
-/// run under the lock of the leaf's buffer, and is to be about bytes only.
+/// Returns the result of `look` on the bytes of a leaf of `dir`. A leaf to which names are being
+/// added is not copied for this: otherwise an operation that looks for a name before it adds it
+/// would copy the leaf for each name. So `look` may run under the lock of the leaf's buffer, and
+/// must do nothing but examine the bytes.
 pub(crate) fn look_at_leaf<R>(
     core: &Core,
     dir: &CachedInode,

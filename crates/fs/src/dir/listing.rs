@@ -1,13 +1,12 @@
-//! **Purpose.** Listing the names of a directory, also while others make, remove and rename names
-//! in it.
+//! **Purpose.** Lists the names of a directory, also while other threads make, remove and rename
+//! names in it.
 //!
 //! **Model.** A listing is made of pieces. Each piece is read in one state of the directory
 //! ([`crate::inode::consistent`]), copied, and then handed to the caller, who may take any time.
-//! Between
-//! two pieces names come and go, and full leaves are split. What a listing promises:
+//! Between two pieces names are added and removed, and full leaves are split. A listing guarantees:
 //!
-//! - A name that is there from the beginning of the listing to its end is listed exactly once.
-//! - A name that is there at no moment of the listing is not listed.
+//! - A name that exists from the beginning of the listing to its end is listed exactly once.
+//! - A name that exists at no moment of the listing is not listed.
 //!
 //! A split moves names with high hashes from a leaf to a new block at the end of the directory. So
 //! an indexed directory is not listed in the order of its blocks but in the order of its index: a
@@ -17,14 +16,14 @@
 //! move, and the order is that of blocks.
 //!
 //! A file system that was opened for reading does not change. There all directories are listed in
-//! the order of blocks, which is how they lie on the device, and names are handed out as they stand
-//! in memory.
+//! the order of their blocks, which is how they lie on the device, and names are handed to the
+//! caller without a copy.
 //!
 //! **Invariants.** Index entries are not removed and their hashes do not change while a file system
-//! is mounted, so the hash at which a piece ends is the first of a leaf as long as the directory
-//! lives.
+//! is mounted. So the hash at which a piece ends is the first of a leaf as long as the directory
+//! exists.
 //!
-//! **Locking.** None as a rule; no lock and no epoch guard is held while the caller looks at names
+//! **Locking.** None as a rule; no lock and no epoch guard is held while the caller examines names
 //! of a mounted file system.
 
 use std::ops::{ControlFlow, Range};
@@ -46,7 +45,7 @@ use crate::inode::{cache, consistent};
 use crate::mount::fast_commit::DirChanges;
 use crate::txn::faults::Sabotage;
 
-/// Names of a directory, copied one behind the other.
+/// Names of a directory, copied one after the other.
 #[derive(Default)]
 struct Piece {
     bytes: Vec<u8>,
@@ -102,7 +101,7 @@ pub(crate) fn for_each_entry(
     Ok(())
 }
 
-/// Lists a directory that others may be changing.
+/// Lists a directory that other threads may be changing.
 fn list_live(
     core: &Core,
     dir: InodeNr,
@@ -127,7 +126,7 @@ fn list_live(
     Ok(())
 }
 
-/// Calls `visit` for the next entries of a directory that may be changed between two calls.
+/// Calls `visit` for the next entries of a directory that may change between two calls.
 fn visit_piece(
     core: &Core,
     dir: &CachedInode,
@@ -173,7 +172,7 @@ pub(crate) fn scan_entries(
     mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
     if core.is_live() {
-        // What is in memory is newer than the device.
+        // Blocks in memory are newer than on the device.
         return list_live(core, dir, &mut visit);
     }
     let mut course = Course::default();
@@ -196,7 +195,7 @@ pub(crate) fn scan_entries(
     Ok(())
 }
 
-/// Calls `visit` for the next entries of `dir` as a user sees them.
+/// Calls `visit` for the next entries of `dir` as users see them.
 fn visit_shown(
     core: &Core,
     dir: &CachedInode,
@@ -221,8 +220,8 @@ fn visit_shown(
 }
 
 /// As [`Fs::for_each_entry`](crate::Fs::for_each_entry), for a directory whose names fast commits
-/// changed: what is left
-/// of those on disk, then the new ones. Such a directory is not encrypted.
+/// changed: first the names on disk that are left, then the new ones. Such a directory is not
+/// encrypted.
 fn visit_changed(
     core: &Core,
     dir: &CachedInode,
@@ -274,7 +273,7 @@ pub(crate) fn read_dir(core: &Core, dir: InodeNr) -> Result<Vec<OwnedDirEntry>> 
     Ok(entries)
 }
 
-/// Calls `visit` for an entry as a user sees it; `room` is for the name.
+/// Calls `visit` for an entry as users see it; `room` is a buffer for the name.
 fn show(
     shown: &Shown,
     dir: &CachedInode,
@@ -292,7 +291,7 @@ fn show(
     }))
 }
 
-/// What the type byte of an entry says.
+/// Returns the file type that the type byte of an entry stands for.
 fn file_type(kind: EntryType) -> Option<FileType> {
     Some(match kind {
         EntryType::Unknown => return None,

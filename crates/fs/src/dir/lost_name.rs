@@ -1,4 +1,14 @@
-//! **Purpose.** What becomes of an inode that has lost a name.
+//! **Purpose.** Plans and finishes the removal of a name from an inode: fewer links, the orphan
+//! list, or the end of the inode.
+//!
+//! **Not here.** The entry in the directory (`dir::entries`), and the locks of the directories
+//! (`dir::remove`).
+//!
+//! **Locking.** The caller holds the inode's lock. While an inode is freed in several transactions,
+//! no other lock is held.
+//!
+//! **Crash safety.** An inode that is not freed in the transaction of its last name is put on the
+//! orphan list in that transaction.
 
 use fourscore_journal::LastTid;
 use fourscore_ondisk::inode::FileType;
@@ -17,21 +27,21 @@ use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::xattr::set;
 
-/// What becomes of an inode that loses a name.
+/// The state of an inode after it has lost a name.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// It has others.
+    /// It has other names.
     Name(CachedInode),
-    /// It has none and is open: it stays, on record.
+    /// It has no name and is open: it stays, on the orphan list.
     LastName(CachedInode, OrphanPlace),
-    /// It is gone.
+    /// It is freed.
     Everything,
-    /// It goes: this is what is left to be freed.
+    /// It is on the orphan list; the blocks of this version are still to be freed.
     Part(CachedInode, OrphanPlace),
 }
 
 impl Lost {
-    /// Shows readers what has become of the inode: its new version, or that it is gone.
+    /// Publishes the new state of the inode to readers: its new version, or that it is freed.
     pub(crate) fn publish(&self, pinned: &Pinned) {
         let version = match self {
             Self::Name(version) | Self::LastName(version, _) => Some(version.clone()),
@@ -41,7 +51,7 @@ impl Lost {
     }
 }
 
-/// Plans that `inode` has lost a name.
+/// Plans that `inode` loses a name.
 pub(crate) fn plan_lost_name(
     mount: &Mount,
     plan: &mut Plan<'_>,
@@ -74,7 +84,7 @@ pub(crate) fn plan_lost_name(
             return Ok(Lost::Everything);
         }
     } else if is_directory {
-        // Nothing is found in it any more, not even itself.
+        // It has no entries any more, not even `.` and `..`.
         let _ = slot::edit(plan, slot, |inode| inode.set_size_bytes(0))?;
     }
     let place = match locked.orphan {
@@ -102,8 +112,8 @@ pub(crate) fn plan_end(
     end::end_inode(mount, plan, inode, slot, orphan)
 }
 
-/// Ends the removal of a name after it was published: frees the rest of an inode that goes.
-/// Only the inode's own lock is held.
+/// Ends the removal of a name after it was published: frees what is left of an inode that is
+/// removed. Only the inode's own lock is held.
 pub(crate) fn finish_lost(
     mount: &Mount,
     (nr, pinned): (InodeNr, &Pinned),
@@ -123,10 +133,9 @@ pub(crate) fn finish_lost(
     Ok(())
 }
 
-/// Frees an inode that is on record and that nobody uses, in as many transactions as it takes.
-/// Readers were shown that it is gone.
-/// It can be given out again when [`forget::forget_inode`] says
-/// so.
+/// Frees an inode that is on the orphan list and not open, in as many transactions as it takes. The
+/// caller has published that the inode is gone. Its number can be reused once
+/// [`forget::forget_inode`] has run.
 pub(crate) fn free_orphan(
     mount: &Mount,
     mut inode: CachedInode,

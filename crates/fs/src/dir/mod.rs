@@ -1,4 +1,4 @@
-//! **Purpose.** Directories: names are found, listed, made, moved and removed.
+//! **Purpose.** Directories: finds, lists, makes, moves and removes names.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | `remove`, `lost_name` | unlink, rmdir, and the end of an inode without a name |
 //! | `rename`, `exchange` | rename |
 //! | `changed`, `entries`, `grow`, `inline_names` | plan changes of the entries of a directory |
-//! | `leaf`, `touch` | names of one leaf that change beside those of others |
+//! | `leaf`, `touch` | add and remove names in one leaf while other leaves change |
 
 pub(crate) mod blocks;
 pub(crate) mod changed;

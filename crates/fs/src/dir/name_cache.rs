@@ -1,15 +1,16 @@
-//! **Purpose.** Names that were found before: the next look needs neither the index of their
-//! directory nor its leaves.
+//! **Purpose.** The name cache (a positive dentry cache): maps a name in a directory to an inode
+//! number, so that a repeated lookup reads neither the index of the directory nor its leaves.
 //!
-//! **Not here.** Names that are missing: whoever makes a name would have to tell of it here, and so
-//! all who make names would meet. Directories inside of their inode, where a look is short; those
-//! that fold names, where many names are one; encrypted ones, whose names are shown as they are not
-//! stored.
+//! **Not here.** Negative entries, for names that are missing: every thread that makes a name would
+//! have to invalidate one here, and all of them would contend. Inline directories, where a search
+//! is short. Directories that fold names, where many names are equal. Encrypted directories, whose
+//! names are presented in another form than they are stored in.
 //!
-//! **Model.** An entry says where one name of one directory leads. It is found by a hash of both
-//! with a secret seed, and holds both: of two names that have one hash the second is not kept. A
-//! name that goes or is led elsewhere *departs*; one that comes changes nothing of what is known
-//! here.
+//! **Model.** An entry says which inode one name of one directory refers to. Entries are found by a
+//! hash of directory and name with a secret seed, and hold both: of two names with the same hash
+//! the second is not kept. A name *departs* when it is removed or made to refer to another inode. A
+//! new name changes nothing that is known here. A new entry is not *sure*: lookups ignore it until
+//! it is certain that its name did not depart during the search.
 //!
 //! ```text
 //! look:    known and sure -> there.  Else: the moment -> search -> put in, not sure yet
@@ -17,28 +18,29 @@
 //! depart:  begin (no moment holds on) -> take out -> the blocks change -> end
 //! ```
 //!
-//! A *moment* is the count of departures of a directory, taken while there is none under way. It is
-//! kept in the directory's cell ([`crate::inode::cell::InodeCell`]), which who has a name depart
-//! holds
-//! and has written to already.
+//! A *moment* is the departure count of a directory, read while no departure is in progress. The
+//! count is in the directory's cell ([`crate::inode::cell::InodeCell`]). A thread that has a name
+//! depart holds this cell and has written to it already.
 //!
-//! **Invariants.** As long as a sure entry can be found here, its name leads where it says:
-//! - A departure takes the entry out before the first block changes. Who has found it by then has
-//!   looked before the change; who does not find it searches, and sees what is there.
-//! - While a name departs nothing about it becomes sure. An entry is put in before the moment is
-//!   compared, and a departure begins before it takes out, with a full fence in both: so either the
-//!   moment is seen to be over, or the departure finds the entry and takes it out. What is made
-//!   sure after that is found by nobody who begins to look.
-//! - What ended before the moment was seen by the search: the end of a departure is released by the
-//!   word that the moment is read from.
-//! - A directory that leaves memory takes its count along, and comes back with one of another
-//!   *life*. A moment belongs to a life, so no moment lasts from one to the next.
-//! - A directory goes when it is empty. Its names have departed then, and its number may become
-//!   that of another. Whether names are folded changes in empty directories only, too.
+//! **Invariants.** As long as a sure entry can be found here, its name refers to the inode in the
+//! entry:
+//! - A departure removes the entry before the first block changes. A lookup that has found the
+//!   entry by then ran before the change. A lookup that does not find it searches the directory,
+//!   and sees what the blocks hold.
+//! - While a name departs, no entry for it becomes sure. An entry is inserted before the moment is
+//!   compared, and a departure begins before it removes the entry, with a full fence in both. So
+//!   either the insertion sees that the moment is over, or the departure finds the entry and
+//!   removes it. If the entry becomes sure after that, no lookup that begins later finds it.
+//! - The search sees all changes that ended before the moment: the end of a departure is a release
+//!   operation on the atomic that the moment is read from.
+//! - A directory that leaves memory takes its count along. When it is loaded again it has a count
+//!   of another *life*. A moment belongs to one life, so no moment lasts from one life to the next.
+//! - A directory is removed when it is empty. All its names have departed then, and its number may
+//!   be reused for another directory. Folding of names, too, is switched in empty directories only.
 //!
-//! **Locking.** None to look. To put in takes the lock of a shard of the table, for that moment; to
-//! take out takes none, and writes nothing if the name is not there. Names depart under the locks
-//! of [`crate::mount::state`], which keep two departures of one name apart.
+//! **Locking.** A lookup takes no lock. An insertion takes the lock of one shard of the table,
+//! while it inserts. A removal takes none, and writes nothing if the name is not cached. Names
+//! depart under the locks of [`crate::mount::state`], which serialize two departures of one name.
 //!
 //! **Crash safety.** None of this is on disk.
 
@@ -48,17 +50,17 @@ use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use fourscore_sync::epoch::Guard;
 
-/// What an entry takes beside its name: itself with its counts, its place in a bucket, and what the
-/// heap adds to three pieces of memory.
+/// The memory of an entry without its name: the entry with its counts, its slot in a bucket, and
+/// the overhead of three heap allocations.
 const ENTRY_BYTES: usize = size_of::<Known>() + 128;
-/// What an entry takes, as a rule.
+/// The typical memory of an entry.
 const TYPICAL_ENTRY_BYTES: usize = ENTRY_BYTES + 16;
 
 /// A hash of a name and its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameHash(u64);
 
-/// A name of a directory that is looked for here.
+/// The key of a lookup: a name and its directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameKey<'n> {
     pub(crate) hash: NameHash,
@@ -66,13 +68,13 @@ pub(crate) struct NameKey<'n> {
     name: &'n [u8],
 }
 
-/// Where a name leads.
+/// An entry: which inode a name refers to.
 #[derive(Debug)]
 struct Known {
     dir: InodeNr,
     name: Box<[u8]>,
     inode: InodeNr,
-    /// Set once it is known that nothing changed while it was put in.
+    /// Set once it is certain that the name did not depart while the entry was inserted.
     is_sure: AtomicBool,
 }
 
@@ -82,7 +84,7 @@ impl Known {
     }
 }
 
-/// The names of one file system.
+/// The name cache of one file system.
 #[derive(Debug)]
 pub(crate) struct NameCache {
     names: ClockCache<NameHash, Known>,
@@ -90,7 +92,7 @@ pub(crate) struct NameCache {
 }
 
 impl NameCache {
-    /// A cache without names, which takes `budget_bytes` at most.
+    /// Returns an empty cache, which takes `budget_bytes` of memory at most.
     pub(crate) fn new(budget_bytes: usize) -> Self {
         Self {
             names: ClockCache::new(&Config {
@@ -112,14 +114,15 @@ impl NameCache {
         }
     }
 
-    /// Where the name leads, if that is known. Writes no memory that others read.
+    /// Returns the inode that the name refers to, if that is cached. Writes no memory that other
+    /// cores read.
     pub(crate) fn get(&self, key: &NameKey<'_>, guard: &Guard) -> Option<InodeNr> {
         let known = self.names.get(&key.hash, guard)?;
         let is_it = known.is_of(key) && known.is_sure.load(Ordering::Acquire);
         is_it.then_some(known.inode)
     }
 
-    /// Puts in what a search has found, if `is_unchanged` says that no name of the directory has
+    /// Inserts the result of a search, if `is_unchanged` says that no name of the directory has
     /// departed since before that search.
     pub(crate) fn put(
         &self,
@@ -138,10 +141,10 @@ impl NameCache {
             .names
             .insert(key.hash, Arc::clone(&known), weight_bytes);
         if !Arc::ptr_eq(&there, &known) {
-            // Somebody else has just found it, or it is another name with this hash.
+            // Another thread has just inserted it, or it is another name with this hash.
             return;
         }
-        // Against the fence of `Departures::begin`.
+        // Pairs with the fence of `Departures::begin`.
         fence(Ordering::SeqCst);
         if is_unchanged() {
             known.is_sure.store(true, Ordering::Release);
@@ -151,22 +154,22 @@ impl NameCache {
         }
     }
 
-    /// Forgets the name with this hash, if it is known.
+    /// Removes the name with this hash, if it is cached.
     pub(crate) fn forget(&self, hash: NameHash) {
         self.names.take(&hash);
     }
 }
 
-/// The names of a directory that depart, as long as it is in memory.
+/// Counts the departures of names of a directory, as long as it is in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
-    /// No other directory in memory has or had this number, nor had this one before.
+    /// Unique: no other directory in memory has or had this number, nor had this directory before.
     life: u64,
-    /// How many have begun to depart, in the upper half, and how many are at it.
+    /// How many departures have begun, in the upper half; how many are in progress, in the lower.
     count: AtomicU64,
 }
 
-/// A time at which no name of a directory was departing; it ends when one does, or when the
+/// A time at which no name of a directory was departing. It ends when one departs, or when the
 /// directory leaves memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
@@ -178,13 +181,14 @@ const ONE_BEGUN: u64 = 1 << 32;
 const UNDER_WAY: u64 = ONE_BEGUN - 1;
 
 impl Departures {
-    /// Those of a directory that has come into memory; nothing else has this number.
+    /// Returns the count of a directory that has been loaded into memory. No other life has the
+    /// number `life`.
     pub(crate) fn of_life(life: u64) -> Self {
         let count = AtomicU64::new(0);
         Self { life, count }
     }
 
-    /// This moment, unless a name is departing.
+    /// Returns the current moment, unless a name is departing.
     pub(crate) fn moment(&self) -> Option<Moment> {
         let count = self.count.load(Ordering::Acquire);
         let life = self.life;
@@ -192,9 +196,9 @@ impl Departures {
     }
 
     pub(crate) fn begin(&self) {
-        // The count starts anew after four thousand million departures, which no search lasts for.
+        // The count wraps after 2^32 departures; no search lasts for so many.
         self.count.fetch_add(ONE_BEGUN + 1, Ordering::AcqRel);
-        // Against the fence of `NameCache::put`.
+        // Pairs with the fence of `NameCache::put`.
         fence(Ordering::SeqCst);
     }
 

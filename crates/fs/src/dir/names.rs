@@ -1,9 +1,9 @@
-//! **Purpose.** How names in a directory are compared, hashed and shown: as bytes, without regard
-//! to case, or encrypted and without the key.
+//! **Purpose.** How names in a directory are compared, hashed and presented: as bytes, without
+//! regard to case, or encrypted and without the key.
 //!
-//! **Model.** A name that a user asks for becomes a [`Wanted`] once, which is then held against
-//! the stored names. In an encrypted directory users see and ask for the form that Linux shows
-//! without the key: it contains the hash of the stored name, so that it could be found again.
+//! **Model.** A name that a user looks up becomes a [`Wanted`] once, which is then compared with
+//! the stored names. In an encrypted directory users see and use the form that Linux presents
+//! without the key. It contains the hash of the stored name, so that the name can be found again.
 //!
 //! **References.** Kernel documentation, `filesystems/fscrypt`, "No-key names"; `ext4_dx_readdir`
 //! for where the hash comes from.
@@ -22,7 +22,7 @@ use crate::dir::structure;
 use crate::dir::wanted::Wanted;
 use crate::inode::cached::{CachedInode, Layout};
 
-/// How the names of one directory are shown.
+/// How the names of one directory are presented to users.
 #[derive(Debug)]
 pub(crate) enum Shown {
     /// As they are stored.
@@ -32,7 +32,7 @@ pub(crate) enum Shown {
 }
 
 impl Shown {
-    /// The name of `entry` as a user sees it; `room` holds it where it is not the stored one.
+    /// Returns the name of `entry` as users see it; `room` holds it if it is not the stored one.
     pub(crate) fn name<'a>(
         &self,
         entry: &Entry<'a>,
@@ -62,7 +62,7 @@ impl Shown {
     }
 }
 
-/// The rule by which `name` is looked for in `dir`.
+/// Returns the rule by which `name` is looked up in `dir`.
 pub(crate) fn wanted<'n>(core: &Core, dir: &CachedInode, name: &'n [u8]) -> Wanted<'n> {
     if name == b".." {
         return Wanted::Exact(name);
@@ -87,7 +87,7 @@ pub(crate) fn wanted<'n>(core: &Core, dir: &CachedInode, name: &'n [u8]) -> Want
     }
 }
 
-/// The rule by which the names of `dir` are shown.
+/// Returns the rule by which the names of `dir` are presented.
 pub(crate) fn shown(core: &Core, dir: &CachedInode, root: Option<HashAlgorithm>) -> Shown {
     if !dir.is_encrypted() {
         return Shown::Stored;
@@ -107,7 +107,7 @@ pub(crate) fn shown(core: &Core, dir: &CachedInode, root: Option<HashAlgorithm>)
     Shown::NoKey(algorithm.and_then(|algorithm| structure::hasher(core, algorithm)))
 }
 
-/// The target of an encrypted symbolic link as it is shown without the key.
+/// Returns the target of an encrypted symbolic link as it is presented without the key.
 pub(crate) fn shown_link_target(link: &CachedInode, content: &[u8]) -> Result<Vec<u8>> {
     let no_hash = StoredHash {
         hash: 0,

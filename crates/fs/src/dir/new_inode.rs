@@ -1,5 +1,12 @@
-//! **Purpose.** A new inode with its first name, planned and carried out; checks that all changes
-//! of names share.
+//! **Purpose.** Plans a new inode with its first name and applies that plan; checks that all
+//! changes of names share.
+//!
+//! **Not here.** The entry of the name in its directory (`dir::entries`).
+//!
+//! **Invariants.** An inode that is open from the beginning is in memory and locked before another
+//! thread can find it on disk.
+//!
+//! **Locking.** The caller holds the lock of the directory, exclusive or shared.
 
 use fourscore_block::Structure;
 use fourscore_journal::LastTid;
@@ -30,12 +37,12 @@ use crate::txn::slot::{self, Slot};
 use crate::xattr::acl;
 use crate::{Error, Result};
 
-/// What a new inode begins with.
+/// The attributes of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct NewAttributes {
     /// Permissions, set-id bits and the sticky bit: 0o7777 at most.
     pub permissions: u16,
-    /// The permissions to be left out, unless the directory's default list decides: 0o777 at most.
+    /// The permissions to leave out, unless the directory has a default list: 0o777 at most.
     pub umask: u16,
     /// The user that owns it.
     pub uid: u32,
@@ -44,7 +51,7 @@ pub struct NewAttributes {
     pub gid: u32,
 }
 
-/// What is made.
+/// The kind of inode to make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind<'a> {
     File,
@@ -57,14 +64,14 @@ pub(crate) enum Kind<'a> {
     Endpoint(FileType),
 }
 
-/// Whether what is made is open from the beginning.
+/// Whether the new inode is open from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
     Yes,
     No,
 }
 
-/// What was made and, if it is open, what keeps it in memory.
+/// The new inode and, if it is open, the pin that keeps it in memory.
 pub(crate) type Made = (InodeNr, Option<Pinned>);
 
 impl Kind<'_> {
@@ -77,7 +84,7 @@ impl Kind<'_> {
         }
     }
 
-    /// The names that lead to it at first; a directory has one in itself.
+    /// The number of names that refer to it at first; a directory has one in itself.
     fn links(self) -> u16 {
         match self {
             Self::Unnamed => 0,
@@ -87,8 +94,8 @@ impl Kind<'_> {
     }
 }
 
-/// Carries out a plan that makes the inode of `slot` with a name in a directory, which `show`
-/// and `publish` show; notes the transaction in `last`, the directory's.
+/// Applies a plan that makes the inode of `slot` with a name in a directory, which `show` and
+/// `publish` publish; notes the transaction in `last`, the directory's.
 pub(crate) fn carry_out_making(
     core: &Core,
     plan: Plan<'_>,
@@ -118,8 +125,8 @@ pub(crate) fn carry_out_making(
     Ok((slot.nr, pinned))
 }
 
-/// Carries out a plan that makes `inode`, and has it open: it is in memory, locked, before
-/// anybody can find it on disk. `note` is told of what its lock guards.
+/// Applies a plan that makes `inode`, and opens it: it is in memory, locked, before another thread
+/// can find it on disk. `note` may change the state that its lock guards.
 pub(crate) fn carry_out_opening(
     core: &Core,
     mut plan: Plan<'_>,
@@ -135,8 +142,8 @@ pub(crate) fn carry_out_opening(
     let own = [&locked.last, &locked.last_data];
     let all = [own[0], own[1], last.unwrap_or(own[0])];
     if let Err(error) = plan.try_to_carry_out(&all, show, publish) {
-        // The plan gives the number back behind this; until then nobody else makes an inode
-        // of it, and would find what was never made in its place.
+        // The plan frees the number after this. Until then no other thread can make an inode with
+        // that number, and find the cell of this one, which was never made.
         pinned.publish(None);
         cache::drop_pinned(core, nr, &pinned);
         return Err(error);
@@ -147,7 +154,7 @@ pub(crate) fn carry_out_opening(
     Ok(pinned)
 }
 
-/// Plans a new inode in the directory `parent`, all but its name.
+/// Plans a new inode in the directory `parent`, without its name.
 pub(crate) fn plan_inode(
     mount: &Mount,
     plan: &mut Plan<'_>,
@@ -206,14 +213,14 @@ pub(crate) fn plan_inode(
         now: now(),
     };
     slot::init(plan, slot, &made, content)?;
-    // Before content that may lie beside them, as in Linux.
+    // Before data that may be stored beside them in the inode, as in Linux.
     acl::store_inherited(plan, slot, &inherited)?;
     plan_content(&mount.core, plan, slot, parent.nr(), kind)?;
     slot::end(plan, slot)?;
     Ok(slot)
 }
 
-/// Plans what a new inode holds.
+/// Plans the initial data of a new inode: symlink target, device number, directory entries.
 pub(crate) fn plan_content(
     core: &Core,
     plan: &mut Plan<'_>,
@@ -260,8 +267,7 @@ pub(crate) fn plan_long_symlink(plan: &mut Plan<'_>, slot: Slot, target: &[u8]) 
     sized.map_err(|_| Error::NameTooLong)
 }
 
-/// Plans what a changed directory says of itself: its times, and `links` more names that
-/// lead to it.
+/// Plans the new inode of a changed directory: its times, and `links` more names that refer to it.
 pub(crate) fn touch_dir(
     core: &Core,
     plan: &mut Plan<'_>,
@@ -287,7 +293,7 @@ pub(crate) fn check_subdirectory(core: &Core, parent: &CachedInode) -> Result<()
     Ok(())
 }
 
-/// The directory, if names in it can be changed.
+/// Returns the directory, if names in it can be changed.
 pub(crate) fn directory_to_change(pinned: &Pinned) -> Result<CachedInode> {
     pinned.copy_if(|dir| {
         if dir.file_type() != FileType::Directory {
@@ -312,7 +318,7 @@ pub(crate) fn directory_to_change(pinned: &Pinned) -> Result<CachedInode> {
     })
 }
 
-/// Plans that an inode has one more name, which takes it off the record if it had none.
+/// Plans that an inode has one more name, and removes it from the orphan list if it had none.
 pub(crate) fn gain_name(
     plan: &mut Plan<'_>,
     target: &CachedInode,
@@ -330,7 +336,7 @@ pub(crate) fn gain_name(
     slot::version(plan, slot)
 }
 
-/// Refuses names for an inode that has lost its last one, or cannot have another in `dir`.
+/// Refuses a further name for an inode that has lost its last one, or cannot have another in `dir`.
 pub(crate) fn check_link(dir: &CachedInode, target: &CachedInode, locked: &Changing) -> Result<()> {
     let links = target.on_disk().links_count();
     if links == 0 && !locked.is_linkable {
@@ -344,7 +350,7 @@ pub(crate) fn check_link(dir: &CachedInode, target: &CachedInode, locked: &Chang
     Ok(())
 }
 
-/// Refuses to give names in a directory whose names are encrypted.
+/// Refuses to make names in a directory whose names are encrypted.
 pub(crate) fn check_key(dir: &CachedInode) -> Result<()> {
     if dir.is_encrypted() {
         return Err(Error::NoKey { inode: dir.nr() });
@@ -362,7 +368,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The type byte of an entry.
+/// Returns the type byte of an entry for an inode of this type.
 pub(crate) fn entry_type(file_type: FileType) -> EntryType {
     match file_type {
         FileType::Regular => EntryType::Regular,
@@ -375,7 +381,7 @@ pub(crate) fn entry_type(file_type: FileType) -> EntryType {
     }
 }
 
-/// The type bits of a mode.
+/// Returns the type bits of a mode.
 pub(crate) fn type_bits(file_type: FileType) -> u16 {
     match file_type {
         FileType::Fifo => 0o010_000,

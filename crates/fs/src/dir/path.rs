@@ -1,17 +1,15 @@
-//! **Purpose.** From a path to an inode.
+//! **Purpose.** Path resolution: maps a path to an inode.
 //!
-//! **Model.** A path is walked component by component from the root directory. When a symbolic
-//! link is met, what is still to be walked becomes its target followed by the rest; an absolute
-//! target goes back to the root first. `..` is the entry of that name on disk (in the root it
-//! leads to the root). Empty components are skipped; a slash behind a component asks for a
-//! directory.
+//! **Model.** A path is walked component by component from the root directory. At a symbolic link,
+//! the rest of the walk becomes the link's target followed by the rest of the path; an absolute
+//! target restarts at the root. `..` is the entry of that name on disk (in the root it refers to
+//! the root). Empty components are skipped; a slash after a component requires a directory.
 //!
 //! **Invariants.** At most [`MAX_SYMLINKS`] links are followed, each with a target of at most one
 //! block, so work and memory are bounded for any image.
 //!
 //! **Locking.** None as a rule; see [`crate::inode::consistent`]. Ancestors are not referenced: a
-//! step
-//! holds only an inode number, and revalidates the name that led there.
+//! step holds only an inode number, and revalidates the name that referred to it.
 //!
 //! **References.** path_resolution(7).
 
@@ -31,13 +29,13 @@ use crate::inode::{cache, consistent, stat};
 use crate::txn::faults::Sabotage;
 use crate::{Error, Result};
 
-/// Links followed in one walk, as in Linux.
+/// The number of links that one walk follows at most, as in Linux.
 const MAX_SYMLINKS: u32 = 40;
 
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The result is what the link leads to, as in `stat`.
+    /// The result is the inode that the link refers to, as in `stat`.
     Yes,
     /// The result is the link itself, as in `lstat`.
     No,
@@ -76,7 +74,7 @@ pub(crate) fn resolve(core: &Core, path: &[u8], follow: Follow) -> Result<InodeN
     Ok(here)
 }
 
-/// The next component of `path` at or behind byte `at`, and the byte behind it.
+/// Returns the next component of `path` at or after byte `at`, and the offset of the byte after it.
 fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let rest = path.get(at..)?;
     let start = at + rest.iter().position(|&byte| byte != b'/')?;
@@ -84,24 +82,25 @@ fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     Some((name, start + name.len()))
 }
 
-/// How often an operation that starts from names is begun anew before a name is taken for broken
-/// that leads to an inode which does not exist. Each time somebody else has to rename over that
-/// name just between two steps of this thread.
+/// How often an operation that starts from names is restarted before a name that refers to a
+/// missing inode is taken for corrupt. Each restart requires that another thread renames over that
+/// name between two steps of this one.
 const NAME_ATTEMPTS: u32 = 64;
 
-/// Where one component of a path leads.
+/// What one component of a path refers to.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// To an inode that is no symbolic link.
+    /// An inode that is not a symbolic link.
     Inode(InodeNr),
-    /// To a symbolic link with this target.
+    /// A symbolic link with this target.
     Link(Vec<u8>),
 }
-/// Where `name` leads in `dir`, and the target if that is a symbolic link: of the inode that
-/// had the name, also if others replace it at that time and use its number again.
+/// Returns what `name` refers to in `dir`, and the target if that is a symbolic link. The target is
+/// that of the inode that had the name, even if other threads replace it meanwhile and its number
+/// is reused.
 ///
 /// # Errors
-/// As [`find::find_name`]; `Corrupt` for a link that is none.
+/// As [`find::find_name`]; `Corrupt` for a symbolic link that breaks the format.
 pub(crate) fn step_to(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Step> {
     let step = || {
         let moment = cache::cell(core, dir, &epoch::pin())?.departures().moment();
@@ -113,7 +112,7 @@ pub(crate) fn step_to(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Step> {
         {
             return Ok(step);
         }
-        // Begun anew, since the name is there.
+        // Restarted, since the name exists.
         Err(Error::NotFound)
     };
     match core.faults.lacks(Sabotage::PathWithoutRevalidation) {
@@ -125,11 +124,11 @@ pub(crate) fn step_to(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Step> {
     }
 }
 
-/// Whether no name has left the directory `dir` since `moment`.
+/// Whether no name has departed from the directory `dir` since `moment`.
 pub(crate) fn has_kept_names(core: &Core, dir: InodeNr, moment: Option<Moment>) -> Result<bool> {
     let guard = epoch::pin();
     let cell = cache::cell(core, dir, &guard)?;
-    // Names inside of an inode leave it without a departure.
+    // Names of an inline directory are removed without a departure.
     let has_departures = !cell.version(&guard)?.is_inline();
     Ok(has_departures && moment.is_some() && cell.departures().moment() == moment)
 }
@@ -143,14 +142,14 @@ fn step_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Step> {
     }
 }
 
-/// What `attempt` comes to for an operation that starts from `names`. It looks names up without
-/// a lock and then uses the inodes; another thread may rename over a name in between, and the
-/// inode that it led to is deleted although the name was never missing. So `NotFound` counts
-/// only if one of the names is missing, and else the operation is begun anew. No lock is held
-/// between two attempts.
+/// Returns the result of `attempt` for an operation that starts from `names`. The operation looks
+/// names up without a lock and then uses the inodes. Another thread may rename over a name in
+/// between: the inode that the name referred to is deleted although the name was never missing. So
+/// `NotFound` counts only if one of the names is missing; otherwise the operation is restarted. No
+/// lock is held between two attempts.
 ///
 /// # Errors
-/// `NotFound` if one of the names is missing; what `attempt` fails with otherwise.
+/// `NotFound` if one of the names is missing; otherwise the error of `attempt`.
 pub(crate) fn revalidated<T>(
     core: &Core,
     names: &[(InodeNr, &[u8])],

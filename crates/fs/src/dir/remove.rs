@@ -1,10 +1,10 @@
-//! **Purpose.** The operations that take names away, and what becomes of an inode that loses its
-//! last one.
+//! **Purpose.** Removes names (unlink, rmdir), and inodes that lose their last name.
 //!
-//! **Model.** An inode that nobody has open goes with its last name, in the same handle if what it
-//! holds can be freed there. Else it is put on record in that handle, and freed piece by piece in
-//! further ones; the last one takes it off the record and frees the inode. An inode that is open
-//! stays, on record, until the last who has it open closes it.
+//! **Model.** An inode that is not open is freed with its last name, in the same handle if all its
+//! blocks can be freed there. Otherwise that handle puts it on the orphan list ("on record" below),
+//! and further handles free it piece by piece; the last of them removes it from the orphan list and
+//! frees the inode. An inode that is open stays, on the orphan list, until its open count falls to
+//! zero.
 //!
 //! ```text
 //! last name -> not open, small:  gone
@@ -12,13 +12,14 @@
 //!           -> open:             on record -> used -> closed -> (as above)
 //! ```
 //!
-//! **Locking.** The directories in the order of their numbers, then the inode that the name leads
+//! **Locking.** The directories in the order of their numbers, then the inode that the name refers
 //! to; a directory that is removed is locked as a directory. A name is looked up before its inode
-//! is known, so it is looked up again when all locks are held, and the operation begins anew if it
-//! leads elsewhere now. The name of a file takes only its leaf, where it can
-//! ([`crate::dir::leaf`]). While an inode is freed piece by piece only its own lock is held.
+//! is known. So it is looked up again when all locks are held, and the operation restarts if the
+//! name refers to another inode by then. The removal of a file's name locks only its leaf, where
+//! possible ([`crate::dir::leaf`]). While an inode is freed piece by piece only its own lock is
+//! held.
 //!
-//! **Crash safety.** What is on record is finished by whoever mounts the file system next.
+//! **Crash safety.** The next mount frees the inodes that are on the orphan list.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
@@ -38,7 +39,7 @@ use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
 
-/// What a removal is for.
+/// Which type of inode an operation removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     File,
@@ -81,7 +82,7 @@ fn remove(mount: &Mount, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()
         }
         let pinned = cache::pin_inode(&mount.core, nr)?;
         let is_directory = pinned.file_type()? == FileType::Directory;
-        // Directories by their numbers, files behind directories.
+        // Directories by number, then files.
         let (locked_dir, locked) = if is_directory && nr < dir {
             let locked = pinned.lock();
             (pinned_dir.lock(), locked)
@@ -120,7 +121,7 @@ fn remove(mount: &Mount, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()
     }
 }
 
-/// Frees an inode that was closed last and has no name, and notes an error.
+/// Frees an inode without a name whose open count has fallen to zero, and notes an error.
 pub(crate) fn close_nameless(
     mount: &Mount,
     inode: (InodeNr, &Pinned),
@@ -129,7 +130,7 @@ pub(crate) fn close_nameless(
     errors::noting(mount, free_closed(mount, inode, locked))
 }
 
-/// Frees an inode without a name that the last user has closed.
+/// Frees an inode without a name whose open count has fallen to zero.
 fn free_closed(mount: &Mount, (nr, pinned): (InodeNr, &Pinned), locked: &Changing) -> Result<()> {
     let Some(place) = locked.orphan else {
         return Ok(());
@@ -137,7 +138,7 @@ fn free_closed(mount: &Mount, (nr, pinned): (InodeNr, &Pinned), locked: &Changin
     if let Some(file) = &locked.prealloc {
         mount.allocator().discard(file);
     }
-    // What its table holds is what was shown last.
+    // Its slot in the inode table holds the version that was published last.
     let inode = CachedInode::new(cache::load_inode(&mount.core, nr)?, mount.core.superblock())?;
     let change = pinned.change_sequence();
     pinned.publish(None);

@@ -1,16 +1,18 @@
-//! **Purpose.** Renaming: a name moves, and what its new name led to before may go.
+//! **Purpose.** Rename: moves a name, and replaces what the new name referred to before, if
+//! anything.
 //!
-//! **Not here.** Two names that change places ([`crate::dir::exchange`]).
+//! **Not here.** The exchange of two names ([`crate::dir::exchange`]).
 //!
-//! **Model.** The names are looked up without a lock. The inodes that they lead to are pinned, so
-//! that their numbers are not used again; what kind they are and who is above whom is looked at
-//! then. All of them are locked, and the names are looked up again. If they lead elsewhere now, it
-//! begins anew. Only then is it decided whether the renaming is refused, or nothing is to be done:
-//! what the two names led to before was not looked at in one moment.
+//! **Model.** The names are looked up without a lock. The inodes that they refer to are pinned, so
+//! that their numbers are not reused; then their types and the ancestors of directories are
+//! examined. All of these inodes are locked, and the names are looked up again. If they refer to
+//! other inodes by then, the operation restarts. Only after this second lookup does the operation
+//! decide whether the rename is refused or changes nothing: the first lookups of the two names did
+//! not happen at one moment.
 //!
-//! **Locking.** Directories that change their parent take the lock of directory renames first:
-//! nobody else changes who is above whom meanwhile. Then directories by number, then files by
-//! number.
+//! **Locking.** An operation in which directories change their parent takes the lock of directory
+//! renames first; it keeps other threads from changing the ancestors of any directory. Then it
+//! locks the directories by number, then the files by number.
 
 use std::collections::HashSet;
 
@@ -40,17 +42,17 @@ use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
 
-/// What rename does about a name that is there already.
+/// What a rename does if the new name exists already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replace {
-    /// It is replaced, as rename(2) says.
+    /// The name is replaced, as rename(2) says.
     #[default]
     Yes,
-    /// Renaming fails (`RENAME_NOREPLACE`).
+    /// The rename fails (`RENAME_NOREPLACE`).
     No,
 }
 
-/// A renaming, with what the names lead to.
+/// A rename, with the inodes that the names refer to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renaming<'n> {
     pub(crate) from: (InodeNr, &'n [u8]),
@@ -58,7 +60,7 @@ pub(crate) struct Renaming<'n> {
     pub(crate) nr: InodeNr,
     pub(crate) victim: Option<InodeNr>,
     pub(crate) replace: Replace,
-    /// Whose the whiteout is that the old name leads to then, if one is left.
+    /// The owner of the whiteout that the old name refers to afterwards, if one is left.
     pub(crate) whiteout: Option<&'n NewAttributes>,
 }
 
@@ -67,7 +69,7 @@ impl Renaming<'_> {
         self.from.0 != self.to.0
     }
 
-    /// Whether both names lead to the same inode, so that nothing is to be done.
+    /// Whether both names refer to the same inode, so that there is nothing to do.
     pub(crate) fn is_of_one_inode(&self) -> bool {
         self.victim == Some(self.nr)
     }
@@ -86,7 +88,7 @@ impl Taking {
         found.ok_or(Error::NotFound)
     }
 
-    /// Shows readers what the inodes are now.
+    /// Publishes the new versions of the inodes to readers.
     pub(crate) fn publish(&self, versions: Versions) {
         for (nr, version) in versions {
             if let Ok(pinned) = self.get(nr) {
@@ -96,18 +98,18 @@ impl Taking {
     }
 }
 
-/// What a renaming means for the tree of directories.
+/// The effects of a rename on the directory tree.
 #[derive(Default)]
 pub(crate) struct Moves<'w> {
-    /// A directory would come to lie below itself.
+    /// A directory would be moved below itself.
     pub(crate) is_into_itself: bool,
-    /// What is at the new name is a directory above the old name.
+    /// The new name refers to a directory that is an ancestor of the old name.
     pub(crate) is_out_of_victim: bool,
-    /// Keeps others from moving directories, if this moves one.
+    /// Keeps other threads from moving directories, if this rename moves one.
     _lock: Option<Ranked<MutexGuard<'w, ()>>>,
 }
 
-/// What inodes are after a renaming, but for one whose name was taken.
+/// The versions of inodes after a rename, but for the inode that lost its name.
 pub(crate) type Versions = Vec<(InodeNr, CachedInode)>;
 
 /// See [`Fs::rename`](crate::Fs::rename).
@@ -171,8 +173,8 @@ fn rename_and(
     }
 }
 
-/// Gives a file its new name and takes the old one away, in two transactions: a fault on
-/// purpose. `false` for what is renamed otherwise.
+/// Injected fault: gives a file its new name and removes the old one, in two transactions. Returns
+/// `false` for a rename that this does not cover.
 fn rename_in_halves(
     mount: &Mount,
     from: (InodeNr, &[u8]),
@@ -189,7 +191,7 @@ fn rename_in_halves(
     Ok(true)
 }
 
-/// Renames, if the names still lead where they did; `false` if not.
+/// Renames, if the names still refer to the same inodes; returns `false` if not.
 fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
     let (taking, moves) = take_for(mount, names)?;
     let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
@@ -208,7 +210,7 @@ fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
         ));
     }
     if moves.is_out_of_victim {
-        // The victim holds what is moved, whatever that is.
+        // The victim is an ancestor of the moved inode, whatever its type, so it is not empty.
         return Err(Error::NotEmpty);
     }
     let mut plan = Plan::new(mount);
@@ -233,7 +235,7 @@ fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
     if let Some((at, _)) = &lost {
         changes.push(&taking.0[*at].1);
     }
-    // Within one directory the name may move into a block that a reader has seen already.
+    // Within one directory the name may move into a block that a reader has read already.
     plan.raise_sequence();
     plan.carry_out_showing(&last, Show::of(&changes), || {
         taking.publish(versions);
@@ -250,9 +252,9 @@ fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// Pins the inodes that take part and, if directories change their parent, keeps others from
-/// moving directories and looks who is above whom. In this order: without a pin the number of
-/// an inode may lead to one of another kind by the time it is locked.
+/// Pins the inodes that take part. If directories change their parent, also keeps other threads
+/// from moving directories and examines the ancestors. The order matters: without a pin the number
+/// of an inode may belong to an inode of another type by the time it is locked.
 pub(crate) fn take_for<'w>(mount: &'w Mount, names: &Renaming<'_>) -> Result<(Taking, Moves<'w>)> {
     if mount.core.faults.lacks(Sabotage::RenameByNumber) {
         let moves = moves_of(
@@ -268,8 +270,8 @@ pub(crate) fn take_for<'w>(mount: &'w Mount, names: &Renaming<'_>) -> Result<(Ta
     Ok((taking, moves))
 }
 
-/// Which directories change their parent, and who is above whom. `file_type` fails with
-/// `NotFound` for an inode that was removed.
+/// Determines which directories change their parent, and examines their ancestors. `file_type`
+/// fails with `NotFound` for an inode that was removed.
 fn moves_of<'w>(
     mount: &'w Mount,
     names: &Renaming<'_>,
@@ -278,7 +280,7 @@ fn moves_of<'w>(
     let is_dir = |nr| Ok::<_, Error>(file_type(nr)? == FileType::Directory);
     let (moved_is_dir, victim_is_dir) =
         (is_dir(names.nr)?, names.victim.map_or(Ok(false), is_dir)?);
-    // Inside of one directory nobody comes to lie below anything else.
+    // Within one directory no inode gets other ancestors.
     let moves_directory = moved_is_dir || victim_is_dir;
     if !moves_directory || !names.is_across() || names.is_of_one_inode() {
         return Ok(Moves::default());
@@ -286,8 +288,8 @@ fn moves_of<'w>(
     let lock = mount.lock_renames();
     let is_below = |dir, ancestor| {
         let is_below = is_below(&mount.core, dir, ancestor);
-        // Those above a directory stay as long as it does; so if it was removed meanwhile, what
-        // was seen may have been anything.
+        // The ancestors of a directory stay as long as it exists. So if it was removed in the
+        // meantime, the result is not reliable.
         file_type(dir)?;
         is_below
     };
@@ -302,7 +304,7 @@ fn moves_of<'w>(
     })
 }
 
-/// Whether the names of a renaming still lead where they did. The directories are locked.
+/// Whether the names of a rename still refer to the same inodes. The directories are locked.
 pub(crate) fn leads_as_before(core: &Core, names: &Renaming<'_>, taking: &Taking) -> Result<bool> {
     let guard = epoch::pin();
     let leads = |(dir, name): (InodeNr, &[u8])| {
@@ -312,7 +314,7 @@ pub(crate) fn leads_as_before(core: &Core, names: &Renaming<'_>, taking: &Taking
     Ok(leads(names.from)? == Some(names.nr) && leads(names.to)? == names.victim)
 }
 
-/// Pins the inodes that take part, each once, in the order of their locks.
+/// Pins the inodes that take part, each once, in the order in which they are locked.
 fn pin_for(core: &Core, names: &Renaming<'_>) -> Result<Taking> {
     let mut all = Vec::with_capacity(4);
     for nr in [
@@ -363,7 +365,7 @@ fn plan_rename(
     let arrives = i32::from(across && is_dir);
     let mut versions = Vec::with_capacity(4);
 
-    // The old name first: the new one may take its room.
+    // The old name first: the new one may use its space.
     let new_slot = slot::slot(plan, to.0)?;
     let mut changed = ChangedDir::new(&mount.core, new_dir, new_slot)?;
     if across {
@@ -400,7 +402,7 @@ fn plan_rename(
     Ok(versions)
 }
 
-/// Takes the old name away, or has it lead to a whiteout.
+/// Removes the old name, or makes it refer to a whiteout.
 fn plan_old_name(
     mount: &Mount,
     plan: &mut Plan<'_>,
@@ -415,7 +417,7 @@ fn plan_old_name(
     entries::redirect_name(plan, changed, names.from.1, nr, EntryType::CharDevice)
 }
 
-/// Whether `inode` may take the place of `victim`.
+/// Checks whether `inode` may replace `victim`.
 fn check_replacing(core: &Core, inode: &CachedInode, victim: &CachedInode) -> Result<()> {
     let is_dir = |inode: &CachedInode| inode.file_type() == FileType::Directory;
     match (is_dir(inode), is_dir(victim)) {
@@ -428,8 +430,8 @@ fn check_replacing(core: &Core, inode: &CachedInode, victim: &CachedInode) -> Re
     }
 }
 
-/// Whether `dir` is `ancestor` or lies below it. The caller holds the lock of renames: else a
-/// walk up could meet a directory twice.
+/// Whether `dir` is `ancestor` or lies below it. The caller holds the lock of directory renames;
+/// without it a walk up could meet a directory twice.
 fn is_below(core: &Core, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
     let mut seen = HashSet::new();
     let mut at = dir;
@@ -449,7 +451,7 @@ fn is_below(core: &Core, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
     }
 }
 
-/// Checks the names that a renaming is about.
+/// Checks the two names of a rename.
 pub(crate) fn check_names(from: &[u8], to: &[u8]) -> Result<()> {
     check_name(from)?;
     check_name(to)?;
@@ -460,7 +462,7 @@ pub(crate) fn check_names(from: &[u8], to: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What a lookup found, if anything.
+/// Returns the inode that a lookup found, or `None` for `NotFound`.
 pub(crate) fn found(lookup: Result<InodeNr>) -> Result<Option<InodeNr>> {
     match lookup {
         Ok(found) => Ok(Some(found)),

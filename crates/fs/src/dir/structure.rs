@@ -1,5 +1,10 @@
 //! **Purpose.** The structure of a directory: its format, its blocks, and the checks that each kind
 //! of block must pass.
+//!
+//! **Not here.** The format of entries and index blocks (`fourscore_ondisk::dirent`, `htree`).
+//!
+//! **Invariants.** A directory with a hole is `Corrupt`, and so is one with more blocks than the
+//! file system.
 
 use fourscore_block::Structure;
 use fourscore_ondisk::dirent::{DirFormat, NameForm, TypeByte};
@@ -18,10 +23,10 @@ use crate::map::lookup;
 use crate::map::mapping::Target;
 use crate::{Result, metadata};
 
-/// What a block of a directory is.
+/// The kind of a block of a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DirBlock {
-    /// Entries.
+    /// A block of entries.
     Leaf,
     /// The root of the index, which begins with `.` and `..`.
     Root,
@@ -29,7 +34,7 @@ pub(crate) enum DirBlock {
     Node,
 }
 
-/// Where block `at` of a directory is.
+/// Returns the physical block of block `at` of a directory; a hole is `Corrupt`.
 pub(crate) fn dir_place(
     core: &Core,
     dir: &CachedInode,
@@ -75,7 +80,7 @@ pub(crate) fn dir_format(core: &Core, dir: &CachedInode) -> DirFormat {
     }
 }
 
-/// The number of blocks of a file that has no holes, such as a directory.
+/// Returns the number of blocks of a file that has no holes, such as a directory.
 pub(crate) fn size_in_blocks(
     core: &Core,
     inode: &CachedInode,
@@ -113,7 +118,7 @@ pub(crate) fn check_dir_block<'g>(
     })
 }
 
-/// Whether `bytes` are `what` of the directory `dir`.
+/// Checks that `bytes` are a block of the kind `what` of the directory `dir`.
 pub(crate) fn check_bytes(
     core: &Core,
     dir: &CachedInode,
@@ -145,7 +150,8 @@ pub(crate) fn index_levels(core: &Core) -> IndexLevels {
     }
 }
 
-/// The hash function that an indexed directory says it uses.
+/// Returns the hash algorithm of an indexed directory that is encrypted; `None` if it is not
+/// encrypted.
 pub(crate) fn index_algorithm(
     core: &Core,
     dir: &CachedInode,
@@ -160,7 +166,7 @@ pub(crate) fn index_algorithm(
     Ok(Some(info.algorithm))
 }
 
-/// The hash function of a directory; `None` for the one that needs an encryption key.
+/// Returns the hash function of a directory; `None` for the one that needs an encryption key.
 pub(crate) fn hasher(core: &Core, algorithm: HashAlgorithm) -> Option<NameHasher> {
     NameHasher::seeded(
         algorithm,
@@ -169,7 +175,7 @@ pub(crate) fn hasher(core: &Core, algorithm: HashAlgorithm) -> Option<NameHasher
     )
 }
 
-/// Reads block `at` of an indexed directory, which its index says is `what`.
+/// Reads block `at` of an indexed directory, which is of the kind `what` according to its index.
 pub(crate) fn indexed_block<'g>(
     core: &Core,
     dir: &CachedInode,

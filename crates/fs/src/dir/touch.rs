@@ -1,14 +1,16 @@
-//! **Purpose.** What a directory says of itself when names in several of its leaves change at once.
+//! **Purpose.** Updates the inode of a directory (times, version, link count) when names in several
+//! of its leaves change concurrently.
 //!
-//! **Model.** Who changes a name alone plans what the directory's inode will be. Who does it beside
-//! others ([`crate::dir::leaf`]) cannot, since others change that inode too: so it is done when the
-//! plan is carried out, in the slot as it is by then. Times go forward, the version goes up, the
-//! count of links changes; nothing else of a directory is changed beside others.
+//! **Model.** An operation that holds a directory exclusively plans the new state of the
+//! directory's inode. An operation that shares the directory ([`crate::dir::leaf`]) cannot plan it,
+//! since other threads change that inode too. So the inode is updated when the plan is applied, in
+//! the slot as it is by then. The times advance, the version is raised, the link count changes;
+//! nothing else of a directory is changed while it is shared.
 //!
-//! **Invariants.** Readers are shown versions in the order in which the slot took them.
+//! **Invariants.** Versions are published to readers in the order in which the slot changed.
 //!
 //! **Locking.** The lock of the block of the inode table, under which the slot changes, is held
-//! until the new version is shown.
+//! until the new version is published.
 
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::{InodeMut, RawInode};
@@ -20,25 +22,26 @@ use crate::inode::cached::CachedInode;
 use crate::inode::cell::Pinned;
 use crate::mount::clock::now;
 
-/// A directory in which a name changes beside others.
+/// A directory in which a name changes while other threads change other names.
 #[derive(Debug)]
 pub(crate) struct Touch<'p> {
     pub(crate) nr: InodeNr,
     pub(crate) dir: &'p Pinned,
-    /// How many more names lead to it.
+    /// How many more names refer to it; negative for fewer.
     pub(crate) links: i32,
 }
 
 impl Touch<'_> {
-    /// Changes the slot at the start of `bytes`, and shows what has become of it.
+    /// Changes the slot at the start of `bytes`, and publishes the new version of the directory.
     pub(crate) fn make(&self, bytes: &mut [u8], core: &Core) {
-        // Shared, the directory is neither removed nor given another generation.
+        // While it is shared, the directory is neither removed nor given another generation.
         let Ok(seed) = self.dir.checksum_seed() else {
             return;
         };
         let before = RawInode::ref_from_prefix(bytes);
         let before = before.map_or(0, |(raw, _)| raw.i_links_count.get());
-        // The directory was read from this slot, and nobody else changes its length or its form.
+        // The directory was read from this slot, and no other thread changes its length or its
+        // layout.
         let Ok(mut slot) = InodeMut::of(bytes, core.superblock()) else {
             return;
         };
@@ -46,7 +49,7 @@ impl Touch<'_> {
         slot.set_mtime(now);
         slot.set_ctime(now);
         slot.set_links_count(links_after(core, before, self.links));
-        // Where there is no room, Linux leaves it as it is, too.
+        // If there is no space, Linux leaves it as it is, too.
         let _ = slot.expand_extra_isize();
         slot.raise_version();
         if let Ok(inode) = Inode::sealed_by(bytes, (self.nr, seed), core.superblock())
@@ -57,7 +60,7 @@ impl Touch<'_> {
     }
 }
 
-/// A directory's link count after a change; 1 means "too many to count".
+/// Returns a directory's link count after a change; 1 means "too many to count".
 pub(crate) fn links_after(core: &Core, before: u16, change: i32) -> u16 {
     if before == 1 && has_dir_nlink(core) {
         return 1;

@@ -1,24 +1,27 @@
-//! **Purpose.** A name that is looked for, as it is compared in its directory.
+//! **Purpose.** A name that is looked up, in the form in which it is compared with the stored names
+//! of its directory.
+//!
+//! **Not here.** Which form a directory requires (`dir::names`), and the search (`dir::find`).
 
 use fourscore_ondisk::casefold::FoldedName;
 use fourscore_ondisk::crypt::NoKeyName;
 use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry};
 
-/// A name that is looked for in one directory.
+/// A name that is looked up in one directory.
 #[derive(Debug)]
 pub(crate) enum Wanted<'n> {
-    /// These bytes.
+    /// The name with exactly these bytes.
     Exact(&'n [u8]),
     /// Any name that differs in case only.
     Folded(FoldedName<'n>),
     /// The name that has this form without the key.
     NoKey(NoKeyName),
-    /// Not a name that this directory could have.
+    /// A name that this directory cannot have.
     Impossible,
 }
 
 impl Wanted<'_> {
-    /// What the hash of the name is taken of; `None` where it cannot be known.
+    /// Returns the bytes that the hash of the name is computed of; `None` if they are not known.
     pub(crate) fn hash_input(&self) -> Option<&[u8]> {
         match self {
             Self::Exact(name) => Some(name),
@@ -27,13 +30,13 @@ impl Wanted<'_> {
         }
     }
 
-    /// Whether a name that its hash does not find may still be there: it may have been folded by
-    /// another version of Unicode.
+    /// Whether the name may exist although it is not in the leaf of its hash: another version of
+    /// Unicode may have folded it.
     pub(crate) fn hash_may_mislead(&self) -> bool {
         matches!(self, Self::Folded(_))
     }
 
-    /// Whether this is the entry.
+    /// Whether the entry has this name.
     pub(crate) fn matches(&self, entry: &Entry<'_>) -> bool {
         match self {
             Self::Exact(name) => entry.name == *name,
@@ -43,7 +46,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// The entry of a checked block of entries.
+    /// Returns the entry with this name in a checked block of entries.
     pub(crate) fn find_in<'a>(
         &self,
         format: &DirFormat,

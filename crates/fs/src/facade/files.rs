@@ -1,4 +1,9 @@
-//! **Purpose.** Contents of files: the public calls of [`Fs`].
+//! **Purpose.** File data: the public calls of [`Fs`].
+//!
+//! **Not here.** The work itself: each call passes the core or the mount to a module of `file`.
+//!
+//! **Invariants.** Calls that change something fail with `ReadOnly` if the file system was opened
+//! for reading.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
@@ -27,15 +32,15 @@ impl Fs {
         copy::write_vectored_at(self.writable()?, inode, bufs, offset)
     }
 
-    /// Copies up to `len` bytes from one place of a regular file to another, each an inode and an
-    /// offset in bytes; the target grows as need be. Returns how many bytes were copied, less than
-    /// `len` only where the source ends or something failed after a part was copied. Durable after
-    /// [`Fs::fsync`] of the target.
+    /// Copies up to `len` bytes from one range of a regular file to another, each given by an inode
+    /// and an offset in bytes; the target grows as needed. Returns the number of bytes copied. It
+    /// is less than `len` only if the source ends or an error occurred after a part was copied.
+    /// Durable after [`Fs::fsync`] of the target.
     ///
     /// # Errors
-    /// `IsADirectory`; `InvalidArgument` for what is no file, and for ranges of one file that
-    /// overlap; `OffsetOverflow` for a range without an end; `FileTooLarge`, `NoSpace`,
-    /// `NotPermitted`, `NoKey`, `ReadOnly`.
+    /// `IsADirectory`; `InvalidArgument` for an inode that is not a regular file, and for ranges of
+    /// one file that overlap; `OffsetOverflow` for a range without an end; `FileTooLarge`,
+    /// `NoSpace`, `NotPermitted`, `NoKey`, `ReadOnly`.
     pub fn copy_file_range(
         &self,
         (from, from_offset): (InodeNr, u64),
@@ -45,24 +50,24 @@ impl Fs {
         copy::copy_file_range(self.writable()?, (from, from_offset), (to, to_offset), len)
     }
 
-    /// Does `what` to the `len` bytes of a regular file from `offset` on. Durable after
+    /// Applies `what` to the `len` bytes of a regular file from `offset` on. Durable after
     /// [`Fs::fsync`].
     ///
     /// # Errors
-    /// `IsADirectory`; `InvalidArgument` for what is no file, for a range that is empty, and for
-    /// one that cannot be moved; `Unsupported` for all but `PunchHole` if the file is mapped by
-    /// pointers, as in ext2 and ext3; `FileTooLarge`, `NoSpace`, `NotPermitted`, `ReadOnly`. With
-    /// `NoSpace` a part at the front may be done.
+    /// `IsADirectory`; `InvalidArgument` for an inode that is not a regular file, for a range that
+    /// is empty, and for one that cannot be moved; `Unsupported` for all operations but `PunchHole`
+    /// if the file is mapped by pointers, as in ext2 and ext3; `FileTooLarge`, `NoSpace`,
+    /// `NotPermitted`, `ReadOnly`. With `NoSpace` a part at the front may be done.
     pub fn fallocate(&self, inode: InodeNr, what: Fallocate, offset: u64, len: u64) -> Result<()> {
         fallocate::fallocate(self.writable()?, inode, what, offset, len)
     }
 
-    /// Reads from a regular file at `offset` (bytes) into `buf`, as much as there is. Returns the
-    /// number of bytes read, less than the buffer only at the end of the file.
+    /// Reads from a regular file at `offset` (bytes) into `buf`, as many bytes as there are.
+    /// Returns the number of bytes read; it is less than the buffer only at the end of the file.
     ///
     /// # Errors
-    /// `IsADirectory`; `InvalidArgument` for what is neither a file nor a directory; `NoKey` for
-    /// an encrypted file.
+    /// `IsADirectory`; `InvalidArgument` for an inode that is neither a file nor a directory;
+    /// `NoKey` for an encrypted file.
     pub fn read_at(&self, inode: InodeNr, buf: &mut [u8], offset: u64) -> Result<usize> {
         read::read_at(&self.core, inode, buf, offset)
     }
@@ -80,16 +85,16 @@ impl Fs {
         read::read_vectored_at(&self.core, inode, bufs, offset)
     }
 
-    /// Calls `visit` for each extent of a file from logical block `from` on, in order, holes left
-    /// out, blocks behind the file's size included. Extents are reported as they are on disk; the
-    /// runs of a block map are reported as extents. Inline data has none.
+    /// Calls `visit` for each extent of a file from logical block `from` on, in order. Holes are
+    /// left out, blocks after the end of the file are included. Extents are reported as they are on
+    /// disk; the runs of a block map are reported as extents. Inline data has none.
     ///
-    /// Of a file that others change meanwhile, each piece of
-    /// [`EXTENTS_AT_ONCE`](crate::file::read::EXTENTS_AT_ONCE) extents belongs to
-    /// one state of the file; [`Fs::extents`] gives all of them in one state.
+    /// If other threads change the file meanwhile, each piece of
+    /// [`EXTENTS_AT_ONCE`](crate::file::read::EXTENTS_AT_ONCE) extents belongs to one state of the
+    /// file; [`Fs::extents`] returns all of them in one state.
     ///
     /// # Errors
-    /// What reading the map meets.
+    /// The errors of reading the map.
     pub fn for_each_extent(
         &self,
         inode: InodeNr,
@@ -99,18 +104,18 @@ impl Fs {
         read::for_each_extent(&self.core, inode, from, visit)
     }
 
-    /// The extents of a file, as [`Fs::for_each_extent`] reports them, as they all were at one
-    /// moment.
+    /// Returns the extents of a file, as [`Fs::for_each_extent`] reports them, all in one state of
+    /// the file.
     ///
     /// # Errors
-    /// What reading the map meets.
+    /// The errors of reading the map.
     pub fn extents(&self, inode: InodeNr) -> Result<Vec<Extent>> {
         read::extents(&self.core, inode)
     }
 
-    /// The first byte at or behind `offset` that is data, or hole, inside the file's size.
-    /// Unwritten blocks count as holes, as they do for the kernel while nothing is cached. `None`
-    /// if there is no such byte, or `offset` is not in the file: `ENXIO`.
+    /// Returns the first byte at or after `offset` that is data, or hole, within the file's size.
+    /// Unwritten blocks count as holes, as they do for the kernel while nothing is cached. Returns
+    /// `None` if there is no such byte, or `offset` is not in the file: `ENXIO`.
     ///
     /// # Errors
     /// `InvalidArgument` for anything but a regular file.
@@ -118,7 +123,8 @@ impl Fs {
         read::seek(&self.core, inode, offset, what)
     }
 
-    /// The target of a symbolic link. Of an encrypted one, the form Linux shows without the key.
+    /// Returns the target of a symbolic link. For an encrypted one, the form that Linux presents
+    /// without the key.
     ///
     /// # Errors
     /// `InvalidArgument` for anything but a symbolic link.
@@ -126,7 +132,7 @@ impl Fs {
         symlink::read_link(&self.core, inode)
     }
 
-    /// Makes everything durable that was done to `inode`, data and metadata.
+    /// Makes all changes of `inode` durable, data and metadata.
     ///
     /// # Errors
     /// `Io` if the device fails.
@@ -134,8 +140,9 @@ impl Fs {
         sync::fsync(self.writable()?, inode)
     }
 
-    /// Makes the content of a regular file durable, with as much of its metadata as it takes to
-    /// read that: size and map, but not times, owner and permissions. Of anything else, all.
+    /// Makes the data of a regular file durable, with the metadata that is needed to read it: size
+    /// and map, but not times, owner and permissions. For any other inode, makes all changes
+    /// durable.
     ///
     /// # Errors
     /// `Io` if the device fails.
@@ -143,31 +150,31 @@ impl Fs {
         sync::fdatasync(self.writable()?, inode)
     }
 
-    /// Makes everything durable that was done so far.
+    /// Makes all changes so far durable.
     ///
     /// # Errors
-    /// `Io` if the device fails; the journal is aborted then.
+    /// `Io` if the device fails; then the journal is aborted.
     pub fn sync(&self) -> Result<()> {
         sync::sync(self.writable()?)
     }
 
-    /// Writes `data` at `offset` (bytes) into a regular file, which grows as need be. Returns the
+    /// Writes `data` at `offset` (bytes) into a regular file, which grows as needed. Returns the
     /// number of bytes written: all of them. Durable after [`Fs::fsync`].
     ///
     /// # Errors
-    /// `IsADirectory`, `InvalidArgument` for what is no file, `NoSpace`, `FileTooLarge`,
-    /// `ReadOnly`; `NotPermitted` for what flags keep. With `NoSpace` a part at the front may be
-    /// written; the size tells.
+    /// `IsADirectory`, `InvalidArgument` for an inode that is not a regular file, `NoSpace`,
+    /// `FileTooLarge`, `ReadOnly`; `NotPermitted` if the inode's flags forbid it. With `NoSpace` a
+    /// part at the front may be written; the size then shows how much.
     pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
         write::write_at(self.writable()?, inode, data, offset)
     }
 
-    /// As [`Fs::write_at`], for who has kept what somebody wrote before now: flags that the file
-    /// got since then keep nothing out. Linux, too, asks when something is written and not when its
-    /// page cache writes it back. The caller may know the times, and tell them by himself.
+    /// As [`Fs::write_at`], for a caller that has cached data which users wrote earlier: flags that
+    /// the file got since then do not prevent this write. Linux, too, checks when data is written
+    /// and not when its page cache writes it back. The caller may know the times, and pass them.
     ///
-    /// Calls for one file run beside each other where they write over blocks that it has: of bytes
-    /// that two of them write at the same time, either may be kept.
+    /// Calls for one file run concurrently if they overwrite blocks that the file has. If two of
+    /// them write the same bytes at the same time, either result may be kept.
     ///
     /// # Errors
     /// As [`Fs::write_at`], but `NotPermitted` for a file with verity only.
@@ -181,7 +188,7 @@ impl Fs {
         write::write_back_at(self.writable()?, inode, data, offset, written_at)
     }
 
-    /// Writes `data` behind the end of a regular file, and returns the offset at which it begins.
+    /// Writes `data` after the end of a regular file, and returns the offset at which it begins.
     ///
     /// # Errors
     /// As [`Fs::write_at`].
@@ -189,8 +196,8 @@ impl Fs {
         write::append(self.writable()?, inode, data)
     }
 
-    /// Sets the size of a regular file in bytes. What comes to be in front of the new end reads as
-    /// zeroes; what lay behind it is freed.
+    /// Sets the size of a regular file in bytes. Bytes between the old end and a new end after it
+    /// read as zeroes; blocks after the new end are freed.
     ///
     /// # Errors
     /// As [`Fs::write_at`].

@@ -1,14 +1,14 @@
-//! **Purpose.** The public calls of [`Fs`](crate::Fs), by subject: one line each, which names the
-//! module that does the work.
+//! **Purpose.** The public calls of [`Fs`](crate::Fs), by subject. Each call has one line, which
+//! names the module that does the work.
 //!
 //! | module | calls |
 //! |---|---|
 //! | `whole` | opening, mounting, statistics, maintenance |
 //! | `names` | directories and names |
-//! | `files` | contents of files |
+//! | `files` | file data |
 //! | `inodes` | inodes and their attributes, permissions |
 //! | `xattrs` | extended attributes |
-//! | `open_inode` | inodes that are held open |
+//! | `open_inode` | inodes that are kept open |
 
 mod files;
 mod inodes;

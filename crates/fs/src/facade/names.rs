@@ -1,4 +1,9 @@
 //! **Purpose.** Directories and names: the public calls of [`Fs`].
+//!
+//! **Not here.** The work itself: each call passes the core or the mount to a module of `dir`.
+//!
+//! **Invariants.** Calls that change something fail with `ReadOnly` if the file system was opened
+//! for reading.
 
 use std::ops::ControlFlow;
 
@@ -16,9 +21,9 @@ impl Fs {
     /// Makes an empty regular file.
     ///
     /// # Errors
-    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `ReadOnly`; `NoKey` where names are
-    /// encrypted; `InvalidArgument` for a name that the directory's encoding does not have, where
-    /// it is strict.
+    /// `Exists`, `NotADirectory`, `NameTooLong`, `NoSpace`, `ReadOnly`; `NoKey` if names are
+    /// encrypted; `InvalidArgument` for a name that is not valid in the directory's encoding, if
+    /// that is strict.
     pub fn create(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
         create::create(self.writable()?, dir, name, new)
     }
@@ -26,7 +31,7 @@ impl Fs {
     /// Makes a directory.
     ///
     /// # Errors
-    /// As [`Fs::create`]; `TooManyLinks` where the parent cannot have another subdirectory.
+    /// As [`Fs::create`]; `TooManyLinks` if the parent cannot have another subdirectory.
     pub fn mkdir(&self, dir: InodeNr, name: &[u8], new: &NewAttributes) -> Result<InodeNr> {
         create::mkdir(self.writable()?, dir, name, new)
     }
@@ -35,7 +40,7 @@ impl Fs {
     ///
     /// # Errors
     /// As [`Fs::create`]; `NameTooLong` for a target that does not fit into a block with a zero
-    /// behind it.
+    /// byte after it.
     pub fn symlink(
         &self,
         dir: InodeNr,
@@ -46,7 +51,7 @@ impl Fs {
         create::symlink(self.writable()?, dir, name, target, new)
     }
 
-    /// Makes a device node, a fifo or a socket; `device` counts for device nodes only.
+    /// Makes a device node, a fifo or a socket; `device` is used for device nodes only.
     ///
     /// # Errors
     /// As [`Fs::create`]; `InvalidArgument` for other types, and for a device number that does
@@ -62,8 +67,8 @@ impl Fs {
         create::mknod(self.writable()?, dir, name, file_type, device, new)
     }
 
-    /// Gives `inode` another name, or the first one to a file that was made without
-    /// ([`OpenInode::unnamed`](crate::OpenInode::unnamed)). Directories cannot have two.
+    /// Gives `inode` another name, or gives the first one to a file that was made without a name
+    /// ([`OpenInode::unnamed`](crate::OpenInode::unnamed)). Directories cannot have two names.
     ///
     /// # Errors
     /// `Exists`, `NotPermitted` for a directory, `TooManyLinks`, and as [`Fs::create`]; `NotFound`
@@ -72,15 +77,15 @@ impl Fs {
         create::link(self.writable()?, inode, dir, name)
     }
 
-    /// Has the names `one` and `other`, which both exist, change places.
+    /// Exchanges the names `one` and `other`, which both exist.
     ///
     /// # Errors
-    /// As [`Fs::rename`]; `NotFound` if either is not there.
+    /// As [`Fs::rename`]; `NotFound` if either is missing.
     pub fn exchange(&self, one: (InodeNr, &[u8]), other: (InodeNr, &[u8])) -> Result<()> {
         exchange::exchange(self.writable()?, one, other)
     }
 
-    /// The inode that `name` leads to in directory `dir`.
+    /// Returns the inode that `name` refers to in directory `dir`.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NameTooLong`.
@@ -88,8 +93,8 @@ impl Fs {
         find::lookup(&self.core, dir, name)
     }
 
-    /// As [`Fs::lookup`], for whoever asks for many names once, such as a walk of the whole tree:
-    /// the name is found in the cache of names, if it is there, but does not enter it.
+    /// As [`Fs::lookup`], for callers that look many names up once, such as a walk of the whole
+    /// tree: the lookup uses the name cache but does not insert the name.
     ///
     /// # Errors
     /// As [`Fs::lookup`].
@@ -97,14 +102,14 @@ impl Fs {
         find::lookup_once(&self.core, dir, name)
     }
 
-    /// Calls `visit` for each entry of a directory, `.` and `..` included: in the order of their
-    /// blocks or, if the directory has an index and the file system is mounted for writing, of
-    /// their leaves in the index. What others change meanwhile may be listed or not; every other
-    /// name is listed once.
+    /// Calls `visit` for each entry of a directory, `.` and `..` included. The order is that of its
+    /// blocks or, if the directory has an index and the file system is mounted for writing, that of
+    /// its leaves in the index. Names that other threads change meanwhile may be listed or not;
+    /// every other name is listed once.
     ///
     /// # Errors
     /// `NotADirectory`; `NotFound`, also if the directory is removed meanwhile; `Corrupt` for the
-    /// first block that is not what it must be.
+    /// first block that breaks the format.
     pub fn for_each_entry(
         &self,
         dir: InodeNr,
@@ -113,9 +118,10 @@ impl Fs {
         listing::for_each_entry(&self.core, dir, visit)
     }
 
-    /// As [`Fs::for_each_entry`], for whoever lists many directories once, such as a walk of the
-    /// whole tree: neither the directory nor its blocks enter a cache, which costs more than
-    /// reading them. What is not in memory is read into `room`, which is reused from call to call.
+    /// As [`Fs::for_each_entry`], for callers that list many directories once, such as a walk of
+    /// the whole tree: neither the directory nor its blocks enter a cache, which costs more than
+    /// reading them. Blocks that are not in memory are read into `room`, which is reused from call
+    /// to call.
     ///
     /// # Errors
     /// As [`Fs::for_each_entry`].
@@ -128,7 +134,7 @@ impl Fs {
         listing::scan_entries(&self.core, dir, room, visit)
     }
 
-    /// All entries of a directory, as [`Fs::for_each_entry`] visits them.
+    /// Returns all entries of a directory, as [`Fs::for_each_entry`] visits them.
     ///
     /// # Errors
     /// As [`Fs::for_each_entry`].
@@ -136,7 +142,7 @@ impl Fs {
         listing::read_dir(&self.core, dir)
     }
 
-    /// The inode at `path`, which starts at the root whether it begins with a slash or not.
+    /// Returns the inode at `path`, which starts at the root whether it begins with a slash or not.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `TooManySymlinks`, `NameTooLong`.
@@ -144,11 +150,11 @@ impl Fs {
         path::resolve(&self.core, path, follow)
     }
 
-    /// Takes a name away. The inode goes with its last one, or if it is open
-    /// ([`OpenInode`](crate::OpenInode)) when it is closed.
+    /// Removes a name. The inode is removed with its last name or, if it is open
+    /// ([`OpenInode`](crate::OpenInode)), when it is closed.
     ///
     /// # Errors
-    /// `NotFound`, `IsADirectory`, `ReadOnly`; `NotPermitted` for what flags keep.
+    /// `NotFound`, `IsADirectory`, `ReadOnly`; `NotPermitted` if flags of an inode forbid it.
     pub fn unlink(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
         remove::unlink(self.writable()?, dir, name)
     }
@@ -157,7 +163,7 @@ impl Fs {
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `NotEmpty`, `InvalidArgument` for `.`, `ReadOnly`;
-    /// `NotPermitted` for what flags keep.
+    /// `NotPermitted` if flags of an inode forbid it.
     pub fn rmdir(&self, dir: InodeNr, name: &[u8]) -> Result<()> {
         remove::rmdir(self.writable()?, dir, name)
     }
@@ -166,9 +172,9 @@ impl Fs {
     ///
     /// # Errors
     /// As rename(2): `NotFound`; `Exists` with [`Replace::No`]; `NotEmpty`, `IsADirectory` and
-    /// `NotADirectory` for what cannot be replaced; `InvalidArgument` for a directory that would
-    /// come to lie below itself; `Busy` for `.` and `..`; `NotPermitted` for what flags keep;
-    /// `CrossDevice` where the directory keeps to another project.
+    /// `NotADirectory` for a name that cannot be replaced; `InvalidArgument` for a directory that
+    /// would be moved below itself; `Busy` for `.` and `..`; `NotPermitted` if flags of an inode
+    /// forbid it; `CrossDevice` if the directory accepts only inodes of its own project.
     pub fn rename(
         &self,
         from: (InodeNr, &[u8]),
@@ -178,8 +184,9 @@ impl Fs {
         rename::rename(self.writable()?, from, to, replace)
     }
 
-    /// Moves the name `from` to `to`, and leaves a whiteout at the old place: the character device
-    /// 0:0, with which overlayfs hides the name in a layer below. It belongs to whom `owner` says.
+    /// Moves the name `from` to `to`, and leaves a whiteout under the old name: the character
+    /// device 0:0, with which overlayfs hides the name in a layer below. `owner` determines its
+    /// user and group.
     ///
     /// # Errors
     /// As [`Fs::rename`], and `NoSpace`.

@@ -1,13 +1,13 @@
-//! **Purpose.** Having an inode open: as long as somebody does, it can be used, with a name or
-//! without.
+//! **Purpose.** Open inodes: as long as an inode is open it can be used, with a name or without.
 //!
-//! **Model.** All calls take inode numbers, and that of an inode that is open stays valid. Who
-//! keeps a number across calls, while others may remove names, opens the inode. The last who closes
-//! one without a name frees it.
+//! **Model.** All calls take inode numbers, and the number of an open inode stays valid. A caller
+//! that keeps a number across calls, while other threads may remove names, opens the inode. When
+//! the open count of an inode without a name falls to zero, it is freed.
 //!
 //! **Locking.** Opening and closing take the inode's lock.
 //!
-//! **Crash safety.** An inode without a name is on record, so it goes if the program does.
+//! **Crash safety.** An inode without a name is on the orphan list, so the next mount frees it if
+//! the program ends without closing it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -21,10 +21,10 @@ use crate::inode::cache;
 use crate::inode::cell::Pinned;
 use crate::{Fs, Result};
 
-/// An inode that is open. It is closed when this is dropped; [`OpenInode::close`] also tells
-/// whether that went well.
+/// An open inode. It is closed when this is dropped; [`OpenInode::close`] also returns whether that
+/// succeeded.
 ///
-/// `F` is what it reaches the file system through: an `Arc<Fs>`, or a reference, which writes no
+/// `F` is the reference to the file system: an `Arc<Fs>`, or a plain reference, which writes no
 /// count that all cores share. A file system cannot be unmounted while inodes of it are open.
 ///
 /// ```no_run
@@ -57,7 +57,8 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         Ok(Self::opened(fs, inode, pinned))
     }
 
-    /// Opens what `name` leads to in `dir`, whatever others do to names meanwhile.
+    /// Opens the inode that `name` refers to in `dir`, whatever other threads do to names
+    /// meanwhile.
     ///
     /// # Errors
     /// As [`Fs::lookup`].
@@ -66,8 +67,8 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
             loop {
                 let inode = fs.lookup(dir, name)?;
                 let pinned = cache::pin_inode(&fs.core, inode)?;
-                // The number is not used again while it is pinned. So if the name leads there now,
-                // and the pinned inode is not gone, the name led to this inode.
+                // The number is not reused while it is pinned. So if the name refers to it now, and
+                // the pinned inode is not gone, the name referred to this inode.
                 if fs.lookup(dir, name)? != inode {
                     continue;
                 }
@@ -81,7 +82,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         Ok(Self::opened(fs, inode, pinned))
     }
 
-    /// Makes an empty regular file and opens it, whatever others do to names meanwhile.
+    /// Makes an empty regular file and opens it, whatever other threads do to names meanwhile.
     ///
     /// # Errors
     /// As [`Fs::create`].
@@ -90,8 +91,8 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         Ok(Self::opened(fs, nr, pinned))
     }
 
-    /// Makes a regular file without a name, as `O_TMPFILE` does, in the neighbourhood of the
-    /// directory `dir`. [`Fs::link`] gives it one; if nobody does, it goes when it is closed.
+    /// Makes a regular file without a name, as `O_TMPFILE` does, near the directory `dir`.
+    /// [`Fs::link`] gives it a name; without one it is freed when it is closed.
     ///
     /// # Errors
     /// `NotADirectory`, `NotFound`, `NoSpace`, `ReadOnly`.
@@ -109,17 +110,17 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         }
     }
 
-    /// Its number.
+    /// Returns the inode's number.
     #[must_use]
     pub fn inode(&self) -> InodeNr {
         self.nr
     }
 
-    /// Closes it. If it has no name and nobody else has it open, what it holds is freed when this
-    /// returns.
+    /// Closes the inode. If it has no name and its open count falls to zero, its blocks and the
+    /// inode are freed when this returns.
     ///
     /// # Errors
-    /// `Io` if the device fails; whoever mounts the file system next frees it then.
+    /// `Io` if the device fails; then the next mount frees the inode.
     pub fn close(mut self) -> Result<()> {
         self.end()
     }
@@ -140,7 +141,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         if locked.opens > 0 || !is_nameless {
             return Ok(());
         }
-        // An inode is without a name only in a file system that is mounted for writing.
+        // An inode without a name exists only in a file system that is mounted for writing.
         let mount = self.fs.writable()?;
         remove::close_nameless(mount, (self.nr, &self.pinned), &locked)
     }

@@ -1,4 +1,9 @@
 //! **Purpose.** The file system as a whole: opening, mounting, statistics, maintenance.
+//!
+//! **Not here.** The work itself: most calls pass the core or the mount to a module of `mount`.
+//!
+//! **Invariants.** Calls that need a read-write mount fail with `ReadOnly` if the file system was
+//! opened for reading.
 
 use fourscore_block::BlockDevice;
 use fourscore_journal::JournalStats;
@@ -19,15 +24,15 @@ use crate::txn::order;
 use crate::{Error, Fs, OpenOptions, Result};
 
 impl Fs {
-    /// Opens the file system on `device` for reading. Fields of the superblock that are wrong and
-    /// that reading does not depend on do not keep it from that
+    /// Opens the file system on `device` for reading. Wrong fields of the superblock on which
+    /// reading does not depend do not prevent that
     /// ([`Superblock::faults`](fourscore_ondisk::superblock::Superblock::faults)).
     ///
     /// # Errors
-    /// `Refused` for what is not ext2, ext3 or ext4, or has features that forbid reading;
+    /// `Refused` for a device without ext2, ext3 or ext4, or with features that forbid reading;
     /// `Corrupt` for a superblock or a journal that breaks the format, and for a device shorter
-    /// than the file system; `JournalNotGiven` if the journal is dirty and on a device that was
-    /// not given, and `MountOption` if a device was given for a journal that is not on one; `Io`.
+    /// than the file system; `JournalNotGiven` if the journal is dirty and on a device that was not
+    /// given, and `MountOption` if a device was given for a journal that is not on one; `Io`.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Arc<Self>> {
         let core = Arc::new(open::open(device, options)?);
         Ok(Arc::new(Self { core, mount: None }))
@@ -36,14 +41,14 @@ impl Fs {
     /// Opens the file system on `device` for reading and writing. A dirty journal is replayed
     /// first. Nothing else may write to the device meanwhile.
     ///
-    /// A file system without a journal is written as well. What is durable and what is not is the
-    /// same; but after a crash it has to be checked (`e2fsck`) before it is mounted again.
+    /// A file system without a journal can be written, too. Its calls give the same guarantees of
+    /// durability; but after a crash it has to be checked (`e2fsck`) before it is mounted again.
     ///
     /// # Errors
     /// As [`Fs::open`]; `ReadOnly` for a file system with a feature that is read but not written,
     /// which is named, and for one without a journal that has to be checked first; `InUse` if
-    /// another host has it mounted (feature `mmp`). If the last host did not unmount it, this
-    /// waits for some twenty seconds to see whether that host still writes.
+    /// another host has it mounted (feature `mmp`). If the last host did not unmount it, this waits
+    /// for some twenty seconds to find out whether that host still writes.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "as `open`: the file system keeps it"
@@ -57,20 +62,20 @@ impl Fs {
         }))
     }
 
-    /// Ends writing: everything is brought to its place, and the journal, if there is one, is left
-    /// empty.
+    /// Unmounts a read-write mount: writes all changes to their home locations, and leaves the
+    /// journal, if there is one, empty.
     ///
     /// # Errors
-    /// `InvalidArgument` while somebody else holds the file system; `Io` if the device fails; the
-    /// image is left to be recovered then.
+    /// `InvalidArgument` while there is another reference to the file system; `Io` if the device
+    /// fails: then the image needs recovery.
     pub fn unmount(self: Arc<Self>) -> Result<()> {
         let fs = Arc::try_unwrap(self)
             .map_err(|_| Error::InvalidArgument("the file system is in use"))?;
         fs.mount.map_or(Ok(()), read_write::unmount)
     }
 
-    /// The allocator's tunables, which can be changed while the file system is mounted: a change
-    /// counts for every request that begins after it.
+    /// Returns the allocator's tunables, which can be changed while the file system is mounted: a
+    /// change applies to every request that begins after it.
     ///
     /// # Errors
     /// `ReadOnly` for a file system that was opened for reading.
@@ -78,7 +83,7 @@ impl Fs {
         Ok(self.writable()?.allocator().tunables())
     }
 
-    /// How many groups have their buddy in memory; see [`MountOptions::buddy_bytes`].
+    /// Returns how many groups have their buddy in memory; see [`MountOptions::buddy_bytes`].
     ///
     /// # Errors
     /// `ReadOnly` for a file system that was opened for reading.
@@ -87,7 +92,7 @@ impl Fs {
         Ok(self.geometry().groups().saturating_sub(absent))
     }
 
-    /// What the journal did since the mount.
+    /// Returns the statistics of the journal since the mount.
     ///
     /// # Errors
     /// `ReadOnly` for a file system that was opened for reading.
@@ -95,7 +100,7 @@ impl Fs {
         Ok(self.writable()?.journal().stats())
     }
 
-    /// The allocator's figures so far, under the names of `mb_stats`.
+    /// Returns the allocator's statistics so far, under the names of `mb_stats`.
     ///
     /// # Errors
     /// `ReadOnly` for a file system that was opened for reading.
@@ -103,9 +108,9 @@ impl Fs {
         Ok(self.writable()?.allocator().mb_stats())
     }
 
-    /// How many plans were begun anew so far, because a block that they change had left the cache
-    /// when they were carried out, or because a new transaction had begun. No operation begins
-    /// anew more than 64 times.
+    /// Returns how many plans were restarted so far, because a block that they change had left the
+    /// cache when they were applied, or because a new transaction had begun. No operation restarts
+    /// more than 64 times.
     ///
     /// # Errors
     /// `ReadOnly` for a file system that was opened for reading.
@@ -113,8 +118,9 @@ impl Fs {
         Ok(self.writable()?.retries.sum())
     }
 
-    /// How often and how long locks of each kind were waited for, by their names: in this process,
-    /// of all its file systems together. Who does not wait is not counted.
+    /// Returns how often and how long threads waited for locks of each kind, with the names of the
+    /// kinds: in this process, for all its file systems together. A lock that is taken without
+    /// waiting is not counted.
     pub fn lock_waits() -> impl Iterator<Item = (&'static str, Waits)> {
         order::ALL
             .into_iter()
@@ -138,16 +144,16 @@ impl Fs {
         }
     }
 
-    /// The descriptor of a group.
+    /// Returns the descriptor of a group.
     ///
     /// # Errors
-    /// `InvalidArgument` for a group the file system does not have; `Corrupt` for a descriptor
+    /// `InvalidArgument` for a group that the file system does not have; `Corrupt` for a descriptor
     /// whose checksum or content is wrong.
     pub fn group(&self, group: GroupNr) -> Result<GroupDesc> {
         descriptor::desc(&self.core, group)
     }
 
-    /// Which clusters of a group are in use.
+    /// Returns which clusters of a group are in use.
     ///
     /// # Errors
     /// `Corrupt` if the bitmap's checksum is wrong.
@@ -155,7 +161,7 @@ impl Fs {
         descriptor::block_bitmap(&self.core, group)
     }
 
-    /// Which inodes of a group are in use.
+    /// Returns which inodes of a group are in use.
     ///
     /// # Errors
     /// `Corrupt` if the bitmap's checksum is wrong.
@@ -163,12 +169,12 @@ impl Fs {
         descriptor::inode_bitmap(&self.core, group)
     }
 
-    /// Freezes the file system (`FIFREEZE`): when this returns, everything is durable and in its
-    /// place, and a copy of the device mounts without recovery. Whoever changes something waits
-    /// until [`Fs::thaw`]; who reads does not.
+    /// Freezes the file system (`FIFREEZE`): when this returns, all changes are durable and in
+    /// their home locations, and a copy of the device mounts without recovery. Calls that change
+    /// something wait until [`Fs::thaw`]; calls that read do not.
     ///
     /// # Errors
-    /// `Busy` if it is frozen already; `Io`, and then it is not frozen; `ReadOnly`.
+    /// `Busy` if it is frozen already; `Io`, in which case it is not frozen; `ReadOnly`.
     pub fn freeze(&self) -> Result<()> {
         freeze::freeze(self.writable()?)
     }
@@ -176,13 +182,13 @@ impl Fs {
     /// Thaws the file system (`FITHAW`).
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not frozen; `Io`, and then it still is; `ReadOnly`.
+    /// `InvalidArgument` if it is not frozen; `Io`, in which case it stays frozen; `ReadOnly`.
     pub fn thaw(&self) -> Result<()> {
         freeze::thaw(self.writable()?)
     }
 
-    /// How full the file system is: as it is now if it is mounted for writing; else every group
-    /// descriptor is read.
+    /// Returns how full the file system is. If it is mounted for writing, the figures are those of
+    /// now; otherwise every group descriptor is read.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -190,33 +196,34 @@ impl Fs {
         statfs::statfs(&self.core)
     }
 
-    /// The name of the volume as it is now, in bytes that are no text for certain.
+    /// Returns the current name of the volume, as bytes that need not be text.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     pub fn label(&self) -> Result<Vec<u8>> {
         superblock::label(&self.core)
     }
 
-    /// Names the volume (`FS_IOC_SETFSLABEL`), in the primary superblock. Durable after the next
-    /// [`Fs::sync`].
+    /// Sets the name of the volume (`FS_IOC_SETFSLABEL`), in the primary superblock. Durable after
+    /// the next [`Fs::sync`].
     ///
     /// # Errors
-    /// `InvalidArgument` for more than 16 bytes, or a zero among them; `ReadOnly`.
+    /// `InvalidArgument` for more than 16 bytes, or a zero byte among them; `ReadOnly`.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         superblock::set_label(self.writable()?, label)
     }
 
-    /// Tells the device which blocks of a range are free (`FITRIM`), and returns how many bytes
-    /// that were. What was told before, and was not used since, is not told again; a group counts
-    /// as told only when all of it was.
+    /// Discards the free blocks of a range (`FITRIM`), and returns how many bytes were discarded.
+    /// Blocks that were discarded before, and were not used since, are not discarded again; a group
+    /// counts as discarded only when all its free blocks were.
     ///
-    /// Others go on meanwhile. Of a file system that is all but full they may be told that there
-    /// is no space while the last of it is being trimmed.
+    /// Other operations continue meanwhile. If the file system is almost full, they may fail with
+    /// `NoSpace` while the last free space is being discarded.
     ///
     /// # Errors
-    /// `InvalidArgument` for a range behind the end or of less than a block, and for a least length
-    /// that no group has; `Unsupported` if the device does not give space back; `Io`, `ReadOnly`.
+    /// `InvalidArgument` for a range after the end or shorter than a block, and for a minimum
+    /// length that no group has; `Unsupported` if the device does not support discard; `Io`,
+    /// `ReadOnly`.
     pub fn trim(&self, what: &Trim) -> Result<u64> {
         trim::trim(self.writable()?, what)
     }

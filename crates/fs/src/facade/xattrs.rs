@@ -1,4 +1,9 @@
 //! **Purpose.** Extended attributes: the public calls of [`Fs`].
+//!
+//! **Not here.** The work itself: each call passes the core or the mount to a module of `xattr`.
+//!
+//! **Invariants.** Calls that change something fail with `ReadOnly` if the file system was opened
+//! for reading.
 
 use fourscore_ondisk::InodeNr;
 
@@ -9,7 +14,8 @@ use crate::xattr::set::SetXattr;
 use crate::{Fs, Result};
 
 impl Fs {
-    /// Where the attributes of an inode lie (`FIEMAP_FLAG_XATTR`); `None` if it has none.
+    /// Returns where the attributes of an inode are stored (`FIEMAP_FLAG_XATTR`); `None` if it has
+    /// none.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, `Io`.
@@ -17,7 +23,8 @@ impl Fs {
         get::xattr_place(&self.core, inode)
     }
 
-    /// The extended attributes of an inode that users can see, in the order they have on disk.
+    /// Returns the extended attributes of an inode that users can see, in the order they have on
+    /// disk.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`.
@@ -25,7 +32,7 @@ impl Fs {
         get::xattrs(&self.core, inode)
     }
 
-    /// The value of the attribute with the full name `name`.
+    /// Returns the value of the attribute with the full name `name`.
     ///
     /// # Errors
     /// `NoAttribute` if there is none; `Unsupported` for a name outside the namespaces
@@ -34,19 +41,19 @@ impl Fs {
         get::xattr(&self.core, inode, name)
     }
 
-    /// Sets the attribute with the full name `name`. The two access control lists take the form of
-    /// the system calls (version 2) and set the permission bits that they stand for; an empty value
-    /// removes the list.
+    /// Sets the attribute with the full name `name`. The two access control lists are given in the
+    /// form of the system calls (version 2) and set the permission bits that they correspond to; an
+    /// empty value removes the list.
     ///
     /// # Errors
-    /// As setxattr(2): `Exists` and `NoAttribute` for what `how` says; `NoSpace` if neither inode
-    /// nor block has room; `OutOfRange` for a name that is empty or longer than 255 bytes; `TooBig`
-    /// for a value of more than [`MAX_VALUE_BYTES`](crate::xattr::get::MAX_VALUE_BYTES);
-    /// `Unsupported` for a namespace that is not
-    /// `user.`, `trusted.`, `security.` or that of the lists; `NotPermitted` for `user.` on
-    /// anything but files and directories, and for inodes that may not change;
-    /// `InvalidArgument` for a list that is none; `AccessDenied` for a default list on anything but
-    /// a directory; `ReadOnly`.
+    /// As setxattr(2): `Exists` and `NoAttribute` as `how` says; `NoSpace` if neither the inode nor
+    /// the attribute block has space; `OutOfRange` for a name that is empty or longer than 255
+    /// bytes; `TooBig` for a value of more than
+    /// [`MAX_VALUE_BYTES`](crate::xattr::get::MAX_VALUE_BYTES); `Unsupported` for a namespace that
+    /// is not `user.`, `trusted.`, `security.` or that of the lists; `NotPermitted` for `user.` on
+    /// anything but files and directories, and for inodes that must not change; `InvalidArgument`
+    /// for a list that breaks the format; `AccessDenied` for a default list on anything but a
+    /// directory; `ReadOnly`.
     pub fn set_xattr(
         &self,
         inode: InodeNr,
@@ -58,11 +65,11 @@ impl Fs {
     }
 
     /// Sets an attribute as [`Fs::set_xattr`] does if `caller` may ([`Fs::check_xattr_change`]). An
-    /// access control list takes the set-group bit away if the caller is not in the group and does
-    /// not have `FSETID`.
+    /// access control list clears the set-group bit if the caller is not in the group and does not
+    /// have `FSETID`.
     ///
     /// # Errors
-    /// As both.
+    /// As those two.
     pub fn set_xattr_as(
         &self,
         caller: &Caller<'_>,

@@ -1,5 +1,5 @@
-//! Whose names lie in different leaves do not wait for each other; whose lie in one do, and so
-//! does who needs the whole directory.
+//! Threads that change names in different leaves do not wait for each other. Threads that change
+//! names in one leaf do, and so does a thread that needs the whole directory.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ fn name(number: u32) -> Vec<u8> {
     format!("a name of some length, number {number}").into_bytes()
 }
 
-/// Whether `flag` is set within a time.
+/// Whether `flag` is set within the time `within`.
 fn is_set(flag: &AtomicBool, within: Duration) -> bool {
     let end = Instant::now() + within;
     while !flag.load(Ordering::Acquire) {
@@ -104,12 +104,12 @@ fn a_file_without_a_name_gets_one_in_a_leaf() {
     assert_clean(image.path());
 }
 
-/// Whether who makes a name goes past the locks of other leaves, and waits for that of its own.
+/// Checks that `make` ignores the locks of other leaves, and waits for that of its own.
 fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
     let (image, fs, dir) = large_directory();
     let held = leaf_of(&fs, dir, &name(0));
     let lock = |block| fs.writable().unwrap().leaves().lock(block);
-    // Another leaf whose lock is another.
+    // Another leaf, which has another lock.
     let elsewhere = (1..).map(|nth| 2 * nth).find(|&number| {
         let block = leaf_of(&fs, dir, &name(number));
         let guard = lock(held);
@@ -132,7 +132,8 @@ fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
     assert_clean(image.path());
 }
 
-/// Who makes a name waits for the leaf whose lock is held; who looks for `there` does not.
+/// Checks that a thread that makes a name waits for the leaf whose lock is held; a lookup of
+/// `there` does not wait.
 fn waits_for_a_leaf(
     (fs, dir): (&Fs, InodeNr),
     held: BlockGuard<'_>,
@@ -199,7 +200,7 @@ fn names_of_a_directory_of_one_block_come_and_go_beside_others() {
     assert_eq!(fs.lookup(dir, b"link").unwrap(), kept);
     assert_eq!(fs.lookup(dir, b"file").unwrap_err().errno(), 2);
     assert_eq!(fs.stat(dir).unwrap().links, 3);
-    // When it is full it becomes one with an index.
+    // When the block is full, the directory gets an index.
     for number in 0..40 {
         fs.create(dir, &name(number), &OWNER).unwrap();
     }

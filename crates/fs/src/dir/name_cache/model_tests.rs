@@ -1,5 +1,6 @@
-//! Looking against departing, in many orders of steps: who has seen where a name leads never sees
-//! again where it led before. Each part of the protocol is left out once, and must be missed.
+//! Lookups against departures, in many orders of steps: once a thread has seen what a name refers
+//! to, no lookup returns an older value. Each part of the protocol is left out once, and the test
+//! must find that.
 
 use fourscore_sync::atomic::AtomicUsize;
 use fourscore_sync::{Mutex, epoch, model, thread};
@@ -7,40 +8,42 @@ use fourscore_sync::{Mutex, epoch, model, thread};
 use super::*;
 
 const SCHEDULES: usize = 5000;
-/// The same where something is wrong on purpose: found early as a rule, but orders are drawn.
+/// The number of orders with an injected fault, which is found early as a rule; orders are random.
 const SCHEDULES_OF_FAULTS: usize = 100_000;
 const DIR: InodeNr = InodeNr(11);
 const NAME: &[u8] = b"name";
 
-/// What is left out.
+/// The part of the protocol that is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The entry is taken out behind the change.
+    /// The entry is removed after the change.
     LateForget,
-    /// The departure is told of nowhere.
+    /// The departure is not counted.
     NoMoment,
-    /// Whether the directory has left memory is not asked.
+    /// A lookup does not check whether the directory has left memory.
     AnyCell,
-    /// Counts of departures begin anew when the directory comes back, and nothing tells them apart.
+    /// The departure count restarts when the directory comes back, and no life distinguishes the
+    /// two counts.
     NoLife,
 }
 
-/// A directory with one name, which leads to each value of [`SEQUENCE`] in turn; 0 is nowhere.
+/// A directory with one name, which refers to each value of [`SEQUENCE`] in turn; 0 means that the
+/// name is missing.
 struct Shared {
     names: NameCache,
     leads: AtomicUsize,
-    /// The counts of the directory's cells; `cell` says which is in memory.
+    /// The departure counts of the directory's cells; `cell` says which of them is in memory.
     departures: [Departures; 2],
     cell: AtomicUsize,
-    /// Held by who has changes to make, so that the directory stays in memory.
+    /// Held by a task that makes changes, so that the directory stays in memory.
     changing: Mutex<()>,
-    /// The last place in the sequence that somebody has seen.
+    /// The last position in the sequence that a task has seen.
     seen: AtomicUsize,
     fault: Fault,
 }
 
-/// Where the name leads, one after the other.
+/// What the name refers to, one after the other.
 const SEQUENCE: [usize; 4] = [1, 0, 2, 3];
 
 impl Shared {
@@ -82,7 +85,7 @@ impl Shared {
         found
     }
 
-    /// Looks, and holds what is found against what others have seen before.
+    /// Looks the name up, and compares the result with what other tasks have seen before.
     fn look_and_compare(&self) {
         let before = self.seen.load(Ordering::SeqCst);
         let found = self.look();
@@ -94,7 +97,7 @@ impl Shared {
         self.seen.fetch_max(place, Ordering::SeqCst);
     }
 
-    /// The name that leads to the value before `place` is led elsewhere, as a plan does it.
+    /// Makes the name that refers to the value before `place` depart, as a plan does.
     fn depart(&self, place: usize) {
         let held = self.changing.lock();
         let departures = &self.departures[self.cell.load(Ordering::Acquire)];
@@ -116,7 +119,7 @@ impl Shared {
         self.seen.fetch_max(place, Ordering::SeqCst);
     }
 
-    /// The name is made, which departs from nothing.
+    /// Makes the name, which is no departure.
     fn come(&self, place: usize) {
         let held = self.changing.lock();
         self.leads.store(SEQUENCE[place], Ordering::Release);
@@ -135,7 +138,7 @@ impl Shared {
 /// What the tasks of a model do.
 type Work = fn(&Shared);
 
-/// Runs `tasks` side by side in many orders; afterwards the name leads to the value at `last`.
+/// Runs `tasks` concurrently in many orders; afterwards the name refers to the value at `last`.
 fn run(fault: Fault, tasks: &'static [Work], last: usize) {
     let schedules = match fault {
         Fault::None => SCHEDULES,
@@ -153,7 +156,7 @@ fn run(fault: Fault, tasks: &'static [Work], last: usize) {
         for task in running {
             task.join().expect("a task");
         }
-        // Afterwards everybody agrees, the first time and the second.
+        // Afterwards all lookups agree, the first one and the second.
         let value = SEQUENCE[last];
         assert_eq!((shared.look(), shared.look()), (value, value));
         let key = shared.names.key(DIR, NAME);
@@ -176,7 +179,7 @@ const LIFE: [Work; 4] = [
     Shared::evict,
 ];
 
-/// The name goes while somebody looks once, and somebody twice.
+/// The name is removed while one task looks it up once, and another twice.
 const END: [Work; 3] = [
     Shared::look_and_compare,
     |shared| (0..2).for_each(|_| shared.look_and_compare()),

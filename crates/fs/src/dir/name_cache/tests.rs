@@ -1,4 +1,4 @@
-//! What is known of names, and that it holds, whatever becomes of them.
+//! The name cache: which names it keeps, and that its entries hold whatever happens to the names.
 
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::dirent::MAX_NAME_BYTES;
@@ -51,14 +51,14 @@ fn large_directory(fs: &Fs, called: &[u8]) -> InodeNr {
     dir
 }
 
-/// Where a name leads that is known.
+/// Returns what a name refers to, if that is cached.
 fn known(fs: &Fs, dir: InodeNr, name: &[u8]) -> Option<InodeNr> {
     let guard = epoch::pin();
     let key = departure::name_key(&fs.core, cache::inode(&fs.core, dir, &guard).unwrap(), name)?;
     fs.core.names.get(&key, &guard)
 }
 
-/// Looks a name up, which is known then.
+/// Looks a name up, which is cached then.
 fn find(fs: &Fs, dir: InodeNr, name: &[u8]) -> InodeNr {
     let inode = fs.lookup(dir, name).unwrap();
     assert_eq!(known(fs, dir, name), Some(inode));
@@ -84,7 +84,7 @@ fn names_are_known_until_they_depart() {
     let other = large_directory(&fs, b"other");
     for dir in [small, large_directory(&fs, b"large")] {
         let of = |number| find(&fs, dir, &name(number));
-        // A new name makes nothing wrong.
+        // A new name invalidates no entry.
         let first = of(0);
         fs.create(dir, b"new", &OWNER).unwrap();
         assert_eq!(known(&fs, dir, &name(0)), Some(first));
@@ -92,7 +92,7 @@ fn names_are_known_until_they_depart() {
         assert_gone(&fs, dir, &name(0));
         fs.link(of(1), dir, &name(0)).unwrap();
         assert_eq!(of(0), of(1));
-        // Over another, across, in exchange, with a whiteout.
+        // Renamed over another name, to another directory, in an exchange, with a whiteout.
         let (second, third) = (of(2), of(3));
         fs.rename((dir, &name(2)), (dir, &name(3)), Replace::Yes)
             .unwrap();
@@ -156,7 +156,7 @@ fn names_that_are_asked_for_once_are_not_kept_but_found() {
     assert_eq!(known(&fs, dir, &name(1)), None);
     assert_eq!(find(&fs, dir, &name(1)), one);
     assert_eq!(fs.lookup_once(dir, &name(1)).unwrap(), one);
-    // Who takes a name away does not keep it first.
+    // A removal does not cache the name first.
     let kept = fs.core.names.names.stats().insertions;
     fs.unlink(dir, &name(2)).unwrap();
     fs.rename((dir, &name(3)), (dir, b"three"), Replace::Yes)
@@ -196,7 +196,7 @@ fn directories_inside_of_inodes_and_those_that_fold_names_are_left_out() {
     let file = fs.create(dir, b"one", &OWNER).unwrap();
     assert_eq!(fs.lookup(dir, b"one").unwrap(), file);
     assert_eq!(known(&fs, dir, b"one"), None);
-    // From the name on that has no room inside they are kept.
+    // From the first name on that has no space in the inode, names are cached.
     for number in 0..20 {
         fs.create(dir, &name(number), &OWNER).unwrap();
     }
@@ -285,7 +285,8 @@ fn names_take_no_more_memory_than_they_may() {
     assert!(left < 20_000);
 }
 
-/// A name that one thread leads here and there: who looks sees what was there meanwhile.
+/// A name that one thread makes refer to one inode and another: a lookup sees a state that was
+/// current during the lookup.
 struct Led {
     dir: InodeNr,
     name: Vec<u8>,
@@ -294,7 +295,7 @@ struct Led {
     ended: AtomicUsize,
 }
 
-/// Where a name leads after so many changes.
+/// Returns what the name refers to after this number of changes.
 fn state(changes: usize, targets: [InodeNr; 2]) -> Option<InodeNr> {
     match changes % 3 {
         0 => None,
@@ -304,7 +305,7 @@ fn state(changes: usize, targets: [InodeNr; 2]) -> Option<InodeNr> {
 }
 
 impl Led {
-    /// The next change: it goes, a name is made, or another name is moved over it.
+    /// Makes the next change: the name is removed, made, or replaced by a rename of another name.
     fn change(&self, fs: &Fs, targets: [InodeNr; 2]) -> Result<()> {
         let next = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let other = [&self.name[..], b"'"].concat();
@@ -333,7 +334,7 @@ impl Led {
     }
 }
 
-/// Threads that lead names elsewhere, and others that look.
+/// Runs threads that change what names refer to, and others that look the names up.
 fn look_while_names_change(cache_bytes: usize, changes: usize) {
     let image = image(&[]);
     let fs = mount(&image, cache_bytes);
@@ -357,7 +358,8 @@ fn look_while_names_change(cache_bytes: usize, changes: usize) {
                 let mut at = reader;
                 while !is_done.load(Ordering::Acquire) {
                     led[at % led.len()].look(fs, targets);
-                    // Others come in between, so that names and directories have to leave.
+                    // Others come in between, so that names and directories have to leave the
+                    // caches.
                     let _ = fs.lookup(large, &name(at % 120)).unwrap();
                     at += 1;
                 }
