@@ -136,8 +136,7 @@ fn plan_inode_change<'f>(
     Ok(Pending { plan, slot, pieces })
 }
 
-/// Replaces the bytes of an inode's slot by those of the record. The number of blocks in use
-/// follows from its map.
+/// Applies the patch to an inode's slot. The number of blocks in use follows from its map.
 fn plan_patch(
     core: &Core,
     plan: &mut Plan<'_>,

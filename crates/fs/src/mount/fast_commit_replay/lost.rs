@@ -8,7 +8,6 @@
 //!
 //! **Invariants.** Wanted blocks that are free already are claimed until then, since removing
 //! blocks from a map may allocate a node.
-//! something is taken may need a node.
 
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::{GroupNr, InodeNr, LogicalBlock, PhysBlock};
