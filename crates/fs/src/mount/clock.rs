@@ -1,4 +1,7 @@
-//! **Purpose.** The clock by which inodes and superblocks are stamped.
+//! **Purpose.** The clock for the time stamps of inodes and superblocks.
+//!
+//! **Invariants.** Inodes and superblocks are stamped by the same coarse clock of the system, so
+//! their stamps can be compared.
 
 use fourscore_ondisk::time::Timestamp;
 

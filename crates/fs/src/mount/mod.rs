@@ -6,7 +6,7 @@
 //! | `read_write`, `options`, `modes` | begins and ends a read-write mount |
 //! | `state` | the state of a read-write mount |
 //! | `replay`, `damage` | replays the journal in memory |
-//! | `recovery` | finishes at mount what a crash left |
+//! | `recovery` | finishes at mount what a crash interrupted |
 //! | `fast_commit`, `before_fast_commits` | the overlay of the changes of fast commits |
 //! | `fast_commit_replay`, `fast_commit_parts` | writes the changes of fast commits |
 //! | `mark`, `superblock` | marks a mount in the superblock, and changes its fields in plans |

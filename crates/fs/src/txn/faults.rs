@@ -33,7 +33,7 @@ pub enum Sabotage {
     QuietKeyChange,
     /// Buffers of journaled data are forgotten without a change of the sequence count.
     ForgetBeforePublish,
-    /// The stamp of a free is taken before the map without it is published.
+    /// The stamp of a free is taken before the map without the freed blocks is published.
     StampBeforePublish,
     /// A name is visible before the inode that it refers to.
     NameBeforeInode,

@@ -24,7 +24,7 @@ use crate::inode::free_inodes::InodeClaim;
 /// The most bytes that a thread keeps: some blocks of a directory and its index, and what belongs
 /// to them, for any block size except the largest.
 const MOST_KEPT_BYTES: usize = 256 << 10;
-/// The most entries that a list is kept with.
+/// The most entries of a list that a thread keeps.
 const MOST_KEPT_ENTRIES: usize = 1024;
 
 thread::thread_local! {

@@ -57,7 +57,7 @@ pub(crate) struct Plan<'f> {
     pub(crate) memory: Memory,
     /// The change of the orphan list: one at most.
     pub(crate) recording: Option<Recording<'f>>,
-    /// Whether readers of the changed inodes have to look again.
+    /// Whether the sequence counts of the changed inodes are raised, so that readers retry.
     pub(crate) raises_sequence: bool,
     /// The limit of the plan's size, in blocks, for freeing what is mapped.
     room: usize,

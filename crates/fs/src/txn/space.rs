@@ -157,7 +157,7 @@ impl Line {
     }
 }
 
-/// A place in line; given up when dropped.
+/// A place in line. The thread leaves the line when this is dropped.
 struct InLine<'a> {
     queue: &'a SpaceQueue,
     ticket: u64,
@@ -328,7 +328,8 @@ impl SpaceQueue {
         ask().map_err(|error| self.refused(error))
     }
 
-    /// Notes what a request for space has to wait for, if this thread has its turn.
+    /// Notes what a refused request for space has to wait for, if this thread has its turn.
+    /// Returns the error.
     #[cold]
     pub(crate) fn refused(&self, error: fourscore_mballoc::Error) -> Error {
         if let fourscore_mballoc::Error::CommitFirst { tid, .. } = error {

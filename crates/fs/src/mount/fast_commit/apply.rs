@@ -106,7 +106,6 @@ struct Apply<'a, 'r, B> {
 /// Applies the records of `commits` to the state `before`; `None` if there are none.
 ///
 /// # Errors
-/// A record maps blocks outside the file system or adds a name that none can have; or the state
 /// A record maps blocks outside the file system or adds an invalid name; or the state before cannot
 /// be read.
 pub(crate) fn build(
