@@ -56,7 +56,7 @@ impl Freezer {
         self.inside.of(core).fetch_sub(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::Relaxed) {
-            // The freezing thread checks the counts under this lock, so it does not miss the wakeup.
+            // The freezing thread checks the counts under this lock, so no wakeup is lost.
             drop(self.phase.lock());
             self.changed.notify_all();
         }
