@@ -1,5 +1,7 @@
-//! **Purpose.** The file system as fast commits found it: its log was replayed, its fast commits
-//! were not.
+//! **Purpose.** Gives access to the state before the fast commits: the file system with its log
+//! replayed and its fast commits not yet applied.
+//!
+//! **Not here.** Applying the fast commits to this state (`crate::mount::fast_commit`).
 
 use fourscore_ondisk::{Inode, InodeNr};
 use fourscore_sync::epoch;
@@ -10,7 +12,7 @@ use crate::inode::{cache, orphan_list};
 use crate::mount::fast_commit::Before;
 use crate::{Error, Result};
 
-/// A file system whose log was replayed and whose fast commits were not yet.
+/// A file system whose log was replayed and whose fast commits were not applied yet.
 impl Before for Core {
     fn orphans(&self) -> Result<Vec<InodeNr>> {
         match orphan_list::orphans(self) {

@@ -1,9 +1,12 @@
-//! **Purpose.** The clock by which inodes and superblocks are stamped.
+//! **Purpose.** The clock for the time stamps of inodes and superblocks.
+//!
+//! **Invariants.** Inodes and superblocks are stamped by the same coarse clock of the system, so
+//! their stamps can be compared.
 
 use fourscore_ondisk::time::Timestamp;
 
-/// The time now, as Linux stamps inodes: that of the clock's last tick, some milliseconds ago at
-/// most. All stamps are from it, so what was changed later never says that it was changed before.
+/// Returns the current time as Linux stamps inodes: that of the clock's last tick, at most some
+/// milliseconds ago. All stamps are from this clock, so a later change never has an earlier stamp.
 pub(crate) fn now() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();

@@ -1,4 +1,7 @@
-//! **Purpose.** What a replay of the journal in memory found beside the replayed transactions.
+//! **Purpose.** Results of a replay of the journal in memory, apart from the replayed transactions:
+//! how the journal was found, and a last transaction that was left out.
+//!
+//! **Not here.** The replay itself (`crate::mount::replay`).
 
 use std::fmt;
 
@@ -16,8 +19,8 @@ pub enum FoundBy {
 }
 
 /// A transaction at the end of a dirty journal that was left out, because it does not match its
-/// checksums: what it changed reads as it was before. With asynchronous commits that is how a
-/// crash ordinarily ends the log; else something has damaged it, and the kernel refuses to mount.
+/// checksums: reads give the state before it. With asynchronous commits a crash ordinarily ends the
+/// log in this way. Otherwise the log is damaged, and the kernel refuses to mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalDamage {
     /// The transaction.

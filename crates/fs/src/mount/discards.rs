@@ -1,4 +1,8 @@
-//! **Purpose.** Tells a device which blocks are free.
+//! **Purpose.** Reports free blocks to a device that can discard them.
+//!
+//! **Not here.** Which blocks are reported, and when (`crate::mount::trim`, `crate::txn::grace`).
+//!
+//! **Locking.** None; no lock is held while the device works.
 
 use fourscore_block::BlockDevice;
 use fourscore_mballoc::{Allocator, Run};
@@ -8,7 +12,7 @@ use fourscore_sync::Arc;
 
 use crate::Result;
 
-/// Tells a device of blocks that are free.
+/// Reports free blocks to a device.
 #[derive(Debug)]
 pub(crate) struct Discards {
     device: Arc<dyn BlockDevice>,
@@ -16,7 +20,7 @@ pub(crate) struct Discards {
 }
 
 impl Discards {
-    /// For the device of `fs`; `None` if it gives no space back.
+    /// Returns the reporter for `device`; `None` if the device cannot discard.
     pub(crate) fn of(device: &Arc<dyn BlockDevice>, superblock: &Arc<Superblock>) -> Option<Self> {
         device.hints().discard.then(|| Self {
             device: Arc::clone(device),
@@ -24,18 +28,19 @@ impl Discards {
         })
     }
 
-    /// Tells the device that a run is free, or is going to be.
+    /// Discards on the device a run that is free, or is about to be.
     pub(crate) fn tell(&self, allocator: &Allocator, run: &Run) -> Result<()> {
         let geometry = self.superblock.geometry();
         let PhysBlock(first) = allocator.geometry().first_block(run);
         let blocks = u64::from(run.len.0) << geometry.blocks_per_cluster_log();
-        // The last cluster may be longer than the file system.
+        // The last cluster may extend past the end of the file system.
         let end = first.saturating_add(blocks).min(geometry.blocks().0);
         let offset = |block| geometry.block_size().offset(PhysBlock(block));
         Ok(self.device.discard(offset(first)..offset(end))?)
     }
 
-    /// Tells the device what was freed and need not wait any longer, and frees it then.
+    /// Discards on the device what was freed and need not wait any longer, and then frees it in
+    /// memory.
     pub(crate) fn release(&self, allocator: &Allocator) {
         if let Err(error) = allocator.release_visited(|run| self.tell(allocator, run)) {
             tracing::warn!(%error, "the device was not told of all that was freed");

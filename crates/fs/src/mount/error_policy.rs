@@ -1,5 +1,7 @@
-//! **Purpose.** What a mount does when it finds the file system broken, and whether it has stopped
+//! **Purpose.** The policy of a mount for a broken file system, and whether the mount has stopped
 //! writing.
+//!
+//! **Not here.** Noting errors and carrying the policy out (`crate::mount::errors`).
 
 use std::fmt;
 
@@ -11,17 +13,17 @@ use crate::{Error, Result};
 /// What to do when the file system is found to be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// Note it and go on.
+    /// Note the error and go on.
     Continue,
-    /// Note it, and write nothing any more.
+    /// Note the error, and write nothing any more.
     RemountReadOnly,
-    /// The same, and call the hook of the program
+    /// As `RemountReadOnly`, and call the hook of the program
     /// ([`on_panic`](crate::MountOptions::on_panic)).
     Panic,
 }
 
 impl From<ErrorPolicy> for OnError {
-    /// As Linux reads it.
+    /// Converts as Linux does.
     fn from(policy: ErrorPolicy) -> Self {
         match policy {
             ErrorPolicy::Continue => Self::Continue,
@@ -31,7 +33,7 @@ impl From<ErrorPolicy> for OnError {
     }
 }
 
-/// What a program wants called instead of a panic of the machine; it is told why.
+/// The program's hook, called with the cause instead of a panic of the machine.
 #[derive(Clone)]
 pub(crate) struct PanicHook(pub(crate) Arc<dyn Fn(&str) + Send + Sync>);
 
@@ -41,12 +43,12 @@ impl fmt::Debug for PanicHook {
     }
 }
 
-/// What becomes of errors.
+/// The error state of a mount.
 #[derive(Debug)]
 pub(crate) struct Errors {
     pub(crate) on_error: OnError,
     pub(crate) hook: Option<PanicHook>,
-    /// Why nothing is written any more.
+    /// The reason why nothing is written any more.
     pub(crate) stopped: OnceLock<String>,
     pub(crate) noting: Mutex<()>,
 }
@@ -61,7 +63,7 @@ impl Errors {
         }
     }
 
-    /// Refuses to write, after an error.
+    /// Refuses to write after an error.
     pub(crate) fn check(&self) -> Result<()> {
         match self.stopped.get() {
             None => Ok(()),

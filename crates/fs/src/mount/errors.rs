@@ -1,30 +1,31 @@
-//! **Purpose.** What happens when the file system is found to be broken while it is written, or its
+//! **Purpose.** Handles errors of a read-write mount: the file system is found to be broken, or its
 //! journal cannot go on.
 //!
-//! **Model.** Every operation that changes something hands its result through
-//! [`errors::noting`](crate::mount::errors::noting). An
-//! error that speaks of the disk's content, or of an aborted journal, is noted in the superblock
-//! (how often, the first and the last: when, inode, block, and where in this program), which is
-//! marked as having errors; `e2fsck` takes that away again. Then it is for the mount to say:
+//! **Model.** Every operation that changes something passes its result through
+//! [`errors::noting`](crate::mount::errors::noting). An error about the disk's content, or about an
+//! aborted journal, is noted in the superblock: the number of errors, and for the first and the
+//! last one the time, inode, block and position in this program's source. The superblock is also
+//! marked as having errors; `e2fsck` removes that mark. Then the mount option decides:
 //!
 //! | `errors=` | broken structure | aborted journal |
 //! |---|---|---|
 //! | `continue` | noted by a transaction | as `remount-ro` |
-//! | `remount-ro` | the journal is aborted, nothing is written any more | nothing is written any more |
+//! | `remount-ro` | the journal is aborted, writing stops | writing stops |
 //! | `panic` | as `remount-ro`, then the program's hook | the same |
 //!
-//! As in Linux, an abort gives up what was not committed: what was found broken may have spoilt it.
+//! As in Linux, an abort discards changes that were not committed: the broken structure may have
+//! corrupted them.
 //!
-//! **Not here.** Readers: they change nothing, so what they find broken is returned and not noted.
+//! **Not here.** Readers: they change nothing, so errors that they find are returned and not noted.
 //!
-//! **Locking.** [`errors::noting`](crate::mount::errors::noting) opens handles and waits, so nobody
-//! calls it with an open handle or
-//! with the chain of orphans locked. One lock, before handles, puts those who note in order.
+//! **Locking.** [`errors::noting`](crate::mount::errors::noting) opens handles and waits, so no
+//! thread calls it with an open handle or with the chain of orphans locked. One lock, before
+//! handles, serializes the threads that note errors.
 //!
-//! **Crash safety.** With a journal that goes on the note is part of a transaction. Else it is
-//! written in place, when all who wrote have ended; a log that is recovered later may hold an older
-//! superblock, so whoever mounts carries what was noted over the recovery, and takes over the error
-//! that the log itself tells of.
+//! **Crash safety.** While the journal goes on the note is part of a transaction. Otherwise it is
+//! written in place, after all writers have ended. A log that is recovered later may hold an older
+//! superblock, so a mount keeps the noted errors across the recovery, and takes over the error that
+//! the log itself holds.
 //!
 //! **References.** `ext4_handle_error` of Linux; Documentation/filesystems/ext4/super.rst.
 
@@ -48,7 +49,7 @@ use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::{Error, OpenOptions, Result};
 
-/// The parts of the superblock that tell of errors.
+/// The parts of the superblock that hold errors.
 const PARTS: [Range<usize>; 3] = [
     offset_of!(RawSuperblock, s_state)..offset_of!(RawSuperblock, s_errors),
     offset_of!(RawSuperblock, s_error_count)..offset_of!(RawSuperblock, s_mount_opts),
@@ -65,7 +66,7 @@ enum Code {
     Corrupt = 5,
 }
 
-/// What is noted of an error.
+/// An error as it is noted.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     time: Timestamp,
@@ -76,7 +77,7 @@ struct Note {
 }
 
 impl Note {
-    /// Adds it to what a superblock tells of.
+    /// Adds the error to a superblock.
     fn put(&self, raw: &mut RawSuperblock) {
         set_error_state(raw);
         let (low, high) = time_halves(self.time);
@@ -99,8 +100,8 @@ impl Note {
     }
 }
 
-/// Where in this program, in the field where the kernel names a function: the end of the file's
-/// name, with a zero behind it.
+/// Returns the source file for the field in which the kernel names a function: the end of the
+/// file's name, terminated by a zero.
 fn place(at: &Location<'_>) -> [u8; 32] {
     let mut place = [0; 32];
     let name = at.file().as_bytes();
@@ -109,14 +110,14 @@ fn place(at: &Location<'_>) -> [u8; 32] {
     place
 }
 
-/// Whether `before` tells of errors that `after` knows nothing of.
+/// Whether `before` holds errors that `after` does not hold.
 fn tells_more(before: &RawSuperblock, after: &RawSuperblock) -> bool {
     let state = State::from_bits_retain(before.s_state.get());
     let count = |raw: &RawSuperblock| raw.s_error_count.get();
     state.contains(State::ERROR_FS) && count(before) > count(after)
 }
 
-/// Lets `to` tell of the errors that `from` tells of.
+/// Copies the errors in `from` to `to`.
 fn carry_over(from: &RawSuperblock, to: &mut RawSuperblock) {
     let state = to.s_state;
     for part in PARTS {
@@ -131,8 +132,8 @@ fn set_error_state(raw: &mut RawSuperblock) {
     raw.s_state = state.bits().into();
 }
 
-/// Hands on the result of an operation that changes something, and does what the mount says if
-/// it tells of a file system that is broken.
+/// Returns the result of an operation that changes something. If it is an error about a broken file
+/// system, the error is noted and handled as the mount option says.
 #[track_caller]
 #[inline]
 pub(crate) fn noting<T>(mount: &Mount, result: Result<T>) -> Result<T> {
@@ -173,7 +174,7 @@ fn note_error(mount: &Mount, error: &Error, at: &'static Location<'static>) {
     }
 }
 
-/// Notes an error while the journal goes on.
+/// Notes an error in a transaction, while the journal goes on.
 fn note_in_transaction(mount: &Mount, note: &Note) -> Result<()> {
     let mut plan = Plan::new(mount);
     let mut raw = RawSuperblock::new_zeroed();
@@ -193,8 +194,8 @@ fn note_in_transaction(mount: &Mount, note: &Note) -> Result<()> {
     plan.carry_out(&[&LastTid::new()]).map(drop)
 }
 
-/// Carries the errors that the superblock told of `before` the journal was replayed over the
-/// replay.
+/// Keeps the errors of the superblock as it was `before` the journal was replayed: writes them
+/// again if the replay removed them.
 pub(crate) fn keep_errors(core: &Core, before: &RawSuperblock) -> Result<()> {
     if !tells_more(before, &mark::raw_superblock(&*core.device)?) {
         return Ok(());
@@ -204,7 +205,7 @@ pub(crate) fn keep_errors(core: &Core, before: &RawSuperblock) -> Result<()> {
     })
 }
 
-/// Takes over the error that the journal tells of, if it was aborted.
+/// Takes over the error that the journal holds, if it was aborted.
 pub(crate) fn take_over_error(core: &Core, options: &OpenOptions) -> Result<()> {
     if core.superblock().journal().is_none() {
         return Ok(());
@@ -217,12 +218,12 @@ pub(crate) fn take_over_error(core: &Core, options: &OpenOptions) -> Result<()> 
     Ok(log.clear_errno()?)
 }
 
-/// Lets nobody write any more, and notes why in place.
+/// Stops all writing, and notes the cause in place.
 fn stop_writing(mount: &Mount, note: &Note, error: &Error) {
-    // Latched already if the journal had to give up.
+    // The journal has failed already if it had to be aborted.
     mount.journal.fail();
     mount.journal.wait_idle();
-    // The device may be what has failed.
+    // The device itself may have failed.
     if let Err(error) =
         mark::rewrite_superblock(&*mount.core.device, mount.core.superblock(), |raw| {
             note.put(raw);
@@ -230,6 +231,6 @@ fn stop_writing(mount: &Mount, note: &Note, error: &Error) {
     {
         tracing::error!(%error, "the error could not be noted");
     }
-    // The lock is held, so nobody else has set it.
+    // The lock is held, so no other thread has set it.
     let _ = mount.errors.stopped.set(format!("after an error: {error}"));
 }

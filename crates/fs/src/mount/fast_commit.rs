@@ -1,45 +1,41 @@
-//! **Purpose.** Fast commits, read as if they had been replayed: what the records of the journal's
-//! fast-commit area change in inodes, in the maps of files and in directories, kept in memory
-//! beside the device.
+//! **Purpose.** Fast commits, read as if they had been replayed: an overlay in memory of the
+//! changes that the records of the journal's fast-commit area make to inodes, to the maps of files
+//! and to directories.
 //!
 //! **Not here.** Which records count (crate `journal`). Replaying them onto a device, which also
 //! has to mark blocks and inodes as used.
 //!
-//! # Model
+//! **Model.** Reads combine the disk with the overlay:
 //! ```text
 //! inode n   = bytes in its table, laid over with the last INODE record, and its link count
 //! map of n  = its tree on disk, laid over with ADD_RANGE and DEL_RANGE in log order
 //! names in d = entries on disk, laid over with CREAT, LINK and UNLINK in log order
 //! ```
-//! Whoever loads an inode asks `Fs::inode_change`, whoever maps a
-//! block `Fs::range_edits`,
-//! whoever looks into a directory `Fs::dir_changes`.
+//! `Fs::inode_change` is queried when an inode is loaded, `Fs::range_edits` when a block is mapped,
+//! and `Fs::dir_changes` when a directory is searched or listed.
 //!
-//! # How records are applied
-//! As the kernel does (`ext4_fc_replay_*`): each sets a state, so applying it twice does no harm.
-//! A record about an inode that is not in use is ignored. INODE leaves the block map alone, unless
-//! the content is inline. LINK and CREAT leave a name alone that exists; UNLINK does nothing
-//! without the name, and takes one link from its inode even where the name now leads to another.
-//! CREAT of a directory makes an empty one. An inode without links is gone. Names in encrypted
-//! directories are never fast-committed; records that say otherwise are ignored.
+//! **How records are applied.** As in the kernel (`ext4_fc_replay_*`): each record sets a state, so
+//! applying it twice does no harm. A record about an inode that is not in use is ignored. INODE
+//! leaves the block map alone, unless the content is inline. LINK and CREAT leave a name alone that
+//! exists. UNLINK does nothing without the name, and removes one link from its inode even if the
+//! name now refers to another inode. CREAT of a directory makes an empty one. An inode without
+//! links is deleted. Names in encrypted directories are never fast-committed; records about such
+//! names are ignored.
 //!
-//! Where the kernel's own replay goes wrong, the state before the crash is what is shown:
-//! - It leaves link counts of parents alone when directories come and go, and gives a new
-//!   directory one link: e2fsck then finds errors. Here they are counted.
-//! - It refuses to mount when a file that was unlinked but open has an INODE record. Here that
-//!   file is gone.
-//! - It loses the target of a short symbolic link and the number of a device, which are in the
-//!   block map. Here they are taken from the record. (Current kernels log no such inodes.)
-//! - It sets times of directories and links to the time of the mount. Here they stay.
+//! Where the kernel's own replay is wrong, the overlay gives the state before the crash:
+//! - The kernel leaves link counts of parents alone when directories are made and removed, and
+//!   gives a new directory one link. e2fsck then finds errors. Here these links are counted.
+//! - The kernel refuses to mount when a file that was unlinked but open has an INODE record. Here
+//!   that file is deleted.
+//! - The kernel loses the target of a short symbolic link and the number of a device, which are in
+//!   the block map. Here they are taken from the record. (Current kernels log no such inodes.)
+//! - The kernel sets times of directories and links to the time of the mount. Here they stay.
 //!
-//! # Invariants
-//! Memory is proportional to the records. Ranges lie inside the file system.
+//! **Invariants.** Memory is proportional to the records. Ranges lie inside the file system.
 //!
-//! # Locking
-//! None: an overlay never changes once it is built.
+//! **Locking.** None: an overlay never changes once it is built.
 //!
-//! # References
-//! Kernel `fs/ext4/fast_commit.c`; documentation, `filesystems/ext4/journal.rst`.
+//! **References.** Kernel `fs/ext4/fast_commit.c`; documentation, `filesystems/ext4/journal.rst`.
 
 pub(crate) mod apply;
 mod patch;
@@ -59,18 +55,18 @@ use crate::dir::wanted::Wanted;
 pub(crate) use patch::{Base, InodePatch};
 pub(crate) use ranges::RangeEdits;
 
-/// What the records need to know of the state before them.
+/// The state before the fast commits, as far as applying the records needs it.
 pub(crate) trait Before {
-    /// The inodes on the orphan list.
+    /// Returns the inodes on the orphan list.
     fn orphans(&self) -> Result<Vec<InodeNr>>;
 
-    /// An inode as its table has it; `None` if it is not in use, or broken.
+    /// Returns an inode as its table has it; `None` if it is not in use, or broken.
     fn inode(&self, nr: InodeNr) -> Result<Option<Inode>>;
 
-    /// What `name` leads to in directory `dir`.
+    /// Returns the inode that `name` refers to in directory `dir`.
     fn find(&self, dir: InodeNr, name: &[u8]) -> Result<Option<InodeNr>>;
 
-    /// The form of a name in which it equals every name that `dir` takes for the same; the name
+    /// Returns the key of a name: the same for all names that `dir` treats as equal; the name
     /// itself if `dir` is new.
     fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>>;
 }
@@ -86,9 +82,9 @@ pub(crate) struct FastCommitOverlay {
 /// How an inode differs from its bytes on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InodeChange {
-    /// It is not in use any more.
+    /// The inode is not in use any more.
     Deleted,
-    /// Some of its bytes are others.
+    /// Some bytes of the inode differ.
     Patched(InodePatch),
 }
 
@@ -97,7 +93,7 @@ pub(crate) enum InodeChange {
 pub(crate) struct DirChanges {
     /// The parent of a directory that the fast commits made.
     made_in: Option<InodeNr>,
-    /// By [`Before::key`]. Entries on disk with one of these keys do not count.
+    /// The changed names, by [`Before::key`]. Entries on disk with one of these keys do not count.
     names: BTreeMap<Vec<u8>, Option<NewName>>,
 }
 
@@ -110,7 +106,7 @@ struct NewName {
 }
 
 impl NewName {
-    /// The name as an entry of a directory. What tells where it lies is zero.
+    /// Returns the name as an entry of a directory. The fields for its position are zero.
     fn entry(&self) -> DirRecord<'_> {
         let kind = EntryType::Unknown;
         DirRecord {
@@ -124,39 +120,39 @@ impl NewName {
     }
 }
 
-/// What whoever writes them asks.
+/// Queries for writing the changes to disk.
 impl FastCommitOverlay {
-    /// Every inode that differs from its bytes on disk, in ascending order.
+    /// Returns every inode that differs from its bytes on disk, in ascending order.
     pub(crate) fn changed_inodes(&self) -> Vec<(InodeNr, &InodeChange)> {
         sorted(&self.inodes)
     }
 
-    /// How the bytes of inode `nr` differ, if they do.
+    /// Returns how the bytes of inode `nr` differ, if they do.
     pub(crate) fn change_of(&self, nr: InodeNr) -> Option<&InodeChange> {
         self.inodes.get(&nr)
     }
 
-    /// How the names in directory `dir` differ from those on disk.
+    /// Returns how the names in directory `dir` differ from those on disk.
     pub(crate) fn names_of(&self, dir: InodeNr) -> Option<&DirChanges> {
         self.dirs.get(&dir)
     }
 
-    /// How the map of inode `nr` differs.
+    /// Returns how the map of inode `nr` differs.
     pub(crate) fn ranges_of(&self, nr: InodeNr) -> Option<&RangeEdits> {
         self.ranges.get(&nr)
     }
 
-    /// Every inode whose map differs, in ascending order.
+    /// Returns every inode whose map differs, in ascending order.
     pub(crate) fn changed_maps(&self) -> Vec<(InodeNr, &RangeEdits)> {
         sorted(&self.ranges)
     }
 
-    /// Every directory in which names differ, in ascending order.
+    /// Returns every directory in which names differ, in ascending order.
     pub(crate) fn changed_dirs(&self) -> Vec<(InodeNr, &DirChanges)> {
         sorted(&self.dirs)
     }
 
-    /// The parent of a directory that the fast commits made.
+    /// Returns the parent of a directory that the fast commits made.
     pub(crate) fn made_in(&self, dir: InodeNr) -> Option<InodeNr> {
         self.dirs.get(&dir)?.made_in
     }
@@ -169,23 +165,23 @@ fn sorted<T>(map: &HashMap<InodeNr, T>) -> Vec<(InodeNr, &T)> {
 }
 
 impl DirChanges {
-    /// What the name with this key leads to now: `None` if the disk knows, `Some(None)` if it
-    /// leads nowhere.
+    /// Returns the inode that the name with this key refers to now: `None` if the entry on disk
+    /// counts, `Some(None)` if there is no such name.
     fn get(&self, key: &[u8]) -> Option<Option<InodeNr>> {
         match self.names.get(key) {
             Some(now) => Some(now.as_ref().map(|new| new.inode)),
-            // Of a directory that was just made the disk knows nothing.
+            // A directory that was just made has no entries on disk.
             None => self.made_in.map(|_| None),
         }
     }
 
-    /// As [`get`](Self::get), for a name that somebody looks for.
+    /// Looks a name up as [`get`](Self::get) does.
     pub(crate) fn find(&self, wanted: &Wanted<'_>, name: &[u8]) -> Option<Option<InodeNr>> {
         if name == b".." && self.made_in.is_some() {
             return Some(self.made_in);
         }
         match self.get(wanted.hash_input()?) {
-            // The names of a new directory are kept as they are: how they compare was not known.
+            // The names of a new directory are their own keys: how they compare was not known.
             Some(None) if self.made_in.is_some() && wanted.hash_may_mislead() => {
                 let same = |new: &&NewName| wanted.matches(&new.entry());
                 Some(self.added().find(same).map(|new| new.inode))
@@ -194,12 +190,12 @@ impl DirChanges {
         }
     }
 
-    /// For a directory that fast commits made, its parent: nothing on disk counts.
+    /// Returns the parent of a directory that fast commits made: nothing on disk counts for it.
     pub(crate) fn made_in(&self) -> Option<InodeNr> {
         self.made_in
     }
 
-    /// Every entry that is not on disk, for the directory `dir`.
+    /// Returns every entry of the directory `dir` that is not on disk.
     pub(crate) fn entries(&self, dir: InodeNr) -> impl Iterator<Item = (&[u8], InodeNr, FileType)> {
         let dots = self
             .made_in
@@ -212,8 +208,9 @@ impl DirChanges {
             )
     }
 
-    /// Every name that differs: what it leads to now, if to anything. A directory whose names are
-    /// not compared as they are is never fast-committed by whoever writes here.
+    /// Returns every name that differs, with the inode that it refers to now; `None` if it was
+    /// removed. A removed name is its own key: systems that write fast commits write none for a
+    /// directory that does not compare names byte by byte.
     pub(crate) fn changed_names(
         &self,
     ) -> impl Iterator<Item = (&[u8], Option<(InodeNr, FileType)>)> {
@@ -224,7 +221,7 @@ impl DirChanges {
         })
     }
 
-    /// The names that were added, by key.
+    /// Returns the names that were added, by key.
     fn added(&self) -> impl Iterator<Item = &NewName> {
         self.names.values().flatten()
     }

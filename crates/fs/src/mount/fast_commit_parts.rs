@@ -1,4 +1,8 @@
-//! **Purpose.** Parts of files that fast commits map anew, and the end of inodes that they delete.
+//! **Purpose.** Parts of files whose mapping fast commits change, and the freeing of inodes that
+//! they delete.
+//!
+//! **Not here.** The order of these steps (`crate::mount::fast_commit_replay`). All plans here are
+//! applied in the only transaction of the recovery.
 
 use fourscore_mballoc::{ClusterCount, LogicalCluster, Request, Sizing};
 use fourscore_ondisk::extent::{Extent, ExtentState, MAX_UNWRITTEN_BLOCKS};
@@ -21,11 +25,11 @@ use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
 
-/// A part of a run that inodes are told to map, all of which lay in one way before.
+/// A part of a run that fast commits change. All of its blocks were mapped in the same way before.
 pub(crate) struct Part {
     pub(crate) at: LogicalBlock,
     pub(crate) end: LogicalBlock,
-    /// Where it goes, if it is not to be a hole.
+    /// The first block that it will be mapped to, if it will not be a hole.
     pub(crate) physical: Option<PhysBlock>,
     pub(crate) before: Lay,
 }
@@ -36,16 +40,16 @@ impl Part {
     }
 }
 
-/// Where blocks of a file lay.
+/// The mapping of blocks of a file before the fast commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lay {
     Nowhere,
     Elsewhere,
-    /// Where they go.
+    /// To the blocks that they will be mapped to.
     There,
 }
 
-/// An inode as it was before the fast commits; `None` if they made it, or it is gone.
+/// Returns an inode as it was before the fast commits; `None` if they made it, or if it is deleted.
 pub(crate) fn before(
     core: &Core,
     overlay: &FastCommitOverlay,
@@ -58,8 +62,8 @@ pub(crate) fn before(
     }
 }
 
-/// Frees what an inode number stood for before the fast commits took it away, or gave it to
-/// another inode.
+/// Frees the inode that had this number before the fast commits deleted it, or reused the number
+/// for another inode.
 pub(crate) fn free_life(mount: &Mount, nr: InodeNr) -> Result<()> {
     let Some((group, index)) = mount.core.geometry().inode_group(nr) else {
         return Err(Error::NotFound);
@@ -73,7 +77,7 @@ pub(crate) fn free_life(mount: &Mount, nr: InodeNr) -> Result<()> {
     let slot = slot::slot(&mut plan, nr)?;
     let freed = update::free_map(&mut plan, &inode, slot, LogicalBlock(0))?;
     debug_assert_eq!(freed, Freed::All);
-    // The number is free on disk from here on, and must not look as if it were in use.
+    // The number is free on disk from here on, so the inode must not look as if it were in use.
     slot::edit(&mut plan, slot, |inode| inode.set_links_count(0))?;
     lost_name::plan_end(mount, &mut plan, &inode, slot, place)?;
     carry_out_here(plan)
@@ -86,8 +90,8 @@ pub(crate) fn place_on_record(mount: &Mount, nr: InodeNr) -> Option<OrphanPlace>
         .next()
 }
 
-/// A run by how its parts lay before. What is to be a hole is one part: a record may make one
-/// of a whole file.
+/// Splits a run by how its parts were mapped before. A run that will be a hole is one part: one
+/// record may make a hole of a whole file.
 pub(crate) fn parts(core: &Core, before: Option<&CachedInode>, run: &Mapping) -> Result<Vec<Part>> {
     let first = match run.target {
         Target::Written(first) | Target::Unwritten(first) => first,

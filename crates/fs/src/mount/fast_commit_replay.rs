@@ -1,26 +1,25 @@
-//! **Purpose.** Writing what fast commits changed, when a file system is mounted for writing.
+//! **Purpose.** Writes the changes of fast commits when a file system is mounted for writing.
 //!
-//! **Not here.** What the records say ([`crate::mount::fast_commit`]), and which of them count
-//! (crate
-//! `journal`).
+//! **Not here.** The meaning of the records ([`crate::mount::fast_commit`]), and which of them
+//! count (crate `journal`).
 //!
-//! **Model.** The changes are known already: inodes, runs of maps, names. They are made as
-//! operations make them, by plans, but all in one transaction: the very one to which the fast
-//! commits belong. When it is committed it takes their place, as any full commit does.
+//! **Model.** The changes are known already: inodes, runs of maps, names. They are made by plans,
+//! as operations make them, but all in one transaction: the one to which the fast commits belong.
+//! When it is committed it replaces them, as any full commit does.
 //!
 //! ```text
 //! blocks that the runs name are claimed -> inodes and maps -> names -> what is gone -> commit
 //! ```
 //!
 //! Blocks are claimed before anything else is allocated, so that no tree or directory grows into
-//! them. An inode without a name left goes on record, and is freed with the other orphans.
+//! them. An inode without a name left goes on the orphan list, and is freed with the other orphans.
 //!
-//! A block that is to be claimed may be one that another inode loses: then that is freed first
+//! A block that is to be claimed may be one that another inode loses. Then it is freed there first
 //! ([`lost`]).
 //!
 //! **Crash safety.** Until the commit is durable the fast commits count, and nothing but the
-//! journal was written; so a recovery that is cut is made again. More than one transaction has room
-//! for is refused.
+//! journal was written, so a recovery that is interrupted is repeated. Changes that need more space
+//! than one transaction has are refused.
 
 mod lost;
 
@@ -49,7 +48,7 @@ use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
 
-/// An inode that is going to be changed.
+/// An inode that will be changed.
 struct Pending<'f> {
     plan: Plan<'f>,
     slot: Slot,
@@ -57,11 +56,11 @@ struct Pending<'f> {
 }
 
 /// Makes the changes of `overlay` in the only transaction of `mount`, whose log was replayed
-/// but for them.
+/// without the fast commits.
 ///
 /// # Errors
-/// `ReadOnly` if they are more than one transaction of the journal has room for; `Corrupt` for
-/// records that contradict the file system. Nothing is changed then.
+/// `ReadOnly` if the changes need more space than one transaction of the journal has; `Corrupt` for
+/// records that contradict the file system. In these cases nothing was changed.
 pub(crate) fn make_changes(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
     for (nr, change) in overlay.changed_inodes() {
         if let InodeChange::Patched(patch) = change
@@ -97,7 +96,7 @@ pub(crate) fn make_changes(mount: &Mount, overlay: &FastCommitOverlay) -> Result
     Ok(())
 }
 
-/// Plans the new bytes of an inode, and claims the blocks that its map will name.
+/// Plans the new bytes of an inode, and claims the blocks that its new map will refer to.
 fn plan_inode_change<'f>(
     mount: &'f Mount,
     nr: InodeNr,
@@ -137,7 +136,7 @@ fn plan_inode_change<'f>(
     Ok(Pending { plan, slot, pieces })
 }
 
-/// Lays the record over an inode's slot. What it takes of space follows from its map.
+/// Applies the patch to an inode's slot. The number of blocks in use follows from its map.
 fn plan_patch(
     core: &Core,
     plan: &mut Plan<'_>,
@@ -159,7 +158,7 @@ fn plan_patch(
             .contains(InodeFlags::INLINE_DATA_FL);
     let was_inline = before.map(|before| before.layout() == Layout::Inline);
     if is_directory && was_inline.is_some_and(|was_inline| was_inline != now_inline) {
-        // Names that have moved are not among those that come one by one.
+        // Names that are moved have no records of their own.
         return Err(Error::ReadOnly(
             "the fast commits in the journal move a directory out of its inode".into(),
         ));
@@ -167,14 +166,14 @@ fn plan_patch(
     let sectors = before.map_or(0, |inode| inode.on_disk().sectors());
     let file_acl = before.and_then(|inode| inode.on_disk().file_acl());
     slot::edit(plan, slot, |inode| {
-        // They were there before, or are less.
+        // The slot had these values before, or they are smaller.
         let _ = inode.set_sectors(sectors);
         let _ = inode.set_file_acl(file_acl);
         match before {
             // All its names are in the record.
             _ if now_inline => {}
             None if is_directory => {
-                // Its names come one by one.
+                // Its names have records of their own, which follow.
                 let _ = inode.set_size_bytes(0);
                 inode.set_flags(inode.flags() - InodeFlags::INDEX_FL);
             }
@@ -224,7 +223,7 @@ fn plan_run(
     Ok(())
 }
 
-/// Makes the changes of an inode and its map. A directory that is new begins empty.
+/// Changes an inode and its map. A new directory begins empty.
 fn change_inode(core: &Core, change: Pending<'_>, made_in: Option<InodeNr>) -> Result<()> {
     let Pending {
         mut plan,
@@ -254,7 +253,7 @@ fn change_inode(core: &Core, change: Pending<'_>, made_in: Option<InodeNr>) -> R
     fast_commit_parts::carry_out_here(plan)
 }
 
-/// Adds and removes names of a directory, which keeps its times.
+/// Adds and removes names of a directory, whose times stay.
 fn change_names(mount: &Mount, dir: InodeNr, names: &DirChanges) -> Result<()> {
     let pinned = cache::pin_directory(&mount.core, dir)?;
     let locked = pinned.lock();
@@ -288,7 +287,7 @@ fn change_names(mount: &Mount, dir: InodeNr, names: &DirChanges) -> Result<()> {
     Ok(())
 }
 
-/// Puts an inode that has lost its last name on record.
+/// Puts an inode that has lost its last name on the orphan list.
 fn put_on_record(mount: &Mount, nr: InodeNr) -> Result<()> {
     let Some((group, index)) = mount.core.geometry().inode_group(nr) else {
         return Ok(());
@@ -296,7 +295,7 @@ fn put_on_record(mount: &Mount, nr: InodeNr) -> Result<()> {
     if !descriptor::inode_bitmap(&mount.core, group)?.is_used(index.0)
         || cache::load_inode(&mount.core, nr)?.links_count() == 0
     {
-        // It came and went between two commits, or was on record before.
+        // The inode was made and deleted between two commits, or was on the orphan list before.
         return Ok(());
     }
     let mut plan = Plan::new(mount);

@@ -1,25 +1,25 @@
-//! **Purpose.** Freezing: the file system stands still and its device holds all of it, so that a
-//! copy of the device needs no recovery, until it is thawed.
+//! **Purpose.** Freezing: until it is thawed the file system does not change and its device holds
+//! all of it, so that a copy of the device needs no recovery.
 //!
-//! **Model.** Whoever changes something is *inside* while he does: a plan from its beginning to its
-//! end, with the data that is written for it. Freezing lets nobody in any more, waits until all are
-//! out, commits, brings everything to its place and says on the device that nothing is left to be
-//! recovered. Who wants in meanwhile waits.
+//! **Model.** A thread is *inside* while it changes something: during a plan from its beginning to
+//! its end, and during the write of the plan's data. Freezing admits no thread any more, waits
+//! until all threads have left, commits, checkpoints everything and marks the device as clean.
+//! Threads that want to enter meanwhile wait.
 //!
 //! ```text
 //! thawed -> freezing: nobody comes in, all leave -> frozen -> thawed
 //! ```
 //!
-//! **Invariants.** *Nobody is inside while it is frozen.* Coming in and freezing are the two sides
-//! of Dekker's protocol: each writes its own word, then reads the other's, with a full fence
-//! between. So at least one sees the other.
+//! **Invariants.** *No thread is inside while the file system is frozen.* Entering and freezing are
+//! the two sides of Dekker's protocol: each writes its own word, then reads the other's, with a
+//! full fence between. So at least one sees the other.
 //!
-//! **Locking.** Coming in and leaving write a word of this core and read one that is written by
-//! freezing alone. Who waits inside of nothing holds locks of inodes while he waits, as in Linux;
-//! nobody comes in twice, since he would wait for himself.
+//! **Locking.** Entering and leaving write a word of this core and read one that only freezing
+//! writes. A thread that waits to enter may hold locks of inodes, as in Linux. No thread enters
+//! twice, since it would wait for itself.
 //!
-//! **Crash safety.** While it is frozen the device holds a file system that was left clean, but for
-//! open files without names, which are on record.
+//! **Crash safety.** While it is frozen the device holds a file system that was cleanly unmounted,
+//! except for open files without names, which are on the orphan list.
 //!
 //! **References.** fsfreeze(8); ioctl `FIFREEZE`, `FITHAW`.
 
@@ -51,7 +51,7 @@ fn stand_still(mount: &Mount) -> Result<()> {
     }
 }
 
-/// Brings everything to its place, and says so on the device.
+/// Checkpoints everything, and marks the device as clean.
 fn settle(mount: &Mount) -> Result<()> {
     mount.journal().quiesce()?;
     mount.rest_mmp(Rest::Begins);

@@ -1,18 +1,21 @@
 //! **Purpose.** Keeps operations out while the file system is frozen.
+//!
+//! **Not here.** The steps of freezing and thawing, and the protocol between entering and freezing
+//! (`crate::mount::freeze`).
 
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
 
 use crate::{Error, Result};
 
-/// Who is inside, and whether anybody may be.
+/// The count of threads inside, and whether threads may enter.
 #[derive(Debug, Default)]
 pub(crate) struct Freezer {
     inside: PerCore<AtomicU64>,
-    /// Whether nobody may come in.
+    /// Whether no thread may enter.
     closed: CachePadded<AtomicBool>,
     phase: Mutex<Phase>,
-    /// Somebody has left while it was closed, or it was thawed.
+    /// Signalled when a thread has left while it was closed, and when it was thawed.
     changed: Condvar,
 }
 
@@ -24,7 +27,7 @@ pub(crate) enum Phase {
     Frozen,
 }
 
-/// Somebody is inside as long as this lives.
+/// The thread is inside as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Inside<'f> {
     freezer: &'f Freezer,
@@ -32,7 +35,7 @@ pub(crate) struct Inside<'f> {
 }
 
 impl Freezer {
-    /// Comes in; waits while it is frozen.
+    /// Enters. Waits while the file system is frozen.
     pub(crate) fn enter(&self) -> Inside<'_> {
         loop {
             let core = CoreNr::current();
@@ -53,7 +56,7 @@ impl Freezer {
         self.inside.of(core).fetch_sub(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::Relaxed) {
-            // Under the lock under which it is looked whether anybody is inside.
+            // The freezing thread checks the counts under this lock, so no wakeup is lost.
             drop(self.phase.lock());
             self.changed.notify_all();
         }
@@ -67,7 +70,7 @@ impl Freezer {
         }
     }
 
-    /// Lets nobody in any more, and waits until all are out.
+    /// Admits no thread any more, and waits until all have left.
     pub(crate) fn close(&self) -> Result<()> {
         let mut phase = self.phase.lock();
         if *phase != Phase::Thawed {
@@ -90,7 +93,7 @@ impl Freezer {
         *self.phase.lock() = Phase::Frozen;
     }
 
-    /// Begins to thaw it: nobody else does then.
+    /// Begins to thaw. Only one thread can do so.
     pub(crate) fn begin_thaw(&self) -> Result<()> {
         let mut phase = self.phase.lock();
         if *phase != Phase::Frozen {
@@ -100,7 +103,7 @@ impl Freezer {
         Ok(())
     }
 
-    /// Lets everybody in again.
+    /// Admits all threads again.
     pub(crate) fn open(&self) {
         let mut phase = self.phase.lock();
         *phase = Phase::Thawed;
@@ -116,7 +119,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Whether other hosts are not told for a while that the file system is in use.
+/// Whether the updates of the `mmp` block are suspended or resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     Begins,

@@ -1,5 +1,5 @@
-//! **Purpose.** What the superblock says of a mount: that there is one, and what has to be done if
-//! it never ended.
+//! **Purpose.** The fields of the superblock that mark a file system as mounted, and so say what
+//! has to be done if the mount never ended.
 //!
 //! **Model.**
 //! ```text
@@ -8,12 +8,12 @@
 //! without                  s_state without VALID_FS     with it
 //! with an orphan file      orphan_present               without it, if the file is empty
 //! ```
-//! As in Linux, a file system with a journal stays "clean" in `s_state` while it is mounted: what a
-//! crash leaves of it is recovered. One without has to be checked then, and is not mounted for
-//! writing before: its bitmaps may say of blocks in use that they are free. Linux warns only.
+//! As in Linux, a file system with a journal stays "clean" in `s_state` while it is mounted: after
+//! a crash it is recovered. One without a journal has to be checked after a crash, and is refused
+//! for writing until then: its bitmaps may mark used blocks as free. Linux only warns.
 //!
-//! **Crash safety.** Mounting writes the superblock, durably, before the first transaction can be;
-//! unmounting does after everything else is durable.
+//! **Crash safety.** Mounting writes the superblock, durably, before the first transaction can be
+//! durable. Unmounting writes it after everything else is durable.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -35,17 +35,17 @@ use crate::{Error, Result};
 /// Whether a file system is mounted for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mounted {
-    /// With `orphan_file` this also says that the file may hold something.
+    /// Mounted. With `orphan_file` this also means that the file may hold entries.
     Yes,
-    /// As before, after it was frozen.
+    /// Mounted as before, after it was frozen.
     Again,
     No,
-    /// Not any more, but the orphan file holds something.
+    /// Not mounted any more, but the orphan file holds entries.
     NoWithOrphans,
 }
 
 impl Mounted {
-    /// What is left when nothing is to be recovered.
+    /// Returns the mark for a file system that needs no recovery.
     pub(crate) fn left_behind(orphans: &Orphans) -> Self {
         if orphans.has_file_entries() {
             Self::NoWithOrphans
@@ -55,7 +55,7 @@ impl Mounted {
     }
 }
 
-/// Refuses a file system that has no journal to recover it and was not unmounted.
+/// Refuses a file system that has no journal and was not unmounted.
 pub(crate) fn check_unmounted(superblock: &Superblock) -> Result<()> {
     if superblock.journal().is_some() || superblock.state().contains(State::VALID_FS) {
         return Ok(());
@@ -65,17 +65,17 @@ pub(crate) fn check_unmounted(superblock: &Superblock) -> Result<()> {
     ))
 }
 
-/// Where a part of the superblock is: its block, and the bytes in there.
+/// Returns the place of a part of the superblock: its block, and the range of bytes in the block.
 pub(crate) fn superblock_part(core: &Core, part: Range<usize>) -> (PhysBlock, Range<usize>) {
     let block_bytes = core.geometry().block_size().bytes() as u64;
     let block = PhysBlock(SUPERBLOCK_OFFSET_BYTES / block_bytes);
-    // Less than the superblock's own offset.
+    // The remainder is at most the superblock's own offset, so it fits.
     let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES % block_bytes).unwrap_or(0);
     (block, start + part.start..start + part.end)
 }
 
-/// Writes into the superblock on the device whether the file system is mounted, and how many
-/// blocks and inodes are free if that is known.
+/// Writes into the superblock on the device whether the file system is mounted, and the free blocks
+/// and inodes if they are known.
 pub(crate) fn mark(
     device: &dyn BlockDevice,
     superblock: &Superblock,
@@ -87,7 +87,7 @@ pub(crate) fn mark(
     })
 }
 
-/// Changes the superblock on the device, durably. Nobody else may be writing it.
+/// Changes the superblock on the device, durably. No other thread may be writing it.
 pub(crate) fn rewrite_superblock(
     device: &dyn BlockDevice,
     superblock: &Superblock,
@@ -102,7 +102,7 @@ pub(crate) fn rewrite_superblock(
     Ok(device.write_fua(&[slice], SUPERBLOCK_OFFSET_BYTES)?)
 }
 
-/// The superblock as it is on the device.
+/// Reads the superblock from the device.
 pub(crate) fn raw_superblock(device: &dyn BlockDevice) -> Result<RawSuperblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
     device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;

@@ -1,9 +1,10 @@
-//! **Purpose.** Protection against two hosts that mount one device (feature `mmp`): taking the file
-//! system for this host, showing that it lives, giving it back.
+//! **Purpose.** Protection against two hosts that mount one device (feature `mmp`): takes the file
+//! system for this host, keeps the claim alive, and releases it.
 //!
 //! **Not here.** The bytes of the block (`fourscore_ondisk::mmp`).
 //!
-//! **Model.** Who has the file system writes another number into one block every few seconds.
+//! **Model.** The host that has the file system writes a new number into one block every few
+//! seconds.
 //!
 //! ```text
 //! clean ------------------------------------> ours: written, read again, kept
@@ -12,15 +13,15 @@
 //! a check runs ------------------------------> refused
 //! ```
 //!
-//! A thread writes the number as long as this lives. If it comes so late that another host may have
-//! taken us for dead, it reads first; a number that is not ours then means that both write, and the
-//! journal is aborted.
+//! A thread writes the number as long as `Mmp` lives. If it is so late that another host may have
+//! taken this host for dead, it reads the block first. If the number is not its own then, both
+//! hosts write, and the journal is aborted.
 //!
-//! **Locking.** One lock, which is held while the block is written or compared: who freezes or
-//! unmounts the file system thereby finds no write under way.
+//! **Locking.** One lock is held while the block is written or compared. So a thread that takes
+//! the lock to freeze or unmount the file system finds no write in progress.
 //!
-//! **Crash safety.** The block is in no transaction; it is written past the journal, durably. Who
-//! goes without giving it back leaves the number, and the next one waits.
+//! **Crash safety.** The block is in no transaction; it is written past the journal, durably. A
+//! host that ends without releasing the file system leaves the number, and the next host waits.
 //!
 //! **References.** mke2fs(8), `mmp`; `ext4_multi_mount_protect` and `kmmpd` of Linux.
 
@@ -39,15 +40,15 @@ use zerocopy::IntoBytes;
 use crate::mount::clock::now;
 use crate::{Error, Result};
 
-/// The bytes of the block that mean something.
+/// The length of the used part of the block, in bytes.
 const BLOCK_BYTES: usize = 1024;
-/// The bounds of the time in which the number changes for sure, in seconds.
+/// The bounds of the time within which the number changes, in seconds.
 const CHECK_SECONDS: (u64, u64) = (5, 300);
-/// What people read as the name of the device.
+/// The name of the device that is stored for people to read.
 const DEVICE_NAME: &[u8] = b"fourscore";
 
-/// The file system belongs to this host as long as this lives. [`Mmp::end`] gives it back; if this
-/// is just dropped, the next host waits as after a crash.
+/// The file system belongs to this host as long as this lives. [`Mmp::end`] releases it; if this is
+/// just dropped, the next host waits as after a crash.
 #[derive(Debug)]
 pub(crate) struct Mmp {
     shared: Arc<Shared>,
@@ -58,25 +59,25 @@ pub(crate) struct Mmp {
 struct Shared {
     device: Arc<dyn BlockDevice>,
     superblock: Arc<Superblock>,
-    /// Where the block lies, in bytes.
+    /// The offset of the block, in bytes.
     offset: u64,
     node_name: Vec<u8>,
     state: Mutex<State>,
-    /// The thread has something else to do than to wait.
+    /// Signalled when the thread is to stop, or to write again.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    /// As it was written last, and when.
+    /// The block as it was written last; `written` is when.
     block: MmpBlock,
     written: Instant,
-    /// The seconds in which the number changes.
+    /// The time within which the number changes, in seconds.
     check_seconds: u64,
     stopping: bool,
-    /// Nothing is written until somebody says so.
+    /// Writing is suspended until `Mmp::go_on`.
     resting: bool,
-    /// Whose journal is aborted if another host writes.
+    /// The journal that is aborted if another host writes.
     guarded: Weak<Journal>,
 }
 
@@ -89,10 +90,10 @@ enum Turn {
 
 impl Mmp {
     /// Takes the file system for this host; `None` without the feature. Waits for some ten seconds
-    /// where somebody had it and did not give it back.
+    /// if a host had it and did not release it.
     ///
     /// # Errors
-    /// `InUse` if another host has it or a check runs; `Corrupt`, `Io`.
+    /// `InUse` if another host has it or a check is running; `Corrupt`, `Io`.
     pub(crate) fn take(
         device: &Arc<dyn BlockDevice>,
         superblock: &Superblock,
@@ -136,7 +137,7 @@ impl Mmp {
             shared.write(&mut state, MmpSequence::InUse(random()))?;
             state.block
         };
-        // Another host that came at the same time has written, too: one number stays.
+        // A host that came at the same time has written, too. Only one number remains.
         thread::sleep(wait);
         unchanged(&**device, superblock, offset, &ours)?;
         let keeper = Arc::clone(&shared);
@@ -147,24 +148,24 @@ impl Mmp {
         }))
     }
 
-    /// Whose journal is to be aborted if another host takes the file system all the same.
+    /// Sets the journal that is aborted if another host takes the file system all the same.
     pub(crate) fn guard(&self, journal: &Arc<Journal>) {
         self.shared.state.lock().guarded = Arc::downgrade(journal);
     }
 
-    /// Writes nothing until [`Mmp::go_on`]: for a file system that is frozen. As in Linux the
-    /// number stays the same meanwhile, so another host may take us for dead.
+    /// Suspends writing until [`Mmp::go_on`], while the file system is frozen. As in Linux the
+    /// number stays the same meanwhile, so another host may take this host for dead.
     pub(crate) fn rest(&self) {
         self.shared.state.lock().resting = true;
     }
 
-    /// Writes again.
+    /// Resumes writing.
     pub(crate) fn go_on(&self) {
         self.shared.state.lock().resting = false;
         self.shared.changed.notify_all();
     }
 
-    /// Gives the file system back, when nothing of it is written any more.
+    /// Releases the file system, after the last write to it.
     ///
     /// # Errors
     /// `Io`; the next host waits then.
@@ -178,7 +179,7 @@ impl Mmp {
         self.shared.state.lock().stopping = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // If it panicked, nothing was written any more, which others find out.
+            // If the thread panicked, nothing was written any more, which other hosts detect.
             let _ = thread.join();
         }
     }
@@ -191,7 +192,7 @@ impl Drop for Mmp {
 }
 
 impl Shared {
-    /// Writes the block with another number. For the holder of the lock.
+    /// Writes the block with another number. The caller holds the lock.
     fn write(&self, state: &mut State, sequence: MmpSequence) -> Result<()> {
         let seconds = u64::try_from(now().seconds()).unwrap_or(0);
         let host = MmpHost {
@@ -208,7 +209,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The thread: writes another number every few seconds.
+    /// The loop of the thread: writes another number every few seconds.
     fn keep(&self) {
         let interval = self.superblock.mmp_update_interval_seconds().max(1);
         let interval = Duration::from_secs(interval.into());
@@ -226,7 +227,7 @@ impl Shared {
         }
     }
 
-    /// Shows once that we live, unless it is too late for that.
+    /// Writes the next number once, unless it is too late for that.
     fn turn(&self, state: &mut State) -> Turn {
         let since = state.written.elapsed();
         if since > Duration::from_secs(state.check_seconds)
@@ -263,7 +264,7 @@ fn read(device: &dyn BlockDevice, superblock: &Superblock, offset: u64) -> Resul
     )
 }
 
-/// Refuses if the block is not what it was any more.
+/// Refuses if the block has changed since `before` was read or written.
 fn unchanged(
     device: &dyn BlockDevice,
     superblock: &Superblock,
@@ -287,10 +288,10 @@ fn on_host(block: &MmpBlock) -> String {
     }
 }
 
-/// How long the number of somebody who lives stays the same at most.
+/// Returns how long the number of a live host stays the same at most.
 fn patience(block: &MmpBlock) -> Duration {
     let (least, most) = CHECK_SECONDS;
-    // A larger interval is none that anybody writes, and would wait for hours.
+    // No host writes a larger interval, and it would mean waiting for hours.
     let check = u64::from(block.check_interval_seconds()).clamp(least, most);
     Duration::from_secs((2 * check + 1).min(check + 60))
 }
@@ -300,7 +301,7 @@ fn first_check_seconds(superblock: &Superblock) -> u64 {
     (2 * u64::from(superblock.mmp_update_interval_seconds())).clamp(least, most)
 }
 
-/// A number that no other host chooses at the same time.
+/// Returns a number that another host is unlikely to choose at the same time.
 fn random() -> u32 {
     let number = RandomState::new().build_hasher().finish() % u64::from(MmpSequence::MAX);
     u32::try_from(number).unwrap_or(0) + 1

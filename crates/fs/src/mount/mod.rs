@@ -6,14 +6,14 @@
 //! | `read_write`, `options`, `modes` | begins and ends a read-write mount |
 //! | `state` | the state of a read-write mount |
 //! | `replay`, `damage` | replays the journal in memory |
-//! | `recovery` | finishes at mount what a crash left |
-//! | `fast_commit`, `before_fast_commits` | what fast commits change, kept beside the device |
-//! | `fast_commit_replay`, `fast_commit_parts` | writes what fast commits changed |
-//! | `mark`, `superblock` | what the superblock says of a mount, and fields that operations change |
-//! | `errors`, `error_policy` | what happens when the file system is found broken |
+//! | `recovery` | finishes at mount what a crash interrupted |
+//! | `fast_commit`, `before_fast_commits` | the overlay of the changes of fast commits |
+//! | `fast_commit_replay`, `fast_commit_parts` | writes the changes of fast commits |
+//! | `mark`, `superblock` | marks a mount in the superblock, and changes its fields in plans |
+//! | `errors`, `error_policy` | handles errors: notes them, stops writing |
 //! | `freeze`, `freezer` | freezes the file system |
 //! | `mmp` | keeps other hosts away |
-//! | `trim`, `discards` | tells the device what is free |
+//! | `trim`, `discards` | discards free blocks on the device |
 //! | `statfs` | how full the file system is |
 //! | `clock` | the time of stamps |
 

@@ -1,4 +1,6 @@
-//! **Purpose.** Modes of a mount that readers and writers ask for.
+//! **Purpose.** Modes of a mount that both readers and writers query.
+//!
+//! **Not here.** Parsing them from mount options (`crate::mount::options`).
 
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::InodeFlags;
@@ -6,21 +8,21 @@ use fourscore_ondisk::superblock::{DefaultMountOpts, Superblock};
 
 use crate::inode::cached::CachedInode;
 
-/// How the content of files becomes durable.
+/// When the data of files becomes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataMode {
-    /// It is in its place before the transaction that maps it is durable.
+    /// Data is at its home location before the transaction that maps it is durable.
     #[default]
     Ordered,
-    /// It is in its place some time; the same as `Ordered` here.
+    /// Data reaches its home location at some time; the same as `Ordered` here.
     Writeback,
-    /// It goes through the journal: a crash leaves what was there before a write or after it, also
-    /// where content was overwritten.
+    /// Data goes through the journal: after a crash the file has the bytes from before a write or
+    /// from after it, even where a write replaced older data.
     Journal,
 }
 
 impl DataMode {
-    /// What the superblock says, as Linux reads it.
+    /// Reads the mode from the superblock, as Linux does.
     pub(crate) fn of(superblock: &Superblock) -> Self {
         let mode = superblock.default_mount_opts() & DefaultMountOpts::JMODE;
         match mode {
@@ -31,15 +33,15 @@ impl DataMode {
     }
 }
 
-/// When accesses are noted.
+/// When access times are updated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// The first after each change, and one a day.
+    /// At the first access after each change, and once a day.
     #[default]
     Relative,
-    /// Each.
+    /// At each access.
     Strict,
-    /// None.
+    /// Never.
     Never,
 }
 

@@ -1,10 +1,10 @@
-//! **Purpose.** Opening: from a device to a file system that can be read.
+//! **Purpose.** Opens a file system for reading.
 //!
-//! **Model.** A superblock is read and checked, and its features are held against the table. If it
-//! says that the journal must be replayed, a first, bare file system is made just to find the
-//! journal's blocks; the log is recovered into a plan, the device is wrapped so that it answers
-//! as if the plan had been carried out, and everything starts anew on that device, superblock
-//! included.
+//! **Model.** The superblock is read and checked, and its features are compared with the table of
+//! supported ones. If it says that the journal must be replayed, a bare file system is made first,
+//! only to find the journal's blocks. The log is recovered into a replay plan, the device is
+//! wrapped so that reads see the replayed blocks, and opening restarts on that device, beginning
+//! with the superblock.
 //!
 //! ```text
 //! device -> superblock -> clean ----------------------------------> Fs
@@ -32,11 +32,11 @@ use crate::mount::open_options::{OpenOptions, Replay, SuperblockCopy};
 use crate::mount::replay;
 use crate::txn::faults::Faults;
 
-/// Memory for decoded inodes, as a share of the whole cache budget.
+/// The memory for decoded inodes: the cache budget divided by this.
 const INODE_SHARE: usize = 4;
-/// Memory for names that were found, likewise.
+/// The memory for the name cache: the cache budget divided by this.
 const NAME_SHARE: usize = 8;
-/// What a decoded inode takes, as a rule.
+/// The memory that a decoded inode typically takes.
 const TYPICAL_INODE_BYTES: usize = 640;
 
 /// See [`Fs::open`](crate::Fs::open).
@@ -52,7 +52,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
     let superblock = read_superblock(&*replayed.device, SuperblockCopy::Primary)?;
     let mut core = bare(replayed.device, superblock, options)?;
     if let Some(overlay) = apply::build(&replayed.records, &core, &core.superblock)? {
-        // What was cached on the way is the state before.
+        // The caches hold the state before the fast commits.
         let superblock = Superblock::clone(&core.superblock);
         core = bare(core.device, superblock, options)?;
         core.fast_commit = Some(overlay);
@@ -62,7 +62,7 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
     Ok(core)
 }
 
-/// A file system that reads what is in place.
+/// Returns a file system that reads the device as it is, without a replay.
 pub(crate) fn bare(
     device: Arc<dyn BlockDevice>,
     superblock: Superblock,

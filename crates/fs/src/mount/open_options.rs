@@ -1,4 +1,7 @@
-//! **Purpose.** How a file system is opened for reading.
+//! **Purpose.** The options of opening a file system for reading.
+//!
+//! **Not here.** Opening itself (`crate::mount::open`); the options of a read-write mount
+//! (`crate::mount::options`).
 
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::superblock::{JournalPlace, Superblock};
@@ -7,32 +10,33 @@ use fourscore_sync::Arc;
 
 use crate::{Error, Result};
 
-/// What to do with a journal that holds changes which are not in place yet.
+/// How to treat a journal that holds changes that are not checkpointed yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replay {
-    /// Read as if it had been replayed. Nothing is written.
+    /// Reads give the state after a replay. Nothing is written.
     #[default]
     InMemory,
-    /// Read what is in place, as after `mount -o ro,norecovery`. May be inconsistent.
+    /// Reads give the blocks on the device, as after `mount -o ro,norecovery`. They may be
+    /// inconsistent.
     Ignore,
 }
 
-/// Where the superblock is read from.
+/// Which copy of the superblock is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SuperblockCopy {
-    /// The primary one, at byte 1024.
+    /// The primary superblock, at byte 1024.
     #[default]
     Primary,
     /// The backup at the start of `block`, in a file system with blocks of `block_size`.
     Backup {
-        /// The block, such as 32768.
+        /// The block number, such as 32768.
         block: PhysBlock,
         /// The block size, which is not known before a superblock is read.
         block_size: BlockSize,
     },
 }
 
-/// How to open a file system. Made by [`OpenOptions::new`] and changed by its methods.
+/// The options of opening a file system. Made by [`OpenOptions::new`] and changed by its methods.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(crate) replay: Replay,
@@ -53,40 +57,41 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The primary superblock, the journal replayed in memory, 128 MiB for caches.
+    /// Returns the defaults: the primary superblock, the journal replayed in memory, 128 MiB for
+    /// caches.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What to do with a dirty journal.
+    /// Sets how a dirty journal is treated.
     #[must_use]
     pub fn replay(mut self, replay: Replay) -> Self {
         self.replay = replay;
         self
     }
 
-    /// Where the superblock is read from.
+    /// Sets which copy of the superblock is read.
     #[must_use]
     pub fn superblock(mut self, copy: SuperblockCopy) -> Self {
         self.superblock = copy;
         self
     }
 
-    /// The device of an external journal. A file system that has its journal inside, or has none,
-    /// is not opened with one.
+    /// Sets the device of an external journal. With one, a file system that has its journal inside,
+    /// or has no journal, is not opened.
     #[must_use]
     pub fn journal_device(mut self, device: Arc<dyn BlockDevice>) -> Self {
         self.journal_device = Some(device);
         self
     }
 
-    /// The device of an external journal, if one was given.
+    /// Returns the device of an external journal, if one was given.
     pub(crate) fn external_journal(&self) -> Option<&Arc<dyn BlockDevice>> {
         self.journal_device.as_ref()
     }
 
-    /// Refuses a device for the journal where the file system has no journal on a device.
+    /// Refuses a journal device if the file system's journal is not on a device.
     pub(crate) fn check_journal_device(&self, superblock: &Superblock) -> Result<()> {
         let is_external = matches!(superblock.journal(), Some(JournalPlace::Device { .. }));
         match self.journal_device.is_some() && !is_external {
@@ -98,8 +103,8 @@ impl OpenOptions {
         }
     }
 
-    /// Memory for caches, in bytes: five eighths for blocks of metadata, two for inodes, one for
-    /// names. Data is never cached here.
+    /// Sets the memory for caches, in bytes: five eighths for blocks of metadata, two for inodes,
+    /// one for names. Data is never cached here.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;

@@ -1,8 +1,7 @@
-//! **Purpose.** How a file system is opened for writing, said by calls or in the words of
-//! mount(8).
+//! **Purpose.** The options of a read-write mount, set by methods or parsed from mount(8) options.
 //!
-//! **Not here.** Words that concern a mount point and not the file system (`ro`, `nosuid`): who
-//! makes the mount takes them out first.
+//! **Not here.** Options that concern a mount point and not the file system (`ro`, `nosuid`): the
+//! program that makes the mount removes them first.
 
 use std::time::Duration;
 
@@ -19,28 +18,28 @@ use crate::mount::modes::{AccessTimes, DataMode};
 use crate::txn::faults::Faults;
 use crate::{Error, OpenOptions, Result};
 
-/// What the kernel takes for `commit=0`.
+/// The interval that the kernel uses for `commit=0`.
 const DEFAULT_COMMIT: Duration = Duration::from_secs(5);
-/// The longest `commit=` that the kernel takes, so that its clock does not wrap.
+/// The longest interval that the kernel accepts for `commit=`, so that its clock does not wrap.
 const LONGEST_COMMIT_SECS: u32 = i32::MAX as u32 / 1000;
 
-/// Memory for the buddies of groups that are not in use, unless told otherwise: those of 4 TiB.
+/// The default memory for the buddies of groups that are not in use: enough for those of 4 TiB.
 const BUDDY_BYTES: u64 = 256 << 20;
 
-/// Whether the device is told when something has to be durable.
+/// Whether the device is flushed when something has to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barriers {
-    /// It is: what was synced outlives a power cut.
+    /// It is flushed: synced changes survive a power cut.
     On,
-    /// It is not while the file system is mounted: after a power cut, anything may be missing.
-    /// What was unmounted is whole.
+    /// It is not flushed while the file system is mounted: after a power cut, anything may be
+    /// missing. After an unmount everything is durable.
     Off,
 }
 
-/// How to open a file system for writing.
+/// The options of a read-write mount.
 ///
-/// What is not said, the superblock of the file system decides, as its `s_default_mount_opts` and
-/// `s_errors` tell the kernel.
+/// Options that are not set are taken from the superblock of the file system, from the fields that
+/// the kernel reads (`s_default_mount_opts` and `s_errors`).
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     pub(crate) open: OpenOptions,
@@ -61,18 +60,18 @@ pub struct MountOptions {
     pub(crate) faults: Faults,
 }
 
-/// Whether the device is told what was freed.
+/// When freed blocks are discarded on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discard {
-    /// When somebody asks for it ([`Fs::trim`](crate::Fs::trim)).
+    /// Only on request ([`Fs::trim`](crate::Fs::trim)).
     #[default]
     OnDemand,
-    /// After the commit, too.
+    /// On request, and after the commit that frees them.
     Online,
 }
 
 impl MountOptions {
-    /// Ordered data, a commit every five seconds.
+    /// Returns the defaults: ordered data, a commit every five seconds.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -95,17 +94,17 @@ impl MountOptions {
         }
     }
 
-    /// Adds options in the words of mount(8), separated by commas: `data=ordered`,
-    /// `data=writeback`, `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl`,
-    /// `user_xattr` and `no_mbcache` (which are always on), `commit=SECONDS`, `errors=continue`,
-    /// `errors=remount-ro`, `errors=panic`, `barrier`,
-    /// `barrier=0`, `barrier=1`, `nobarrier`, `relatime`, `strictatime`, `noatime`, `nodiratime`,
-    /// `diratime`, `lazytime`, `nolazytime`, `discard`, `nodiscard` and the allocator's tunables
-    /// (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
+    /// Adds options as mount(8) takes them, separated by commas: `data=ordered`, `data=writeback`,
+    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl`, `user_xattr` and
+    /// `no_mbcache` (which are always on), `commit=SECONDS`, `errors=continue`,
+    /// `errors=remount-ro`, `errors=panic`, `barrier`, `barrier=0`, `barrier=1`, `nobarrier`,
+    /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
+    /// `discard`, `nodiscard` and the allocator's tunables (`mb_optimize_scan=0`). Of two that
+    /// contradict each other the later one counts.
     ///
     /// # Errors
-    /// `MountOption` with the word that is unknown or whose value makes no sense. Whether a tunable
-    /// exists and takes its value is only known when the file system is mounted.
+    /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
+    /// exists and accepts its value is only known when the file system is mounted.
     pub fn parse(mut self, words: &str) -> Result<Self> {
         for word in words.split(',').filter(|word| !word.is_empty()) {
             let refused = |why| Error::MountOption {
@@ -164,9 +163,9 @@ impl MountOptions {
         self
     }
 
-    /// Lets everything that is written through this mount use the blocks that are kept for the
-    /// super-user (`s_r_blocks_count`), as Linux lets the super-user: for a program that is alone
-    /// with an image.
+    /// Allows everything that is written through this mount to use the blocks that are reserved for
+    /// the super-user (`s_r_blocks_count`), as Linux allows the super-user. For a program that has
+    /// an image for itself.
     #[must_use]
     pub fn use_reserve(mut self) -> Self {
         self.privilege = Privilege::Root;
@@ -177,7 +176,7 @@ impl MountOptions {
         self.privilege
     }
 
-    /// What is done wrong on purpose, to show that the crash harness notices.
+    /// Sets the injected fault, with which the crash harness is tested.
     #[cfg(feature = "sabotage")]
     #[must_use]
     pub fn sabotage(mut self, fault: Option<crate::txn::faults::Sabotage>) -> Self {
@@ -185,14 +184,16 @@ impl MountOptions {
         self
     }
 
-    /// Whether the device is told what was freed, after its commit. That delays commits.
+    /// Sets whether freed blocks are discarded on the device, after the commit that frees them.
+    /// That delays commits.
     #[must_use]
     pub fn discard(mut self, discard: Discard) -> Self {
         self.discard = Some(discard);
         self
     }
 
-    /// Who is told what is freed in `fs`; nobody, where the device gives no space back.
+    /// Returns the reporter of freed blocks; `None` if they are not discarded, or if the device
+    /// cannot discard.
     pub(crate) fn discards(&self, core: &Core) -> Option<Discards> {
         let by_default = DefaultMountOpts::DISCARD;
         let default = match core.superblock().default_mount_opts().contains(by_default) {
@@ -209,42 +210,44 @@ impl MountOptions {
         self.times.unwrap_or_default() == Times::Lazily
     }
 
-    /// How much memory the buddies of groups may take that nobody has allocated in lately, in
-    /// bytes. They are made again of their bitmaps when they are needed.
+    /// Sets the most memory for buddies of groups in which no recent allocation was made, in bytes.
+    /// They are rebuilt from their bitmaps when they are needed.
     #[must_use]
     pub fn buddy_bytes(mut self, bytes: u64) -> Self {
         self.buddy_bytes = bytes;
         self
     }
 
-    /// The same as a number of groups: a bitmap, and another of all its orders, of a block each.
+    /// Returns that memory as a number of groups. A group takes two blocks: a bitmap, and another
+    /// bitmap of all its orders.
     pub(crate) fn most_groups_loaded(&self, block_bytes: usize) -> u32 {
         let groups = self.buddy_bytes / (2 * block_bytes as u64);
         u32::try_from(groups).unwrap_or(u32::MAX)
     }
 
-    /// How it is read: caches, and the device of an external journal, which is opened for writing.
+    /// Sets the options of reading: caches, and the device of an external journal, which is opened
+    /// for writing.
     #[must_use]
     pub fn open(mut self, options: OpenOptions) -> Self {
         self.open = options;
         self
     }
 
-    /// When accesses are noted ([`Fs::accessed`](crate::Fs::accessed)).
+    /// Sets when access times are updated ([`Fs::accessed`](crate::Fs::accessed)).
     #[must_use]
     pub fn access_times(mut self, access_times: AccessTimes) -> Self {
         self.access_times = Some(access_times);
         self
     }
 
-    /// When times are written that are all that is changed.
+    /// Sets when times are written if nothing else of an inode is changed.
     #[must_use]
     pub fn times(mut self, times: Times) -> Self {
         self.times = Some(times);
         self
     }
 
-    /// How the journal works.
+    /// Sets the options of the journal.
     #[must_use]
     pub fn journal(mut self, options: JournalOptions) -> Self {
         self.journal = options;
@@ -263,14 +266,14 @@ impl MountOptions {
         }
     }
 
-    /// How the content of files becomes durable.
+    /// Sets when the data of files becomes durable.
     #[must_use]
     pub fn data(mut self, mode: DataMode) -> Self {
         self.data = Some(mode);
         self
     }
 
-    /// The same for a mount of the file system with this superblock.
+    /// Returns the data mode for a mount of the file system with this superblock.
     pub(crate) fn data_mode(&self, superblock: &Superblock) -> DataMode {
         self.data.unwrap_or(DataMode::of(superblock))
     }
@@ -281,8 +284,8 @@ impl MountOptions {
         self.grpid.unwrap_or(default)
     }
 
-    /// These options, and where they say nothing those that the superblock holds as text
-    /// (`s_mount_opts`). As in Linux, of those nothing is refused.
+    /// Returns these options, and for those that are not set the ones that the superblock holds as
+    /// text (`s_mount_opts`). As in Linux, none of those is refused.
     pub(crate) fn over(&self, superblock: &Superblock) -> Self {
         let mut stored = Self::new();
         let text = String::from_utf8_lossy(superblock.mount_opts());
@@ -307,8 +310,8 @@ impl MountOptions {
         options
     }
 
-    /// Refuses a file system whose journal is on a device that was not given, and a device for a
-    /// journal that is not on one.
+    /// Refuses a file system whose journal is on a device that was not given, and a journal device
+    /// for a file system whose journal is not on a device.
     pub(crate) fn check_journal_device(&self, superblock: &Superblock) -> Result<()> {
         self.open.check_journal_device(superblock)?;
         match superblock.journal() {
@@ -319,7 +322,7 @@ impl MountOptions {
         }
     }
 
-    /// Refuses what the file system with this superblock cannot do.
+    /// Refuses options that the file system with this superblock does not support.
     pub(crate) fn check(&self, superblock: &Superblock) -> Result<()> {
         if self.data == Some(DataMode::Journal) && superblock.journal().is_none() {
             return Err(Error::MountOption {
@@ -330,31 +333,32 @@ impl MountOptions {
         Ok(())
     }
 
-    /// What to do when the file system is found to be broken, or its journal cannot go on.
+    /// Sets the policy for a broken file system, or a journal that cannot go on.
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
         self
     }
 
-    /// What is called instead of a panic of the machine, with a line that says why, where
-    /// `errors=panic` is in force, in this call or in the superblock. A library does not end its
-    /// program: if `hook` returns, or there is none, nothing is written any more. It is called by
-    /// the thread that found the error, which may hold locks: it must not use the file system.
+    /// Sets the hook that is called instead of a panic of the machine, with a line that states the
+    /// cause. It is called if `errors=panic` is in force, by this call or by the superblock. A
+    /// library does not end its program: if `hook` returns, or there is none, nothing is written
+    /// any more. It is called by the thread that found the error, which may hold locks, so it must
+    /// not use the file system.
     #[must_use]
     pub fn on_panic(mut self, hook: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.panic_hook = Some(PanicHook(Arc::new(hook)));
         self
     }
 
-    /// Whether the device is told when something has to be durable.
+    /// Sets whether the device is flushed when something has to be durable.
     #[must_use]
     pub fn barriers(mut self, barriers: Barriers) -> Self {
         self.barriers = Some(barriers);
         self
     }
 
-    /// The same for a mount of the file system with this superblock.
+    /// Returns that setting for a mount of the file system with this superblock.
     pub(crate) fn barriers_of(&self, superblock: &Superblock) -> Barriers {
         let nobarrier = DefaultMountOpts::NOBARRIER;
         let default = match superblock.default_mount_opts().contains(nobarrier) {

@@ -1,12 +1,13 @@
-//! **Purpose.** How a read-write mount begins and ends.
+//! **Purpose.** Begins and ends a read-write mount.
 //!
-//! **Model.** A mount replays a dirty journal onto the device, makes what fast commits changed,
+//! **Model.** A mount replays a dirty journal onto the device, applies the changes of fast commits,
 //! marks the superblock as mounted, opens the journal and finishes the orphans. An unmount commits
 //! and checkpoints everything, empties the journal and marks the superblock as unmounted.
 //!
-//! **Crash safety.** The superblock says from before the first change until after the last
-//! checkpoint that the journal must be replayed. A file system without a journal has to be checked
-//! after a crash; what a check does not have to fear is described by crate `journal` (`in_place`).
+//! **Crash safety.** From before the first change until after the last checkpoint, the superblock
+//! says that the journal must be replayed. A file system without a journal has to be checked after
+//! a crash; crate `journal` (`in_place`) describes the damage that such a check does not have to
+//! expect.
 
 use fourscore_block::{BlockDevice, UnorderedDevice};
 use fourscore_journal::{Background, Journal, JournalOptions, Log, NewChecksums};
@@ -45,7 +46,7 @@ pub(crate) fn mount(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Re
     check_unmounted(&superblock)?;
     let options = &options.over(&superblock);
     options.check(&superblock)?;
-    // Refused before anything is written.
+    // These options are refused before anything is written.
     options.tune(&Tunables::new(geometry(&superblock)?))?;
     let mmp = Mmp::take(device, &superblock)?;
     match (mount_taken(device, options), mmp) {
@@ -106,25 +107,26 @@ fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<
     match recovery::finish_orphans(&mount) {
         Ok(()) => Ok(mount),
         Err(error) => {
-            // What could be finished is; no transaction is left in the journal.
+            // All orphans that could be finished are finished; no transaction is left in the
+            // journal.
             unmount(mount)?;
             Err(error)
         }
     }
 }
 
-/// Makes the changes of `overlay` on `core`, whose log was replayed but for them, and leaves the
-/// journal empty.
+/// Makes the changes of `overlay` on `core`, whose log was replayed without the fast commits, and
+/// leaves the journal empty.
 ///
 /// # Errors
-/// As [`fast_commit_replay::make_changes`]. Nothing is changed then.
+/// As [`fast_commit_replay::make_changes`]. In these cases nothing was changed.
 fn write_fast_commits(core: Core, log: Log, overlay: &FastCommitOverlay) -> Result<()> {
-    // Nothing is committed before all is done.
+    // Nothing is committed before all changes are made.
     let journal = JournalOptions {
         background: Background::None,
         ..JournalOptions::default()
     };
-    // Linux claims them without asking how much is left.
+    // Linux claims these blocks without a check of the free ones left.
     let options = MountOptions::new().journal(journal).use_reserve();
     let device = Arc::clone(&core.device);
     let mount = begin(core, Some(log), &options, device, Scope::OneTransaction)?;
@@ -132,7 +134,7 @@ fn write_fast_commits(core: Core, log: Log, overlay: &FastCommitOverlay) -> Resu
     unmount(mount)
 }
 
-/// Begins writing on `core`, whose device is `device` or `device` without barriers.
+/// Begins writing on `core`, whose device is `device` itself, or `device` without barriers.
 fn begin(
     mut core: Core,
     log: Option<Log>,
@@ -208,7 +210,8 @@ fn begin(
     }))
 }
 
-/// The allocator's options, for a mount with the only transaction `only` if it has just one.
+/// Returns the allocator's options, for a mount with the only transaction `only` if it has just
+/// one.
 fn allocator_options(
     core: &Core,
     journal: &Journal,
@@ -217,15 +220,15 @@ fn allocator_options(
 ) -> Options {
     let reserved = core.superblock().reserved_blocks().0;
     Options {
-        // What the only transaction frees need not wait for it: nothing but the journal is written
-        // before its commit.
+        // Blocks that the only transaction frees need not wait for it: nothing but the journal is
+        // written before its commit.
         durable: only.unwrap_or_else(|| journal.committed_tid()),
         root_clusters: reserved >> layout.cluster_bits,
         reserved_clusters: 0,
     }
 }
 
-/// Opens the journal in `log`, or the stand-in of a file system without one.
+/// Opens the journal in `log`, or the substitute for a file system without a journal.
 fn begin_journal(
     core: &Core,
     log: Option<Log>,
@@ -253,7 +256,7 @@ fn begin_journal(
 /// Ends writing: everything is checkpointed, and the journal, if there is one, is left empty.
 ///
 /// # Errors
-/// `Io` if the device fails; the image is left to be recovered then.
+/// `Io` if the device fails; the image then needs recovery.
 pub(crate) fn unmount(mount: Box<Mount>) -> Result<()> {
     let written = mount
         .errors
@@ -262,9 +265,9 @@ pub(crate) fn unmount(mount: Box<Mount>) -> Result<()> {
     errors::noting(&mount, written.and_then(|()| Ok(mount.journal.commit()?)))?;
     mount.allocator.discard_preallocations();
     mount.journal.close()?;
-    // Also if it was mounted without barriers, it is whole from here on.
+    // Even if it was mounted without barriers, the file system is durable from here on.
     mount.device.flush()?;
-    // Frees that waited are free on disk already.
+    // Pending frees are free on disk already.
     mount.quiet.hurry();
     mount.quiet.release(&mount.allocator);
     mount.allocator.sweep();
@@ -277,16 +280,16 @@ pub(crate) fn unmount(mount: Box<Mount>) -> Result<()> {
     }
 }
 
-/// What is written.
+/// The scope of what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Whatever users want.
+    /// All changes that users make.
     All,
-    /// One transaction, which has to hold everything.
+    /// One transaction, which has to hold all changes.
     OneTransaction,
 }
 
-/// Refuses, by name, what is read but not written.
+/// Refuses file systems that can be read but not written. The error names the reason.
 pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     if let Some(fault) = superblock.faults().first() {
         return Err(Error::ReadOnly(format!(
@@ -314,7 +317,7 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// The allocator's view of the layout.
+/// Returns the allocator's view of the layout.
 pub(crate) fn geometry(superblock: &Superblock) -> Result<Geometry> {
     let geometry = superblock.geometry();
     let first = u32::try_from(geometry.first_data_block().0).unwrap_or(u32::MAX);

@@ -1,14 +1,15 @@
-//! **Purpose.** Finishing, when a file system is mounted for writing, what a crash left half done:
-//! the journal's transactions, and files that were being deleted or truncated.
+//! **Purpose.** Recovery at a read-write mount: replays the journal's transactions, and finishes
+//! deletions and truncations that a crash interrupted.
 //!
-//! **Not here.** Fast commits, whose changes are known after the replay and written before anything
+//! **Not here.** Fast commits: their changes are known after the replay and written before anything
 //! else is done ([`crate::mount::fast_commit_replay`]).
 //!
-//! **Model.** The journal is replayed as for reading, but onto the device. An inode on record that
-//! has no name is freed. One that has a name loses what is mapped behind its size. Either is taken
-//! off the record in the handle that ends it.
+//! **Model.** The journal is replayed as for reading, but onto the device. An inode on the orphan
+//! list that has no name is freed. One that has a name loses the blocks that are mapped past its
+//! size. Either is removed from the orphan list in the handle that finishes it.
 //!
-//! **Crash safety.** A recovery that is cut is made again: what is not finished is still on record.
+//! **Crash safety.** A recovery that is interrupted is repeated: unfinished inodes are still on the
+//! orphan list.
 
 use fourscore_journal::{LastTid, Log, recover, replay, replay_before_fast_commits};
 use fourscore_ondisk::inode::FileType;
@@ -31,8 +32,8 @@ use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, OpenOptions, Replay, Result};
 
-/// Replays a dirty journal onto the device. Gives what its fast commits change, which is still
-/// to be written, with the log that holds them.
+/// Replays a dirty journal onto the device. Returns the changes of its fast commits, which still
+/// have to be written, with the log that holds them.
 pub(crate) fn replay_onto_device(
     core: &Core,
     options: &OpenOptions,
@@ -56,11 +57,11 @@ pub(crate) fn replay_onto_device(
     }
 }
 
-/// Finishes everything on record.
+/// Finishes everything on the orphan list.
 ///
 /// # Errors
-/// `Corrupt` for an inode on record that is free or cannot be a file; `Unsupported` for one
-/// that is not changed here.
+/// `Corrupt` for an inode on the orphan list that is free or cannot be a file; `Unsupported` for
+/// one that cannot be changed here.
 pub(crate) fn finish_orphans(mount: &Mount) -> Result<()> {
     for (nr, place) in mount.orphans().all() {
         check_orphan(&mount.core, nr)?;
@@ -89,7 +90,7 @@ fn check_orphan(core: &Core, nr: InodeNr) -> Result<()> {
     Err(Corrupt::from(error).in_inode(nr).into())
 }
 
-/// Cuts off what a file maps behind its size.
+/// Frees the blocks that a file maps past its size.
 fn finish_truncation(mount: &Mount, inode: &CachedInode, place: OrphanPlace) -> Result<()> {
     let pinned = cache::pin_inode(&mount.core, inode.nr())?;
     let mut locked = pinned.lock();

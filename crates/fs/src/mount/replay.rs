@@ -1,9 +1,9 @@
-//! **Purpose.** Reading a crashed file system as if its journal had been replayed.
+//! **Purpose.** Replays a dirty journal in memory, so that a crashed file system can be read.
 //!
-//! **Model.** The journal's blocks are found through its inode, or on a device of their own. The
-//! log is recovered into a plan; the plan becomes an overlay over the device.
+//! **Model.** The journal's blocks are found through its inode, or on an external device. The log
+//! is recovered into a replay plan, and the plan becomes an overlay over the device.
 //!
-//! **Crash safety.** Nothing is written, so it can be cut and done again at will.
+//! **Crash safety.** Nothing is written, so a replay can be interrupted and repeated at any time.
 
 use fourscore_block::BlockDevice;
 use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
@@ -22,13 +22,13 @@ use crate::inode::cached::CachedInode;
 use crate::mount::damage::{FoundBy, JournalDamage};
 use crate::{Error, OpenOptions, Result};
 
-/// What a dirty journal changes.
+/// The results of a replay in memory.
 pub(crate) struct Replayed {
-    /// The device as it reads after the log was replayed.
+    /// The device with the overlay: reads give the blocks after the replay.
     pub(crate) device: Arc<dyn BlockDevice>,
-    /// What was fast-committed after that.
+    /// The fast commits after the replayed transactions.
     pub(crate) records: FastCommits,
-    /// What was left out.
+    /// The last transaction, if it was left out.
     pub(crate) damage: Option<JournalDamage>,
     /// How the log was found.
     pub(crate) found_by: FoundBy,
@@ -39,7 +39,7 @@ pub(crate) fn replay(core: &Core, options: &OpenOptions) -> Result<Replayed> {
     let (log, found_by) = log_to_read(core, options)?;
     let recovered = recover(&log, core.geometry().blocks())?;
     let inode_bytes = core.geometry().inode_size_bytes();
-    // As for the kernel, fast commits count only behind a log that is not empty.
+    // As in the kernel, fast commits count only if the log is not empty.
     let records = match log.superblock().start() {
         Some(_) => FastCommits::read(&log, recovered.end_tid(), inode_bytes)?,
         None => FastCommits::default(),
@@ -59,8 +59,9 @@ pub(crate) fn replay(core: &Core, options: &OpenOptions) -> Result<Replayed> {
     })
 }
 
-/// The journal, also where its inode cannot be used: by the copy in the superblock. What is
-/// found like this may be read only, since nothing else knows that its blocks are in use.
+/// Returns the journal. If its inode cannot be used it is found by the copy of the inode in the
+/// superblock. A journal found by the copy may only be read, since nothing else marks its blocks as
+/// used.
 fn log_to_read(core: &Core, options: &OpenOptions) -> Result<(Log, FoundBy)> {
     let error = match log(core, options) {
         Err(error @ Error::Corrupt(_)) => error,
@@ -72,7 +73,7 @@ fn log_to_read(core: &Core, options: &OpenOptions) -> Result<(Log, FoundBy)> {
     }
 }
 
-/// The journal by the copy of its inode; `None` without one.
+/// Returns the journal by the copy of its inode; `None` if there is no copy.
 fn log_by_copy(core: &Core) -> Option<Result<Log>> {
     let (number, bytes) = core.superblock().journal_inode_copy()?;
     let found = Inode::parse(&bytes, number, core.superblock());
@@ -85,7 +86,7 @@ fn log_by_copy(core: &Core) -> Option<Result<Log>> {
     )
 }
 
-/// The journal: inside the file system or on the device that the options name.
+/// Returns the journal, which is inside the file system or on the device in the options.
 pub(crate) fn log(core: &Core, options: &OpenOptions) -> Result<Log> {
     let block_size = core.geometry().block_size();
     match core.superblock().journal() {
@@ -111,7 +112,7 @@ pub(crate) fn log(core: &Core, options: &OpenOptions) -> Result<Log> {
     }
 }
 
-/// The journal whose inode maps `extents`.
+/// Returns the journal whose inode maps `extents`.
 fn internal_log(core: &Core, inode: InodeNr, extents: Vec<Extent>) -> Result<Log> {
     let runs = extents.into_iter().map(|extent| JournalRun {
         journal_block: JournalBlock(extent.logical.0),

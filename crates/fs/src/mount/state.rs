@@ -1,11 +1,11 @@
 //! **Purpose.** The state of a read-write mount: journal, allocator, locks and everything else that
 //! operations share while the file system is written.
 //!
-//! **Not here.** What readers need as well ([`crate::core::Core`]); how a mount begins and ends
-//! ([`crate::mount::read_write`]).
+//! **Not here.** The state that readers need as well ([`crate::core::Core`]); beginning and ending
+//! a mount ([`crate::mount::read_write`]).
 //!
-//! **Locking.** The fields are shared by all threads; each guards itself. The order of the locks
-//! is that of [`crate::txn::order`].
+//! **Locking.** All threads share the fields; each field synchronizes its own accesses. The order
+//! of the locks is that of [`crate::txn::order`].
 
 use fourscore_block::BlockDevice;
 use fourscore_journal::{Credits, Handle, Journal};
@@ -33,7 +33,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Mount {
     pub(crate) core: Arc<Core>,
-    /// What the file system lies on, with flushes that count.
+    /// The device of the file system, with effective flushes even without barriers.
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) allocator: Arc<Allocator>,
@@ -42,28 +42,28 @@ pub(crate) struct Mount {
     pub(crate) orphans: Orphans,
     pub(crate) quiet: Arc<Quiet>,
     pub(crate) space: SpaceQueue,
-    /// Renames of directories, so that none becomes its own ancestor.
+    /// Serializes renames of directories, so that none becomes its own ancestor.
     pub(crate) renames: Mutex<()>,
     pub(crate) leaves: BlockLocks,
     pub(crate) errors: Errors,
     pub(crate) xattr_blocks: BlockLocks,
-    /// Inodes of values that several attributes have.
+    /// The lock of the inodes of values that several attributes share.
     pub(crate) values: Mutex<()>,
     pub(crate) access_times: AccessTimes,
     pub(crate) nodiratime: bool,
     /// `None` if times are written at once.
     pub(crate) lazy_times: Option<LazyTimes>,
     pub(crate) data: DataMode,
-    /// Whether every directory gives its group to what is made in it.
+    /// Whether new inodes get the group of their directory.
     pub(crate) bsd_groups: bool,
     pub(crate) retries: Counter,
     pub(crate) privilege: Privilege,
     pub(crate) revokes_per_credit: usize,
 
-    /// The transaction in which everything has to be, if that is so.
+    /// The only transaction of the mount, if it has just one.
     pub(crate) only: Option<Tid>,
     pub(crate) freezer: Freezer,
-    /// Keeps other hosts away, with the feature `mmp`; set when the file system is mounted.
+    /// Keeps other hosts away, with the feature `mmp`; set at mount.
     pub(crate) mmp: Mutex<Option<Mmp>>,
 }
 
@@ -72,7 +72,7 @@ impl Mount {
         &self.journal
     }
 
-    /// Opens a handle.
+    /// Opens a handle with `credits`.
     pub(crate) fn start(&self, credits: Credits) -> Result<Handle<'_>> {
         use fourscore_journal::Error as Refusal;
         let Some(tid) = self.only else {
@@ -105,18 +105,19 @@ impl Mount {
         &self.orphans
     }
 
-    /// How many blocks a plan should come to that frees what is mapped: a fraction of a
-    /// transaction, so that many can be in one, and at most what is quickly done.
+    /// Returns the target size, in blocks, of a plan that frees what is mapped: a fraction of a
+    /// transaction, so that a transaction can hold many of them, and at most what is applied
+    /// quickly.
     pub(crate) fn room_of_a_step(&self) -> usize {
         (self.journal.most_credits().0 as usize / 4).clamp(8, 512)
     }
 
-    /// Lets nobody in while the file system is frozen.
+    /// Returns the freezer, which keeps operations out while the file system is frozen.
     pub(crate) fn freezer(&self) -> &Freezer {
         &self.freezer
     }
 
-    /// Blocks and inodes that are free on disk.
+    /// Returns the numbers of blocks and inodes that are free on disk.
     pub(crate) fn free_on_disk(&self) -> (u64, u64) {
         let sums = self.groups.sums();
         let blocks = sums.free_clusters << self.core.geometry().blocks_per_cluster_log();
@@ -132,7 +133,7 @@ impl Mount {
         }
     }
 
-    /// Keeps others from moving directories.
+    /// Locks out other renames of directories.
     pub(crate) fn lock_renames(&self) -> Ranked<MutexGuard<'_, ()>> {
         order::RENAMES
             .only()
@@ -143,40 +144,41 @@ impl Mount {
         self.access_times
     }
 
-    /// Whether accesses of directories are not noted.
+    /// Whether access times of directories are not updated.
     pub(crate) fn skips_directories(&self) -> bool {
         self.nodiratime
     }
 
-    /// The locks of leaves of directories.
+    /// Returns the locks of leaves of directories.
     pub(crate) fn leaves(&self) -> &BlockLocks {
         &self.leaves
     }
 
-    /// Whether every directory gives its group to what is made in it.
+    /// Whether new inodes get the group of their directory.
     pub(crate) fn gives_group(&self) -> bool {
         self.bsd_groups
     }
 
-    /// The locks of blocks of attributes.
+    /// Returns the locks of blocks of attributes.
     pub(crate) fn xattr_blocks(&self) -> &BlockLocks {
         &self.xattr_blocks
     }
 
-    /// Keeps others out of the inodes of values that several attributes have.
+    /// Locks the inodes of values that several attributes share.
     pub(crate) fn lock_values(&self) -> Ranked<MutexGuard<'_, ()>> {
         order::VALUES
             .only()
             .lock(|| self.values.try_lock(), || self.values.lock())
     }
 
-    /// Whether the blocks that are kept for the super-user may be used.
+    /// Returns whether the blocks reserved for the super-user may be used.
     pub(crate) fn privilege(&self) -> Privilege {
         self.privilege
     }
 
-    /// What a free has to wait for, beside its commit. While there is only one transaction nobody
-    /// else reads.
+    /// Returns the stamp of a free made now: besides its commit, the free waits for the grace
+    /// period of the stamp. A mount with only one transaction has no readers, so there is no grace
+    /// period.
     pub(crate) fn stamp(&self) -> Stamp {
         match self.only {
             None => self.quiet.stamp(),
@@ -184,22 +186,22 @@ impl Mount {
         }
     }
 
-    /// Has it seen whether those who read what was freed so far are gone.
+    /// Begins a grace period for everything that was freed so far.
     pub(crate) fn hurry_readers(&self) {
         self.quiet.hurry();
     }
 
-    /// How many blocks one credit revokes, at the least.
+    /// Returns the least number of blocks that one credit revokes.
     pub(crate) fn revokes_per_credit(&self) -> usize {
         self.revokes_per_credit
     }
 
-    /// The times that are in memory only, if the mount has the option `lazytime`.
+    /// Returns the times that are in memory only, if the mount has the option `lazytime`.
     pub(crate) fn lazy_times(&self) -> Option<&LazyTimes> {
         self.lazy_times.as_ref()
     }
 
-    /// Counts a plan that was begun anew.
+    /// Counts a plan that was restarted.
     pub(crate) fn count_retry(&self) {
         self.retries.add(1);
     }

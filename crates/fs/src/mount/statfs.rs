@@ -1,7 +1,7 @@
-//! **Purpose.** How full the file system is.
+//! **Purpose.** Computes how full the file system is.
 //!
-//! **Model.** The counters of the superblock are only written now and then; the truth is the sum
-//! over the group descriptors, which is what the kernel computes at each mount.
+//! **Model.** The counters of the superblock are only written now and then. The exact values are
+//! the sums over the group descriptors, which the kernel computes at each mount, too.
 
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::superblock::JournalPlace;
@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::group::descriptor;
 use crate::inode::cache;
 
-/// How full a file system is, in blocks and inodes: what `statfs` of a mount says.
+/// How full a file system is, in blocks and inodes, as `statfs` of a mount returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
     /// The block size in bytes.
@@ -21,7 +21,7 @@ pub struct StatFs {
     pub blocks: u64,
     /// Blocks that are free.
     pub free_blocks: u64,
-    /// Blocks that are free for anyone but root.
+    /// Blocks that are free for users other than root.
     pub available_blocks: u64,
     /// Inodes.
     pub inodes: u32,
@@ -31,7 +31,7 @@ pub struct StatFs {
     pub max_name_bytes: usize,
 }
 
-/// Free clusters and inodes.
+/// Returns the free clusters and inodes.
 fn free_counts(core: &Core) -> Result<(u64, u32)> {
     if let Some(live) = &core.live {
         let sums = live.groups.sums();
@@ -63,7 +63,8 @@ pub(crate) fn statfs(core: &Core) -> Result<StatFs> {
     })
 }
 
-/// Blocks that never hold data of users: metadata of the groups, and an internal journal.
+/// Returns the blocks that never hold data of users: metadata of the groups, and an internal
+/// journal.
 fn overhead_blocks(core: &Core) -> Result<u64> {
     let stored = u64::from(core.superblock.overhead_clusters());
     if stored != 0 {

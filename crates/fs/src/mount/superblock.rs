@@ -1,14 +1,14 @@
-//! **Purpose.** Changing words of the superblock on disk, as part of a plan: what must be true
-//! there together with the change that needs it.
+//! **Purpose.** Changes fields of the superblock on disk, as parts of plans, so that they are
+//! durable together with the changes that need them.
 //!
-//! **Not here.** What is written when a file system is mounted and unmounted
+//! **Not here.** The fields that are written when a file system is mounted and unmounted
 //! ([`crate::mount::state`]).
 //!
-//! **Model.** A plan takes only the word that it changes, so that others change others. What the
-//! mount knows of the superblock stays as it was: features gained on the way are written by whoever
-//! needs them, again if need be.
+//! **Model.** A plan takes only the field that it changes, so that other plans can change other
+//! fields. The mount's copy of the superblock stays as it was: an operation that needs a new
+//! feature writes it, possibly again.
 //!
-//! **Locking.** None but the buffer's, and what the word itself is protected by.
+//! **Locking.** None except the buffer's, and the lock that protects the field itself.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use crate::mount::state::Mount;
 use crate::txn::plan::{Plan, RegionId};
 use crate::{Error, Result, metadata};
 
-/// The longest name of a volume, in bytes.
+/// The longest label of a volume, in bytes.
 const MOST_LABEL_BYTES: usize = 16;
 
 /// See [`Fs::label`](crate::Fs::label).
@@ -56,13 +56,13 @@ fn change_label(mount: &Mount, label: &[u8]) -> Result<()> {
     plan.carry_out(&[&LastTid::new()]).map(drop)
 }
 
-/// Sets the head of the chain of orphans. Its lock is held.
+/// Sets the head of the chain of orphans. The caller holds the chain's lock.
 pub(crate) fn set_last_orphan(plan: &mut Plan<'_>, head: Option<InodeNr>) -> Result<()> {
     let at = offset_of!(RawSuperblock, s_last_orphan);
     set_superblock_word(plan, at, head.map_or(0, |nr| nr.0))
 }
 
-/// Notes that there are blocks of attributes; without that e2fsck takes them for errors.
+/// Sets the feature for blocks of attributes. Without it e2fsck reports such blocks as errors.
 pub(crate) fn set_ext_attr(plan: &mut Plan<'_>) -> Result<()> {
     let features = plan.mount.core.superblock().features().compat;
     if features.contains(Compat::EXT_ATTR) {
@@ -72,7 +72,7 @@ pub(crate) fn set_ext_attr(plan: &mut Plan<'_>) -> Result<()> {
     set_superblock_word(plan, at, (features | Compat::EXT_ATTR).bits())
 }
 
-/// Notes that there are files of 2 GiB and more.
+/// Sets the feature for files of 2 GiB and more.
 pub(crate) fn set_large_file(plan: &mut Plan<'_>) -> Result<()> {
     let features = plan.mount.core.superblock().features().ro_compat;
     if features.contains(RoCompat::LARGE_FILE) {
@@ -88,7 +88,7 @@ fn plan_label(plan: &mut Plan<'_>) -> Result<RegionId> {
     plan.part(block, range, tag)
 }
 
-/// Sets the word `at` bytes from the start of the superblock.
+/// Sets the 32-bit field `at` bytes from the start of the superblock.
 fn set_superblock_word(plan: &mut Plan<'_>, at: usize, value: u32) -> Result<()> {
     let (block, range) = superblock_part(&plan.mount.core, at..at + size_of::<u32>());
     let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
@@ -97,7 +97,7 @@ fn set_superblock_word(plan: &mut Plan<'_>, at: usize, value: u32) -> Result<()>
     Ok(())
 }
 
-/// Where the name of the volume is: its block, and the bytes in there.
+/// Returns the place of the volume's label: its block, and the range of bytes in the block.
 fn label_place(core: &Core) -> (PhysBlock, Range<usize>) {
     let at = offset_of!(RawSuperblock, s_volume_name);
     superblock_part(core, at..at + MOST_LABEL_BYTES)

@@ -1,9 +1,9 @@
-//! **Purpose.** Telling the device which blocks are free: all at once (trim), or those that were
-//! freed, after each commit (the mount option `discard`).
+//! **Purpose.** Discards free blocks on the device: all at once (trim), or after each commit those
+//! that were freed (the mount option `discard`).
 //!
-//! **Model.** A free run is claimed while the device is told, so that nobody allocates it meanwhile
-//! and loses what he wrote. What was freed and waits for its commit is not free yet. A group of
-//! which everything was told, and in which nothing was freed since, is passed by.
+//! **Model.** A free run is claimed while it is discarded, so that no other thread allocates it
+//! meanwhile and loses its data. Blocks that were freed and wait for their commit are not free yet.
+//! A group whose free blocks were all discarded, and in which nothing was freed since, is skipped.
 //!
 //! **Locking.** None; no lock is held while the device works.
 //!
@@ -23,14 +23,14 @@ use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::{Error, Result};
 
-/// What [`Fs::trim`](crate::Fs::trim) looks at. The default is everything.
+/// The range of [`Fs::trim`](crate::Fs::trim). The default is the whole device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
-    /// The first byte of the device.
+    /// The first byte of the range on the device.
     pub start_bytes: u64,
-    /// How many bytes of it.
+    /// The length of the range, in bytes.
     pub len_bytes: u64,
-    /// Shorter runs are left out, in bytes.
+    /// The least length of a run, in bytes. Shorter runs are left out.
     pub least_bytes: u64,
 }
 
@@ -77,7 +77,7 @@ fn tell_free(mount: &Mount, what: &Trim) -> Result<u64> {
     Ok((told << geometry.blocks_per_cluster_log()) << bits)
 }
 
-/// The clusters of a group that lie in a range of blocks.
+/// Returns the clusters of a group that lie in a range of blocks.
 fn clusters_of(core: &Core, group: GroupNr, blocks: &Range<u64>) -> Option<Range<u32>> {
     let geometry = core.geometry();
     let log = geometry.blocks_per_cluster_log();

@@ -1,7 +1,7 @@
-//! **Purpose.** Carrying a plan out: all of its changes in one handle, made visible in the order
-//! that readers rely on.
+//! **Purpose.** Applies a plan: all of its changes are made in one handle and become visible in the
+//! order that readers rely on.
 //!
-//! **Not here.** Making a plan ([`crate::txn::plan`]); what readers do
+//! **Not here.** Making a plan ([`crate::txn::plan`]); the readers' side of the order
 //! ([`crate::inode::consistent`]).
 //!
 //! **Model.**
@@ -13,9 +13,9 @@
 //!   -> stop the handle
 //! ```
 //!
-//! **Invariants.** The order in which a plan becomes visible is the one that
-//! [`crate::inode::consistent`]
-//! states. It is kept inside the handle, so a transaction is sealed before all of it or after.
+//! **Invariants.** The order in which a plan becomes visible is stated in
+//! [`crate::inode::consistent`]. All steps are in one handle, so a transaction is sealed before all
+//! of them or after all of them.
 //!
 //! **Locking.** The caller holds the locks of the inodes that change. Locks of buffers and groups
 //! are taken, one at a time.
@@ -40,36 +40,36 @@ use crate::txn::plan::Plan;
 use crate::txn::refused::Refused;
 use crate::{Error, Result};
 
-/// How often a plan is begun anew because a block left the cache. Each time all blocks are loaded
-/// again, so a second time takes a cache that holds nothing.
+/// How often a plan is restarted at most because a block left the cache. Each time all blocks are
+/// loaded again, so a second restart needs a cache that keeps nothing.
 const MOST_ATTEMPTS: u32 = 64;
 
-/// The most inodes that one operation changes and readers look at: both directories of a renaming,
-/// what is renamed, and what is replaced.
+/// The most inodes that readers may see and that one operation changes: both directories of a
+/// rename, the renamed inode, and the replaced one.
 const MOST_CHANGES: usize = 4;
 
-/// What a plan whose blocks have all joined does cannot be refused.
+/// Unwraps a change of a plan whose blocks have all joined: such a change is not refused.
 fn must(made: std::result::Result<(), Refused>) {
     made.expect("a block that has joined can be changed");
 }
 
-/// What readers are shown with a plan.
+/// What is published with a plan.
 #[derive(Clone, Copy)]
 pub(crate) struct Show<'s> {
     /// The inodes whose sequence counts are raised, if the plan says so. The caller holds their
-    /// locks alone.
+    /// locks exclusively.
     pub(crate) changes: &'s [&'s Pinned],
-    /// The directory that is touched, if that is not planned.
+    /// The directory that is touched, if its slot is not in the plan.
     pub(crate) touch: Option<&'s Touch<'s>>,
 }
 
 impl<'s> Show<'s> {
-    /// Nothing: nobody reads what changes.
+    /// Publishes nothing: no reader sees what changes.
     pub(crate) fn nothing() -> Self {
         Self::of(&[])
     }
 
-    /// A change of inodes that the caller has locked alone.
+    /// Publishes a change of inodes that the caller has locked exclusively.
     pub(crate) fn of(changes: &'s [&'s Pinned]) -> Self {
         debug_assert!(
             changes.len() <= MOST_CHANGES,
@@ -81,15 +81,15 @@ impl<'s> Show<'s> {
         }
     }
 
-    /// And of a directory that is shared with others.
+    /// Adds a directory whose lock is shared with other threads.
     pub(crate) fn touching(self, touch: Option<&'s Touch<'s>>) -> Self {
         Self { touch, ..self }
     }
 }
 
 impl Plan<'_> {
-    /// How many blocks the plan adds to a transaction, or more: found without looking for those
-    /// that it adds twice.
+    /// Returns how many blocks the plan adds to a transaction, or more: blocks that it adds twice
+    /// are counted twice.
     pub(crate) fn size(&self) -> usize {
         /// A bitmap and its descriptor.
         const BLOCKS_OF_BITS: usize = 2;
@@ -105,9 +105,9 @@ impl Plan<'_> {
             + revokes.div_ceil(self.mount.revokes_per_credit())
     }
 
-    /// How many blocks the plan adds to a transaction at most.
+    /// Returns how many blocks the plan adds to a transaction at most.
     fn credits(&mut self) -> Credits {
-        /// So few that it is not worth looking which are the same: what is too much is given back.
+        /// Up to this size duplicates are not searched for: credits that are not used are returned.
         const FEW: usize = 16;
         let size = self.size();
         if size <= FEW {
@@ -135,21 +135,22 @@ impl Plan<'_> {
         claimed.chain(freed).chain(inodes.map(|(_, bits)| bits))
     }
 
-    /// Makes all changes in one handle, and notes its transaction in `last`. Nobody has the changed
-    /// inodes in memory, or sees a new version of them.
+    /// Makes all changes in one handle, and notes its transaction in `last`. For changed inodes
+    /// that are not in memory, and have no new version to publish.
     ///
     /// # Errors
-    /// The journal was aborted, the plan is too large for it, or a block cannot be read again.
-    /// Nothing was changed then.
+    /// The journal was aborted, the plan is too large for it, or a block cannot be read again. In
+    /// these cases nothing was changed.
     pub(crate) fn carry_out(self, last: &[&LastTid]) -> Result<Tid> {
         self.carry_out_showing(last, Show::nothing(), || ())
     }
 
-    /// The same, and shows readers what has become of the inodes that change: `publish` publishes
-    /// their versions. It is called inside the handle, so it does memory operations only.
+    /// Makes all changes as `Plan::carry_out` does, and publishes the new versions of the changed
+    /// inodes by calling `publish`. It is called inside the handle, so it must do memory operations
+    /// only.
     ///
     /// # Errors
-    /// As [`Plan::carry_out`]; then `publish` was not called.
+    /// As [`Plan::carry_out`]; in these cases `publish` was not called.
     pub(crate) fn carry_out_showing(
         mut self,
         last: &[&LastTid],
@@ -159,8 +160,8 @@ impl Plan<'_> {
         self.try_to_carry_out(last, show, publish)
     }
 
-    /// The same for callers that have something to undo before the plan, if it fails, gives back
-    /// what it claimed. A plan that was carried out is empty.
+    /// Makes all changes and publishes them. For callers that have something to undo before the
+    /// plan, if it fails, returns its claims. A plan that was applied is empty.
     pub(crate) fn try_to_carry_out(
         &mut self,
         last: &[&LastTid],
@@ -232,8 +233,7 @@ impl Plan<'_> {
     }
 
     /// Makes all changes visible, in the order that [`crate::inode::consistent`] states. All blocks
-    /// have
-    /// joined, so nothing can be refused.
+    /// have joined, so no change is refused.
     fn make_visible(&mut self, handle: &mut Handle<'_>, show: Show<'_>, publish: impl FnOnce()) {
         let early = match self.memory.frees.is_empty() {
             true => None,
@@ -260,7 +260,7 @@ impl Plan<'_> {
         self.hand_over_clusters(handle.tid(), stamp);
     }
 
-    /// Changes the buffers of all blocks: first those that nothing leads to yet.
+    /// Changes the buffers of all blocks: first those that nothing refers to yet.
     fn apply(&mut self, handle: &mut Handle<'_>, touch: Option<&Touch<'_>>) {
         let groups = self.mount.groups();
         self.all_bits()
@@ -295,7 +295,7 @@ impl Plan<'_> {
         must(made.map_err(|error| Refused::new(error, region.buffer.block())));
     }
 
-    /// Forgets what blocks held as metadata that are metadata no more.
+    /// Forgets the metadata in blocks that hold no metadata any more.
     fn forget_revoked(&self, handle: &mut Handle<'_>) {
         for &block in &self.memory.revoked {
             let forgotten = handle.forget(&self.mount.core.buffers, block);
@@ -303,8 +303,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Tells the allocator which claims are used and which clusters are free once the transaction
-    /// `tid` is durable and the grace period of `stamp` has ended.
+    /// Marks claims as used by the transaction `tid`, and passes frees to the allocator: their
+    /// clusters are free once `tid` is durable and the grace period of `stamp` has ended.
     fn hand_over_clusters(&mut self, tid: Tid, stamp: Stamp) {
         let allocator = self.mount.allocator();
         for (claim, _) in self.memory.claims.drain(..) {
@@ -321,7 +321,7 @@ impl Plan<'_> {
     }
 }
 
-/// Gives a commit time to end. In a model no time passes, and other threads come first.
+/// Gives a commit time to end. In a model (shuttle) no time passes, and other threads run first.
 pub(crate) fn pass_time() {
     #[cfg(not(feature = "shuttle"))]
     thread::sleep(std::time::Duration::from_millis(2));
@@ -329,8 +329,8 @@ pub(crate) fn pass_time() {
     thread::yield_now();
 }
 
-/// With the fault `StampBeforePublish`, the stamp of frees, taken before the change is published.
-/// A commit that is under way then has time to end before the change is published.
+/// With the fault `StampBeforePublish`, returns the stamp of frees, taken before the change is
+/// published. A running commit then has time to end before the change is published.
 pub(crate) fn stamp_before_publish(mount: &Mount) -> Option<Stamp> {
     mount
         .core

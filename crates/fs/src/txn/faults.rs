@@ -1,9 +1,9 @@
-//! **Purpose.** Faults that are built in on purpose, one for each step of the crash argument and of
-//! the order in which readers see changes, so that the crash harness and the concurrent oracle can
-//! show that they notice when it is missing.
+//! **Purpose.** Injected faults, one for each step of the crash-safety argument and of the order in
+//! which readers see changes. With them the crash harness and the concurrent oracle are tested:
+//! they must notice when a step is missing.
 //!
-//! **Model.** Only a build with the feature `sabotage` can switch one on; in all others the
-//! question is answered "no" at compile time.
+//! **Model.** A fault can be switched on only in a build with the feature `sabotage`. In all other
+//! builds the query returns `false` at compile time.
 
 /// A step that is left out, or done too early or too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,36 +12,36 @@
     expect(unreachable_pub, reason = "exported with the feature")
 )]
 pub enum Sabotage {
-    /// Freed blocks are given out again before the commit that freed them.
+    /// Freed blocks are allocated again before the commit that freed them.
     EarlyReuse,
-    /// Inodes that are not whole are not put on record.
+    /// Inodes whose deletion or truncation is unfinished are not put on the orphan list.
     NoOrphanRecord,
     /// Blocks get no checksums when they are committed.
     NoSeal,
-    /// Data goes to its place after the commit that makes it part of a file.
+    /// Data goes to its home location after the commit that makes it part of a file.
     LateData,
-    /// The new name of a file and the end of its old one are in two transactions.
+    /// The new name of a file and the removal of its old one are in two transactions.
     HalfRename,
-    /// Blocks are marked as used when they are claimed, in a transaction of its own.
+    /// Blocks are marked as used when they are claimed, in a separate transaction.
     MarkAtClaim,
-    /// A renaming looks at inodes by number before it pins them.
+    /// A rename reads inodes by number before it pins them.
     RenameByNumber,
-    /// A copy reads its source without a look at the sequence count, and notes what it meets.
+    /// A copy reads its source without a check of the sequence count, and keeps what it reads.
     CopyWithoutLock,
-    /// Keys of the nodes of a map change without a change of the sequence count, and what is found
-    /// broken is not looked at again.
+    /// Keys of the nodes of a map change without a change of the sequence count, and a node that
+    /// looks broken is not read again.
     QuietKeyChange,
-    /// Buffers of journaled content are forgotten without a change of the sequence count.
+    /// Buffers of journaled data are forgotten without a change of the sequence count.
     ForgetBeforePublish,
-    /// The stamp of a free is taken before the map without it is published.
+    /// The stamp of a free is taken before the map without the freed blocks is published.
     StampBeforePublish,
-    /// A name is visible before the inode that it leads to.
+    /// A name is visible before the inode that it refers to.
     NameBeforeInode,
-    /// A listing goes through the blocks that the directory had when it began.
+    /// A listing reads only the blocks that the directory had when the listing began.
     ListingToOldEnd,
     /// A walk along a path does not revalidate names.
     PathWithoutRevalidation,
-    /// A reader does not notice that the inode which it looks at has left memory.
+    /// A reader does not notice that the inode that it reads has left memory.
     UnnoticedEviction,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// A mount with this fault.
+    /// Returns the fault state of a mount with this fault.
     #[cfg(feature = "sabotage")]
     pub(crate) fn injected(fault: Option<Sabotage>) -> Self {
         Self { injected: fault }

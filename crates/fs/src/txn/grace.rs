@@ -1,15 +1,16 @@
-//! **Purpose.** When the readers that were under way at a point of time are gone, so that blocks
-//! that were freed then can be given to others.
+//! **Purpose.** Grace periods (as in RCU): finds out when the readers that were active at a point
+//! in time have ended, so that blocks that were freed then can be allocated again.
 //!
-//! **Model.** The quiet clock ticks once per commit, and when much was cut off a file. A free is
-//! stamped with the time; a tick retires a token through the epochs, and when the last reader
-//! from before the tick has left, the token is dropped and tells the allocator that everything
-//! stamped so far is quiet. That wakes whoever sleeps for it ([`crate::txn::space`]).
+//! **Model.** The grace-period clock ticks once per commit, and when much was cut off a file. A
+//! free is stamped with the time. A tick retires a token through the epochs. When the last reader
+//! that was active before the tick has ended, the token is dropped and notifies the allocator that
+//! the grace period of everything stamped so far has ended. That wakes the threads that wait for
+//! space ([`crate::txn::space`]).
 //!
-//! A commit is also when buddies leave memory that nobody has used since the commit before, if
-//! there are more of them than the mount allows.
+//! A commit also evicts buddies that were not used since the previous commit, if more of them are
+//! in memory than the mount allows.
 //!
-//! **Locking.** None. The clock is a word that is written once per commit.
+//! **Locking.** None. The clock is one atomic word that is written once per tick.
 
 use fourscore_mballoc::{Allocator, Stamp};
 use fourscore_ondisk::Tid;
@@ -19,10 +20,10 @@ use fourscore_sync::{Arc, OnceLock, Weak};
 
 use crate::mount::discards::Discards;
 
-/// Buddies that one commit takes out of memory at most, so that it does not take long.
+/// The most buddies that one commit evicts, so that it does not take long.
 const EVICTED_PER_COMMIT: u32 = 1024;
 
-/// The quiet clock of one file system.
+/// The grace-period clock of one file system.
 #[derive(Debug)]
 pub(crate) struct Quiet {
     now: AtomicU64,
@@ -30,11 +31,11 @@ pub(crate) struct Quiet {
     allocator: OnceLock<Weak<Allocator>>,
     groups: u32,
     most_loaded: u32,
-    /// Who is told what was freed, if the mount is for that.
+    /// Reports freed blocks to the device, if the mount does that.
     discards: Option<Discards>,
 }
 
-/// Dropped when nobody reads any more who did when it was retired.
+/// Dropped when all readers have ended that were active when it was retired.
 #[derive(Debug)]
 struct Token {
     stamp: Stamp,
@@ -50,8 +51,8 @@ impl Drop for Token {
 }
 
 impl Quiet {
-    /// The clock of a file system with so many `groups`, of which `most_loaded` may be in memory
-    /// while nobody uses them.
+    /// Returns the clock of a file system with `groups` groups, of which `most_loaded` may have
+    /// unused buddies in memory.
     pub(crate) fn new(groups: u32, most_loaded: u32, discards: Option<Discards>) -> Self {
         Self {
             now: AtomicU64::new(1),
@@ -63,21 +64,21 @@ impl Quiet {
         }
     }
 
-    /// Tells `allocator` from now on.
+    /// Sets the allocator that the clock notifies from now on.
     pub(crate) fn serve(&self, allocator: &Arc<Allocator>) {
         if self.discards.is_some() {
             allocator.hold_due();
         }
-        // It is served by one who has just made it.
+        // The caller has just made the clock, so no allocator was set before.
         let _ = self.allocator.set(Arc::downgrade(allocator));
     }
 
-    /// What a free waits for that is made now.
+    /// Returns the stamp that a free made now has to wait for.
     pub(crate) fn stamp(&self) -> Stamp {
         Stamp(self.now.load(Ordering::Acquire))
     }
 
-    /// A commit is durable.
+    /// Called when the commit of `tid` is durable: ticks, and frees what need not wait any longer.
     pub(crate) fn committed(&self, tid: Tid) {
         let Some(allocator) = self.allocator.get().and_then(Weak::upgrade) else {
             return;
@@ -92,7 +93,7 @@ impl Quiet {
         }
     }
 
-    /// Frees what need not wait any longer, after the device was told of it.
+    /// Frees what need not wait any longer, after it was reported to the device.
     pub(crate) fn release(&self, allocator: &Allocator) {
         match &self.discards {
             Some(discards) => discards.release(allocator),
@@ -102,8 +103,8 @@ impl Quiet {
         }
     }
 
-    /// Lets the clock tick: everything that was stamped before is quiet when the allocator's clock
-    /// has reached the stamp that this returns.
+    /// Ticks. Returns a stamp: when the allocator's clock has reached it, the grace periods of
+    /// everything that was stamped before have ended.
     pub(crate) fn hurry(&self) -> Stamp {
         let Some(allocator) = self.allocator.get() else {
             return Stamp::default();
@@ -113,7 +114,7 @@ impl Quiet {
             stamp,
             allocator: Weak::clone(allocator),
         })));
-        // Retires it.
+        // Retires the token.
         self.current.store(None);
         epoch::flush();
         stamp

@@ -1,10 +1,10 @@
-//! **Purpose.** The memory of plans: regions and lists, used again by the thread's next plan.
+//! **Purpose.** The memory of plans: regions and lists, which the thread's next plan uses again.
 //!
-//! **Model.** The bytes of all regions lie behind each other in one piece of memory, and a region
-//! knows its range. A thread keeps the memory of its last plan, emptied, unless that plan was
-//! unusually large. So an operation asks the allocator for nothing that the one before it had.
+//! **Model.** The bytes of all regions are contiguous in one vector, and each region has its range.
+//! A thread keeps the memory of its last plan, emptied, unless that plan was unusually large. So an
+//! operation allocates no memory that the thread's previous operation had.
 //!
-//! **Locking.** None: what is kept is the thread's own.
+//! **Locking.** None: the kept memory is thread-local.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -21,10 +21,10 @@ use crate::dir::departure::Departure;
 use crate::group::table::BitsChange;
 use crate::inode::free_inodes::InodeClaim;
 
-/// The most that a thread keeps: some blocks of a directory and its index, and what belongs to
-/// them, of any but the largest block size.
+/// The most bytes that a thread keeps: some blocks of a directory and its index, and what belongs
+/// to them, for any block size except the largest.
 const MOST_KEPT_BYTES: usize = 256 << 10;
-/// The most entries that a list is kept with.
+/// The most entries of a list that a thread keeps.
 const MOST_KEPT_ENTRIES: usize = 1024;
 
 thread::thread_local! {
@@ -32,59 +32,60 @@ thread::thread_local! {
     static KEPT: Cell<Option<Memory>> = const { Cell::new(None) };
 }
 
-/// A part of a metadata block, as it will be.
+/// A part of a metadata block, with its content after the change.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) tag: VerifiedAs,
-    /// Where it lies in the block, in bytes.
+    /// Its offset in the block, in bytes.
     pub(crate) offset: usize,
-    /// Where its content is in the plan's memory.
+    /// The range of its content in the plan's memory.
     pub(crate) bytes: Range<usize>,
     pub(crate) kind: RegionKind,
-    /// Whether the block is new, so that the device is not asked for it.
+    /// Whether the block is new, so that it is not read from the device.
     pub(crate) is_fresh: bool,
-    /// Whether the block was freed since, so that nothing is to be changed.
+    /// Whether the block was freed since, so that the region is not written.
     pub(crate) is_void: bool,
 }
 
-/// What is written of a region.
+/// What is written for a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegionKind {
     /// Its bytes.
     Bytes,
-    /// Its bytes, which are an inode, but for the word that links orphans: that one may have
-    /// changed meanwhile, since whoever unlinks a neighbour in the chain does not have this
-    /// inode's lock.
+    /// Its bytes, which are an inode, except the field that links orphans. That field may have
+    /// changed meanwhile: a thread that unlinks a neighbour in the chain does not hold this inode's
+    /// lock.
     Slot(InodeNr),
-    /// Its bytes, which are an inode, that word included.
+    /// Its bytes, which are an inode, including the field that links orphans.
     WholeSlot,
-    /// That word only, of an inode that is not changed otherwise.
+    /// Only the field that links orphans, of an inode that is not changed otherwise.
     Link(InodeNr, Option<InodeNr>),
-    /// What [`Touch`](crate::dir::touch::Touch) makes of the directory that is there by then.
+    /// The result of [`Touch`](crate::dir::touch::Touch) on the directory's slot at the time of
+    /// applying.
     Touched,
 }
 
 /// The order in which the regions of a plan become visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Blocks to which nothing leads yet.
+    /// Blocks that nothing refers to yet.
     NewBlock,
-    /// Inodes to which no name leads yet. A reader may still have the number of an earlier inode.
+    /// Inodes that no name refers to yet. A reader may still have the number of an earlier inode.
     NewInode,
-    /// What leads to them, and all else.
+    /// What refers to new blocks and inodes, and everything else.
     Rest,
 }
 
 impl RegionKind {
-    /// Whether it has content in the plan.
+    /// Whether the region has content in the plan.
     pub(crate) fn has_content(self) -> bool {
         !matches!(self, Self::Link(..) | Self::Touched)
     }
 }
 
 impl Region {
-    /// When it becomes visible among the regions of its plan.
+    /// Returns the step in which the region becomes visible among the regions of its plan.
     pub(crate) fn stage(&self) -> Stage {
         match (self.is_fresh, self.kind) {
             (true, _) => Stage::NewBlock,
@@ -93,7 +94,7 @@ impl Region {
         }
     }
 
-    /// Writes it, with the content `own`, into the block that `bytes` are.
+    /// Writes the region, with the content `own`, into the block `bytes`.
     pub(crate) fn put(&self, own: &[u8], bytes: &mut [u8], superblock: &Superblock) {
         let bytes = &mut bytes[self.offset..];
         let relink = |bytes: &mut [u8], nr, next| {
@@ -120,19 +121,19 @@ impl Region {
     }
 }
 
-/// `i_dtime` of the inode at the start of `bytes`.
+/// Returns `i_dtime` of the inode at the start of `bytes`.
 fn dtime(bytes: &[u8]) -> u32 {
     RawInode::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.i_dtime.get())
 }
 
-/// What frees clusters in a plan.
+/// A free of clusters in a plan.
 #[derive(Debug)]
 pub(crate) struct Free {
     pub(crate) freeing: Freeing,
     pub(crate) bits: BitsChange,
 }
 
-/// What a plan holds.
+/// The contents of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) regions: Vec<Region>,
@@ -140,24 +141,24 @@ pub(crate) struct Memory {
     pub(crate) bytes: Vec<u8>,
     pub(crate) claims: Vec<(Claim, BitsChange)>,
     pub(crate) frees: Vec<Free>,
-    /// Metadata blocks that are freed.
+    /// Metadata blocks that the plan frees.
     pub(crate) revoked: Vec<PhysBlock>,
     pub(crate) inodes: Vec<(InodeClaim, BitsChange)>,
     pub(crate) freed_inodes: Vec<(InodeClaim, BitsChange)>,
-    /// Names that go or are led elsewhere.
+    /// Names that are removed or will refer to another inode.
     pub(crate) departures: Vec<Departure>,
-    /// Room to count blocks in.
+    /// Scratch space to count blocks in.
     pub(crate) blocks: Vec<PhysBlock>,
 }
 
 impl Memory {
-    /// What the thread has kept, or something new.
+    /// Returns the memory that the thread has kept, or new memory.
     pub(crate) fn take() -> Self {
         let kept = KEPT.try_with(Cell::take);
         kept.ok().flatten().unwrap_or_default()
     }
 
-    /// Keeps the memory for the thread's next plan. What it holds ends here.
+    /// Keeps the memory for the thread's next plan, and drops its contents.
     pub(crate) fn keep(mut self) {
         self.regions.clear();
         self.bytes.clear();
@@ -182,22 +183,22 @@ impl Memory {
         }
     }
 
-    /// The content of a region.
+    /// Returns the content of a region.
     pub(crate) fn of(&self, region: &Region) -> &[u8] {
         &self.bytes[region.bytes.clone()]
     }
 
-    /// The contents of different regions.
+    /// Returns the contents of different regions, to be changed.
     ///
     /// # Panics
-    /// If two are the same.
+    /// If two of them are the same.
     pub(crate) fn disjoint_mut<const N: usize>(&mut self, regions: [usize; N]) -> [&mut [u8]; N] {
         let ranges = regions.map(|at| self.regions[at].bytes.clone());
         let parts = self.bytes.get_disjoint_mut(ranges);
         parts.expect("different regions")
     }
 
-    /// The contents of any number of regions, `None` if one is named twice.
+    /// Returns the contents of any number of regions, to be changed; `None` if one is named twice.
     pub(crate) fn all_mut(
         &mut self,
         wanted: impl Iterator<Item = usize>,

@@ -6,7 +6,7 @@
 //! | `apply`, `refused` | applies them in one handle and publishes them in order |
 //! | `slot` | the bytes of an inode in its table |
 //! | `order`, `block_locks` | the order of locks, and locks of blocks |
-//! | `seal` | what is written once per commit |
+//! | `seal` | checksums and group descriptors, computed once per commit |
 //! | `grace` | when readers of freed blocks have ended (grace period) |
 //! | `space` | waits for space that commits and readers release |
 //! | `faults` | injected faults, for tests |

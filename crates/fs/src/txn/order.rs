@@ -1,14 +1,14 @@
 //! **Purpose.** The order of the locks of the write path, which debug builds assert.
 //!
-//! **Model.** A lock waits for none of a lower level, and among its own level for none of a lower
-//! number. Inodes are numbered by their numbers; of the others a thread holds one at a time.
-//! Handles stand behind all of them (`fourscore_journal`), so who has one open takes none. Behind
-//! handles stand buffers (`fourscore_block`) and, last, groups (`fourscore_mballoc`), which are
-//! held one at a time.
+//! **Model.** A thread takes locks in ascending order of their levels, and locks of the same level
+//! in ascending order of their numbers. Inodes are ordered by their inode numbers; of every other
+//! level a thread holds one lock at a time. Handles come after all of them (`fourscore_journal`),
+//! so a thread with an open handle takes none. After handles come buffers (`fourscore_block`) and,
+//! last, groups (`fourscore_mballoc`), which are held one at a time.
 
 use fourscore_sync::rank::Rank;
 
-/// All of them, as one comes behind the other.
+/// All ranks, in the order in which locks are taken.
 pub(crate) const ALL: [Rank; 11] = [
     RENAMES,
     DIRECTORY,

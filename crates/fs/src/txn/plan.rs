@@ -1,10 +1,10 @@
-//! **Purpose.** One operation: what it will change, decided before anything is changed, and then
-//! done in one handle.
+//! **Purpose.** A plan: the changes of one operation, collected before any of them is applied, and
+//! then applied in one handle.
 //!
-//! **Model.** Planning reads blocks, as long as it takes, and notes changes: *regions* of metadata
-//! blocks, copied into the plan and changed there; bits of bitmaps; claims and frees of clusters.
-//! Nothing of it is visible. [`Plan::carry_out`] opens a handle with exactly the credits that this
-//! needs and makes all changes.
+//! **Model.** Planning reads blocks and may wait for the device. It collects changes: *regions* of
+//! metadata blocks, which are copied into the plan and changed there; bits of bitmaps; claims and
+//! frees of clusters. None of them is visible yet. [`Plan::carry_out`] opens a handle with the
+//! credits that the plan needs and makes all changes.
 //!
 //! ```text
 //! plan (reads, may fail, may wait for the device)      nothing has happened
@@ -13,15 +13,15 @@
 //! ```
 //!
 //! A block may leave the cache between planning and joining. Then the handle is closed, the block
-//! is loaded anew, and it begins again: a block that has joined does not leave.
+//! is loaded again, and the plan restarts with joining. A block that has joined stays in the cache.
 //!
 //! **Invariants.**
-//! - No device I/O under the open handle, and no lock but those of buffers and groups.
-//! - A plan that is dropped gives its claims back and cancels its frees.
-//! - What a region holds is protected by a lock of the caller (the inode's, for its blocks), or
-//!   changed by nobody else (an inode's slot), so that it is still true when it is applied.
+//! - There is no device I/O under the open handle, and no lock except those of buffers and groups.
+//! - A plan that is dropped returns its claims and cancels its frees.
+//! - The bytes of a region are protected by a lock of the caller (the inode's, for its blocks), or
+//!   no other thread changes them (an inode's slot), so they are still valid when they are applied.
 //!
-//! **Locking.** Buffers' and groups' locks, one at a time.
+//! **Locking.** Locks of buffers and groups are taken, one at a time.
 
 use std::mem;
 use std::ops::Range;
@@ -55,23 +55,23 @@ pub(crate) struct RegionId(usize);
 pub(crate) struct Plan<'f> {
     pub(crate) mount: &'f Mount,
     pub(crate) memory: Memory,
-    /// What becomes of the record of orphans: one change at most.
+    /// The change of the orphan list: one at most.
     pub(crate) recording: Option<Recording<'f>>,
-    /// Whether readers of the changed inodes have to look again.
+    /// Whether the sequence counts of the changed inodes are raised, so that readers retry.
     pub(crate) raises_sequence: bool,
-    /// How large it may become by freeing what is mapped.
+    /// The limit of the plan's size, in blocks, for freeing what is mapped.
     room: usize,
-    /// The lock of the block of attributes that it changes.
+    /// The lock of the block of attributes that the plan changes.
     xattr_block: Option<(PhysBlock, BlockGuard<'f>)>,
-    /// While it lives the file system is not frozen.
+    /// The file system cannot be frozen while this lives.
     _inside: Inside<'f>,
-    /// The lock of values that attributes share.
+    /// The lock of the values that attributes share.
     values: Option<Ranked<MutexGuard<'f, ()>>>,
     pub(crate) gone_values: Vec<GoneValue>,
 }
 
 impl<'f> Plan<'f> {
-    /// An operation without changes. Waits while the file system is frozen; a thread has one plan
+    /// Returns a plan without changes. Waits while the file system is frozen. A thread has one plan
     /// at a time.
     pub(crate) fn new(mount: &'f Mount) -> Self {
         Self {
@@ -87,15 +87,15 @@ impl<'f> Plan<'f> {
         }
     }
 
-    /// Lets nobody else change the block of attributes `block` until the plan has been carried out.
+    /// Locks the block of attributes `block` until the plan has been applied.
     ///
     /// # Errors
-    /// If the plan has another such block already: two locks could wait for each other.
+    /// If the plan has locked another such block already: two locks could wait for each other.
     pub(crate) fn lock_xattr_block(&mut self, block: PhysBlock) -> Result<()> {
         if let Some(RegionId(at)) = self.planned(block)
             && self.memory.regions[at].is_fresh
         {
-            // Nobody else knows it.
+            // No other thread knows the block.
             return Ok(());
         }
         match &self.xattr_block {
@@ -111,43 +111,42 @@ impl<'f> Plan<'f> {
         }
     }
 
-    /// Lets nobody else change what values are that attributes share, until the plan has been
-    /// carried out.
+    /// Locks the set of values that attributes share until the plan has been applied.
     pub(crate) fn lock_values(&mut self) {
         if self.values.is_none() {
             self.values = Some(self.mount.lock_values());
         }
     }
 
-    /// Notes the inode of a value that goes: it is forgotten when the plan has been carried out.
+    /// Notes the inode of a value that is deleted: it leaves memory when the plan has been applied.
     pub(crate) fn add_gone_value(&mut self, gone: GoneValue) {
         self.gone_values.push(gone);
     }
 
-    /// Whether the inode of a value goes with this plan.
+    /// Whether this plan deletes the inode of a value.
     pub(crate) fn is_gone_value(&self, nr: InodeNr) -> bool {
         self.gone_values.iter().any(|gone| gone.is(nr))
     }
 
-    /// Notes that a reader who sees one object as it was and another as it will be would be misled,
-    /// so that the sequence counts of the changed inodes are raised when the plan is carried out
-    /// ([`crate::inode::consistent`]).
+    /// Has the sequence counts of the changed inodes raised when the plan is applied
+    /// ([`crate::inode::consistent`]). This is needed where a reader would be misled that sees one
+    /// object before the change and another after it.
     pub(crate) fn raise_sequence(&mut self) {
         self.raises_sequence = true;
     }
 
-    /// How large it may become, in blocks, by freeing what is mapped.
+    /// Returns the limit of the plan's size, in blocks, for freeing what is mapped.
     pub(crate) fn room(&self) -> usize {
         self.room
     }
 
-    /// Lets it become as large as it must, so that nothing is left to be freed later.
+    /// Removes the limit of the plan's size, so that nothing is left to be freed later.
     pub(crate) fn in_one_step(mut self) -> Self {
         self.room = usize::MAX;
         self
     }
 
-    /// Calls `change`, which may make it as large as it must.
+    /// Calls `change` without a limit of the plan's size.
     pub(crate) fn with_any_room<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
         let room = std::mem::replace(&mut self.room, usize::MAX);
         let changed = change(self);
@@ -155,13 +154,13 @@ impl<'f> Plan<'f> {
         changed
     }
 
-    /// Notes what becomes of the record of orphans.
+    /// Notes the change of the orphan list.
     pub(crate) fn record(&mut self, recording: Recording<'f>) {
         debug_assert!(self.recording.is_none(), "two changes of the record");
         self.recording = Some(recording);
     }
 
-    /// A whole block, after `check` has accepted it as what `tag` says.
+    /// Adds a whole block, after `check` has accepted it as the structure that `tag` names.
     pub(crate) fn block(
         &mut self,
         block: PhysBlock,
@@ -179,7 +178,8 @@ impl<'f> Plan<'f> {
         Ok(self.add(buffer, tag, 0, start, Origin::Disk))
     }
 
-    /// A part of a block of which others change other parts. Nobody checks it here.
+    /// Adds a part of a block whose other parts other threads change. The block is not checked
+    /// here.
     pub(crate) fn part(
         &mut self,
         block: PhysBlock,
@@ -196,9 +196,9 @@ impl<'f> Plan<'f> {
         Ok(self.add(buffer, tag, offset, start, Origin::Disk))
     }
 
-    /// The part of a block that `choose` picks, after `check` has accepted the block as what `tag`
-    /// says; `None` if it picks none. For who changes a block in one place only and asks for it
-    /// once.
+    /// Adds the part of a block that `choose` picks, after `check` has accepted the block as the
+    /// structure that `tag` names; `None` if it picks none. For callers that change one place of a
+    /// block and add the block only once.
     pub(crate) fn chosen_part<T>(
         &mut self,
         block: PhysBlock,
@@ -225,7 +225,7 @@ impl<'f> Plan<'f> {
         }))
     }
 
-    /// The slot of inode `nr`, which lies in `range` of a block of the inode table.
+    /// Adds the slot of inode `nr`, which lies in `range` of a block of the inode table.
     pub(crate) fn slot_at(
         &mut self,
         nr: InodeNr,
@@ -240,12 +240,12 @@ impl<'f> Plan<'f> {
         Ok(region)
     }
 
-    /// Has all of a slot written: the plan sets the word that links orphans.
+    /// Has all of a slot written: the plan sets the field that links orphans.
     pub(crate) fn set_whole(&mut self, region: RegionId) {
         self.memory.regions[region.0].kind = RegionKind::WholeSlot;
     }
 
-    /// Lets the orphan `nr` lead to `next`; its slot begins at `offset` in `block`, and is not
+    /// Links the orphan `nr` to `next`. Its slot begins at `offset` in `block`, and is not
     /// otherwise in the plan.
     pub(crate) fn link_orphan(
         &mut self,
@@ -275,7 +275,7 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 
-    /// A block that this plan has allocated, all zeroes.
+    /// Adds a block that this plan has allocated, filled with zeroes.
     pub(crate) fn fresh(&mut self, block: PhysBlock, tag: VerifiedAs) -> RegionId {
         let buffer = self.mount.core.buffers.create(block);
         let start = self.memory.bytes.len();
@@ -284,7 +284,7 @@ impl<'f> Plan<'f> {
         self.add(buffer, tag, 0, start, Origin::Nothing)
     }
 
-    /// The region of a whole block, if the plan has it already.
+    /// Returns the region of a whole block, if the plan has it already.
     pub(crate) fn planned(&self, block: PhysBlock) -> Option<RegionId> {
         self.find(block, 0)
     }
@@ -302,7 +302,7 @@ impl<'f> Plan<'f> {
         self.memory.regions.iter().position(same).map(RegionId)
     }
 
-    /// Adds a region whose content is what lies in the plan's memory from `start` on.
+    /// Adds a region whose content is in the plan's memory from `start` on.
     fn add(
         &mut self,
         buffer: Arc<Buffer>,
@@ -323,18 +323,18 @@ impl<'f> Plan<'f> {
         RegionId(self.memory.regions.len() - 1)
     }
 
-    /// The content of a region as it will be.
+    /// Returns the content of a region after the change.
     pub(crate) fn bytes(&self, region: RegionId) -> &[u8] {
         self.memory.of(&self.memory.regions[region.0])
     }
 
-    /// The same, to be changed.
+    /// Returns the content of a region, to be changed.
     pub(crate) fn bytes_mut(&mut self, region: RegionId) -> &mut [u8] {
         let range = self.memory.regions[region.0].bytes.clone();
         &mut self.memory.bytes[range]
     }
 
-    /// Different regions, to be changed together.
+    /// Returns the contents of different regions, to be changed together.
     pub(crate) fn disjoint_mut<const N: usize>(
         &mut self,
         regions: [RegionId; N],
@@ -342,18 +342,18 @@ impl<'f> Plan<'f> {
         self.memory.disjoint_mut(regions.map(|region| region.0))
     }
 
-    /// Any number of regions, to be changed together; `None` if one is named twice, as a broken
-    /// tree may do.
+    /// Returns the contents of any number of regions, to be changed together; `None` if one is
+    /// named twice, which happens with a broken tree.
     pub(crate) fn all_mut(&mut self, wanted: &[RegionId]) -> Option<Vec<&mut [u8]>> {
         self.memory.all_mut(wanted.iter().map(|region| region.0))
     }
 
-    /// Lets a region become another kind of structure.
+    /// Changes the kind of structure that a region holds.
     pub(crate) fn set_tag(&mut self, region: RegionId, tag: VerifiedAs) {
         self.memory.regions[region.0].tag = tag;
     }
 
-    /// Claims clusters: at least one, at most as many as the request is for. Gives the first block
+    /// Claims clusters: at least one, at most as many as `request` says. Returns the first block
     /// and the number of clusters.
     pub(crate) fn allocate(
         &mut self,
@@ -390,7 +390,7 @@ impl<'f> Plan<'f> {
     }
 
     /// Allocates one block for metadata of `inode` near `goal` and within `reach`, to be written as
-    /// `tag` says.
+    /// the structure that `tag` names.
     pub(crate) fn allocate_metadata(
         &mut self,
         (inode, reach): (InodeNr, Reach),
@@ -401,7 +401,7 @@ impl<'f> Plan<'f> {
         Ok((block, self.fresh(block, tag)))
     }
 
-    /// Claims a cluster for metadata of `inode` near `goal` and within `reach`; gives its first
+    /// Claims a cluster for metadata of `inode` near `goal` and within `reach`. Returns its first
     /// block.
     pub(crate) fn claim_metadata(
         &mut self,
@@ -413,7 +413,7 @@ impl<'f> Plan<'f> {
         Ok(block)
     }
 
-    /// Frees a block of metadata and its cluster, in which nothing else is. What it held is
+    /// Frees a block of metadata and its cluster, which holds nothing else. The buffer's content is
     /// forgotten.
     pub(crate) fn free_metadata(&mut self, block: PhysBlock) -> Result<()> {
         self.free_clusters(block, ClusterCount(1))?;
@@ -421,7 +421,7 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 
-    /// Frees `count` clusters from the one on that holds `first`.
+    /// Frees `count` clusters, beginning with the one that holds `first`.
     pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
         let allocator = self.mount.allocator();
         let runs = allocator.geometry().runs(first, count.0.into());
@@ -444,10 +444,10 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 
-    /// Forgets what `count` blocks from `first` on held as metadata, and were unmapped or freed.
+    /// Forgets the metadata in `count` blocks from `first` on, which were unmapped or freed.
     pub(crate) fn forget(&mut self, first: PhysBlock, count: u32) {
         if !self.mount.core.faults.lacks(Sabotage::ForgetBeforePublish) {
-            // The device never had what a reader with the old map would look for there.
+            // The device never had what a reader with the old map would read there.
             self.raise_sequence();
         }
         let blocks = first.0..first.0.saturating_add(u64::from(count));
@@ -457,7 +457,7 @@ impl<'f> Plan<'f> {
         }
     }
 
-    /// Takes an inode that was claimed into the plan.
+    /// Adds an inode that was claimed to the plan.
     pub(crate) fn use_inode(&mut self, claim: InodeClaim) -> Result<()> {
         match self.inode_bits(&claim, ChangeKind::Set) {
             Ok(bits) => {
@@ -471,13 +471,12 @@ impl<'f> Plan<'f> {
         }
     }
 
-    /// Notes that a name will be gone or point to another inode.
+    /// Notes that a name will be removed or refer to another inode.
     pub(crate) fn add_departure(&mut self, departure: Departure) {
         self.memory.departures.push(departure);
     }
 
-    /// Frees an inode on disk. In memory it is free when the caller says so, after everybody was
-    /// shown that it is gone.
+    /// Frees an inode on disk. In memory the caller frees it, after its end was published.
     pub(crate) fn free_inode(&mut self, claim: InodeClaim) -> Result<()> {
         let bits = self.inode_bits(&claim, ChangeKind::Clear)?;
         self.memory.freed_inodes.push((claim, bits));
@@ -500,7 +499,7 @@ impl<'f> Plan<'f> {
     }
 }
 
-/// The bits of a run of clusters.
+/// Returns the bits of a run of clusters.
 fn cluster_bits(run: &Run) -> BitRange {
     BitRange {
         group: run.group,
@@ -510,10 +509,10 @@ fn cluster_bits(run: &Run) -> BitRange {
     }
 }
 
-/// What a region begins with.
+/// The initial content of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// What the block holds.
+    /// The block's content.
     Disk,
     /// Zeroes: the block is new.
     Nothing,
@@ -523,7 +522,7 @@ fn inode_table_tag() -> VerifiedAs {
     VerifiedAs::new(Structure::InodeTable, InodeNr(0))
 }
 
-/// How the content of a new inode will be stored.
+/// How the data of a new inode will be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewContent {
     /// In blocks, mapped by an extent tree.
@@ -535,7 +534,7 @@ pub(crate) enum NewContent {
 }
 
 impl NewContent {
-    /// In blocks, with a map of this form.
+    /// Returns the variant for data in blocks, with a map of this form.
     pub(crate) fn mapped(form: MapForm) -> Self {
         match form {
             MapForm::Tree => Self::Tree,
@@ -547,7 +546,7 @@ impl NewContent {
 /// What freed blocks held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// The content of a file.
+    /// The data of a file.
     Data,
     /// Blocks that are journaled.
     Metadata,

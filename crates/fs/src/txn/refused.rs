@@ -1,4 +1,7 @@
-//! **Purpose.** Why a block could not be changed in a handle.
+//! **Purpose.** The error of a block that could not be changed in a handle.
+//!
+//! **Not here.** What follows from it: the plan loads the block again and restarts
+//! (`crate::txn::apply`).
 
 use fourscore_journal::ModifyError;
 use fourscore_ondisk::PhysBlock;

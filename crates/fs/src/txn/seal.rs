@@ -1,11 +1,11 @@
-//! **Purpose.** What is written once per commit into the committing copies: checksums of blocks,
-//! and descriptors, which follow from bitmaps.
+//! **Purpose.** Seals committing copies: computes, once per commit, the checksums of blocks and the
+//! fields of group descriptors that follow from bitmaps.
 //!
-//! **Model.** A block says by its tag what it is, and brings the seed of its owner; so nothing has
-//! to be looked up. Bitmaps are finished first and note what they say; blocks of descriptors after
-//! them.
+//! **Model.** A block's tag names its structure and holds the checksum seed of its owner, so
+//! nothing has to be looked up. Bitmaps are sealed first and note their checksums and counts;
+//! blocks of descriptors are sealed after them.
 //!
-//! **Locking.** Called under a buffer's lock: takes none.
+//! **Locking.** Called under a buffer's lock; takes no lock.
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::SealHook;
@@ -47,7 +47,7 @@ impl Seal {
             return;
         }
         let (seed, fs_seed) = (tag.seed(), self.superblock.checksum_seed());
-        // A block that its writer vouched for has room for its checksum.
+        // A block that was verified before it was changed has space for its checksum.
         match tag.structure() {
             Some(Structure::ExtentNode) => drop(extent::seal(bytes, seed)),
             Some(Structure::DirectoryLeaf) => drop(DirFormat::seal(bytes, seed)),

@@ -1,12 +1,12 @@
-//! **Purpose.** An inode's bytes in its table, as part of a plan.
+//! **Purpose.** An inode's bytes in its table (its slot), as part of a plan.
 //!
 //! **Model.** A plan takes a copy of the slot, changes it through `InodeMut`, and ends it: the
-//! checksum is stored, and the bytes are decoded into the version that readers will be shown. The
-//! checksum of a slot costs little and is stored at once, so that whoever reads the slot can verify
+//! checksum is stored, and the bytes are decoded into the version that will be published. The
+//! checksum of a slot is cheap and is stored at once, so that every reader of the slot can verify
 //! it.
 //!
-//! **Locking.** The inode's lock is held by who stages it. Slots of other inodes in the same block
-//! are not touched.
+//! **Locking.** The caller that stages an inode holds its lock. Slots of other inodes in the same
+//! block are not touched.
 
 use fourscore_ondisk::inode::{self, InodeMut, NewInode, RawInode};
 use fourscore_ondisk::{Corrupt, Inode, InodeGeneration, InodeNr, PhysBlock, Timestamp, extent};
@@ -26,13 +26,13 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Its bytes in the plan.
+    /// The region of its bytes in the plan.
     pub(crate) fn region(&self) -> RegionId {
         self.region
     }
 }
 
-/// Takes the slot of inode `nr` into the plan.
+/// Adds the slot of inode `nr` to the plan.
 pub(crate) fn slot(plan: &mut Plan<'_>, nr: InodeNr) -> Result<Slot> {
     let geometry = plan.mount.core.geometry();
     let (block, offset) = slot_place(plan, nr)?;
@@ -46,7 +46,7 @@ pub(crate) fn slot(plan: &mut Plan<'_>, nr: InodeNr) -> Result<Slot> {
     Ok(slot)
 }
 
-/// The block that holds inode `nr`, and where in it, in bytes.
+/// Returns the block that holds inode `nr`, and the byte offset in it.
 pub(crate) fn slot_place(plan: &Plan<'_>, nr: InodeNr) -> Result<(PhysBlock, usize)> {
     let geometry = plan.mount.core.geometry();
     let Some((group, index)) = geometry.inode_group(nr) else {
@@ -59,13 +59,13 @@ pub(crate) fn slot_place(plan: &Plan<'_>, nr: InodeNr) -> Result<(PhysBlock, usi
     Ok((place.block, place.offset_bytes))
 }
 
-/// Says when the inode was deleted.
+/// Sets the time when the inode was deleted.
 pub(crate) fn set_deleted(plan: &mut Plan<'_>, slot: Slot, at: Timestamp) -> Result<()> {
     plan.set_whole(slot.region);
     edit(plan, slot, |inode| inode.set_deleted(at))
 }
 
-/// Lets the inode, an orphan, lead to `next`.
+/// Links the inode, which is an orphan, to `next`.
 pub(crate) fn set_next_orphan(
     plan: &mut Plan<'_>,
     slot: Slot,
@@ -75,25 +75,25 @@ pub(crate) fn set_next_orphan(
     edit(plan, slot, |inode| inode.set_next_orphan(next))
 }
 
-/// Lets the orphan `nr`, which the plan does not change otherwise, lead to `next`.
+/// Links the orphan `nr`, which the plan does not change otherwise, to `next`.
 pub(crate) fn relink_orphan(plan: &mut Plan<'_>, nr: InodeNr, next: Option<InodeNr>) -> Result<()> {
     let place = slot_place(plan, nr)?;
     plan.link_orphan(nr, place, next)
 }
 
-/// What tells the next life of the slot's number from the one before.
+/// Returns the generation of the slot's next inode, which differs from that of the previous one.
 pub(crate) fn next_generation(plan: &Plan<'_>, slot: Slot) -> InodeGeneration {
     let old = RawInode::ref_from_prefix(plan.bytes(slot.region));
     let old = old.map_or(0, |(raw, _)| raw.i_generation.get());
     InodeGeneration(old.wrapping_add(1).max(1))
 }
 
-/// The slot's bytes.
+/// Returns the slot's bytes.
 pub(crate) fn slot_bytes_mut<'p>(plan: &'p mut Plan<'_>, slot: Slot) -> &'p mut [u8] {
     plan.bytes_mut(slot.region)
 }
 
-/// The root of the map, as it will be.
+/// Returns the root of the map after the change.
 pub(crate) fn i_block<'p>(plan: &'p Plan<'_>, slot: Slot) -> Result<&'p [u8]> {
     match RawInode::ref_from_prefix(plan.bytes(slot.region)) {
         Ok((raw, _)) => Ok(&raw.i_block),
@@ -121,26 +121,27 @@ pub(crate) fn end(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
     Ok(())
 }
 
-/// The inode as it will be, decoded.
+/// Returns the inode after the change, decoded.
 pub(crate) fn inode(plan: &mut Plan<'_>, slot: Slot) -> Result<Inode> {
     let core = &*plan.mount.core;
     let inode = Inode::sealed(plan.bytes_mut(slot.region), slot.nr, core.superblock());
     Ok(inode.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?)
 }
 
-/// The same of a slot that was ended. The checksum is not looked at, which was stored here.
+/// Returns the inode of a slot that was ended, decoded. The checksum is not verified, since it was
+/// stored here.
 pub(crate) fn decoded(plan: &Plan<'_>, slot: Slot) -> Result<Inode> {
     let (bytes, superblock) = (plan.bytes(slot.region), plan.mount.core.superblock());
     let inode = Inode::parse_unsealed(bytes, slot.nr, superblock);
     Ok(inode.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?)
 }
 
-/// Ends the slot of an inode that was changed, and decodes it into what readers will be shown.
-/// Its `i_version` goes up, and it gets the extra fields that new inodes have, if its
-/// attributes leave room for them.
+/// Ends the slot of an inode that was changed, and decodes it into the version that will be
+/// published. Its `i_version` goes up, and it gets the extra fields that new inodes have, if its
+/// attributes leave space for them.
 pub(crate) fn version(plan: &mut Plan<'_>, slot: Slot) -> Result<CachedInode> {
     edit(plan, slot, |inode| {
-        // Where there is no room, Linux leaves it as it is, too.
+        // Where there is no space, Linux leaves the inode as it is, too.
         let _ = inode.expand_extra_isize();
         inode.raise_version();
     })?;
@@ -165,8 +166,8 @@ pub(crate) fn init(
     Ok(())
 }
 
-/// Puts times that are in memory only into a slot that has just been taken from the table. For
-/// the holder of the inode's lock.
+/// Copies times that are in memory only into a slot that has just been taken from the table. The
+/// caller holds the inode's lock.
 pub(crate) fn put_lazy_times(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
     let core = &*plan.mount.core;
     let guard = epoch::pin();

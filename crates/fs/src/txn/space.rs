@@ -1,12 +1,12 @@
-//! **Purpose.** Waiting for space: operations that find none although some is coming stand in line
-//! for it, and are told that there is none only if there was none.
+//! **Purpose.** Waiting for space: operations that find no free clusters wait in a queue while
+//! space is being released, and get ENOSPC only if none is.
 //!
-//! **Not here.** How many clusters there are, and how many are coming (crate `mballoc`,
-//! `shortage`); when readers are gone ([`crate::txn::grace`]).
+//! **Not here.** How many clusters are free, and how many are being released (crate `mballoc`,
+//! `shortage`); when grace periods end ([`crate::txn::grace`]).
 //!
-//! **Model.** An operation is an attempt that can be repeated: one that fails has given back what
-//! it claimed, and holds no epoch guard. The first attempt is made as ever. If it finds no space
-//! its thread joins a line, in which one thread has its *turn*:
+//! **Model.** An operation is an attempt that can be repeated: an attempt that fails has returned
+//! what it claimed, and holds no epoch guard. The first attempt is made without waiting. If it
+//! finds no space its thread joins a queue (the line), in which one thread has its *turn*:
 //!
 //! ```text
 //! attempt -- no space --> line -- turn --> attempt -- served, or fails otherwise --> leaves
@@ -17,30 +17,31 @@
 //!          to the end <----+--- commit, tick of the quiet clock, sleep until readers are gone
 //! ```
 //!
-//! Before the thread at its turn waits, the allocator begins to keep for it all space that is free
-//! or becomes it. Others who find nothing for that reason join the line. So after one commit and
-//! one grace period it has all that was free or waiting when it was refused. Linux only commits and
-//! tries again, three times (`ext4_should_retry_alloc`).
+//! Before the thread at its turn waits, the allocator begins to reserve for it all space that is or
+//! becomes free. Other threads that therefore find no space join the line. So after one commit and
+//! one grace period the thread has all space that was free or being released when it was refused.
+//! Linux only commits and tries again, three times (`ext4_should_retry_alloc`).
 //!
 //! **Invariants.**
-//! - ENOSPC for lack of clusters is returned only after an attempt at its turn was refused with
-//!   `NoSpace`, which the allocator says only if there were too few at one moment; or after
-//!   [`MOST_WAITING`].
-//! - A thread in line waits for the turns before its own. A turn lasts at most [`TURN`] while
-//!   somebody else stands in line; then it passes to the next thread with what was kept, and the
-//!   thread that had it goes to the end. That also resolves what would be a deadlock: a thread in
-//!   line may hold an inode's lock (it writes to a file in several parts), and the attempt of the
-//!   thread at its turn may wait for that lock.
+//! - ENOSPC for lack of clusters is returned only after an attempt at the thread's turn was refused
+//!   with `NoSpace`, which the allocator returns only if there were too few clusters at one moment;
+//!   or after [`MOST_WAITING`].
+//! - A thread in line waits for the turns before its own. A turn lasts at most [`TURN`] while other
+//!   threads stand in line. Then it passes to the next thread, together with the reserved space,
+//!   and the thread that had it goes to the end. That also resolves a possible deadlock: a thread
+//!   in line may hold an inode's lock (it writes to a file in several parts), and the attempt of
+//!   the thread at its turn may wait for that lock.
 //! - A thread at its turn waits for a commit, which ends as the device does; for a token that
-//!   readers drop when they end; and for the device to be told of free blocks. Readers end: none
-//!   waits for space, and *no thread waits for an inode's lock while it holds an epoch guard*,
-//!   since the lock's holder may stand in line. A reader that hangs in the device, or a device that
-//!   hangs, makes it wait until [`MOST_WAITING`] is over.
-//! - No turn starves others. Whoever is passed over has its turn again after those who were in line
-//!   then, each of which takes what one operation needs.
+//!   readers drop when they end; and for the report of free blocks to the device. Readers do end:
+//!   none waits for space, and *no thread waits for an inode's lock while it holds an epoch guard*,
+//!   since the lock's holder may stand in line. If a reader hangs in the device, or the device
+//!   hangs, the thread waits until [`MOST_WAITING`] is over.
+//! - No turn starves other threads. A thread whose turn passed has its turn again after those that
+//!   were in line then, each of which takes what one operation needs.
 //!
-//! **Locking.** The lock of the line is a leaf but for the locks of the allocator. It is taken only
-//! by those who find no space. The caller must hold no epoch guard: it would wait for itself.
+//! **Locking.** The lock of the line is a leaf, except for the locks of the allocator. It is taken
+//! only by threads that find no space. The caller must hold no epoch guard: it would wait for
+//! itself.
 //!
 //! **References.** `ext4_should_retry_alloc` of Linux.
 
@@ -63,30 +64,30 @@ const TURN: Duration = Duration::from_millis(20);
 /// unless a device hangs.
 const MOST_WAITING: Duration = Duration::from_secs(30);
 
-/// The line in front of space that is coming.
+/// The line: the queue of threads that wait for space that is being released.
 #[derive(Debug)]
 pub(crate) struct SpaceQueue {
     journal: Arc<Journal>,
     allocator: Arc<Allocator>,
     grace: Arc<Quiet>,
-    /// The transaction in which everything has to be, if that is so.
+    /// The only transaction of the mount, if it has just one.
     only: Option<Tid>,
     line: Mutex<Line>,
-    /// Somebody else has the turn, or nobody.
+    /// Signalled when another thread has the turn, or no thread has it.
     moved: Condvar,
 }
 
 #[derive(Debug)]
 struct Line {
     last_ticket: u64,
-    /// The first has its turn.
+    /// The threads in line. The first has its turn.
     waiting: VecDeque<Place>,
-    /// How many turns there were, and when the last one began.
+    /// How many turns there were; `turn_began` is when the last one began.
     turns: u64,
     turn_began: Instant,
-    /// Whether the allocator keeps space for the first.
+    /// Whether the allocator reserves space for the first thread.
     is_favoured: bool,
-    /// What the first was told last in its attempt.
+    /// The last shortage that the first thread's attempt met.
     shortage: Option<Shortage>,
 }
 
@@ -96,7 +97,7 @@ struct Place {
     thread: Thread,
 }
 
-/// What has to happen before it makes sense to ask again.
+/// What has to happen before another request for space makes sense.
 #[derive(Clone, Copy, Debug)]
 struct Shortage {
     /// The transaction whose commit must be durable, if one must be.
@@ -104,18 +105,18 @@ struct Shortage {
     told: Told,
 }
 
-/// What came of an attempt that found no space.
+/// The outcome of an attempt that found no space.
 #[derive(Debug)]
 enum Outcome {
-    /// It was not made at the thread's turn, or not as a whole.
+    /// The attempt was not made at the thread's turn, or only in part.
     TurnLost,
-    /// No space will come, or space is not what it lacked.
+    /// No space will be released, or the attempt failed for lack of something else.
     Refused,
     Short(Shortage),
 }
 
 impl SpaceQueue {
-    /// The queue of a mount, whose only transaction is `only` if it has just one.
+    /// Returns the queue of a mount, whose only transaction is `only` if it has just one.
     pub(crate) fn new(
         journal: Arc<Journal>,
         allocator: Arc<Allocator>,
@@ -148,7 +149,7 @@ impl Line {
             .is_some_and(|place| place.ticket == ticket)
     }
 
-    /// Another one has the turn now.
+    /// Begins the turn of the thread that is first in line now.
     fn begin_turn(&mut self) {
         self.turns += 1;
         self.turn_began = Instant::now();
@@ -156,7 +157,7 @@ impl Line {
     }
 }
 
-/// A place in line; given up when dropped.
+/// A place in line. The thread leaves the line when this is dropped.
 struct InLine<'a> {
     queue: &'a SpaceQueue,
     ticket: u64,
@@ -182,13 +183,13 @@ impl<'a> InLine<'a> {
         }
     }
 
-    /// Sleeps until it is this thread's turn, and gives the turn's number.
+    /// Sleeps until it is this thread's turn, and returns the turn's number.
     fn wait_for_turn(&self) -> u64 {
         let queue = self.queue;
         let mut line = queue.line.lock();
         while !line.has_turn(self.ticket) {
-            // Whoever stands in line may pass the turn on: those before may be waiting for a lock
-            // of this thread.
+            // Any thread in line may pass the turn on: those before this one may be waiting for a
+            // lock that it holds.
             let left = TURN.saturating_sub(line.turn_began.elapsed());
             if left.is_zero() {
                 self.pass_turn(&mut line);
@@ -200,7 +201,8 @@ impl<'a> InLine<'a> {
         line.turns
     }
 
-    /// Ends the turn of the first, who goes to the end. What is kept for it is kept for the next.
+    /// Ends the turn of the first thread, which goes to the end. Space reserved for it is kept for
+    /// the next.
     fn pass_turn(&self, line: &mut Line) {
         line.waiting.rotate_left(1);
         line.begin_turn();
@@ -209,17 +211,17 @@ impl<'a> InLine<'a> {
             self.queue.allocator.favour(next);
         }
         if let Some(passed) = line.waiting.back() {
-            // It may sleep for what is coming.
+            // The thread may be asleep, waiting for space to be released.
             passed.thread.unpark();
         }
         self.queue.moved.notify_all();
     }
 
-    /// What came of the attempt that this thread made at its `turn`. If it was short of space, the
-    /// allocator keeps space for it from here on.
+    /// Returns the outcome of the attempt that this thread made at its `turn`. If it was short of
+    /// space, the allocator reserves space for the thread from here on.
     fn outcome(&self, turn: u64) -> Outcome {
         let mut line = self.queue.line.lock();
-        // The thread may have its turn again, and may have been told something in between.
+        // The thread may have had another turn in between, with another shortage.
         if line.turns != turn {
             return Outcome::TurnLost;
         }
@@ -234,7 +236,7 @@ impl<'a> InLine<'a> {
         Outcome::Short(shortage)
     }
 
-    /// Has what was waiting released, and sleeps until it is, or the turn is over.
+    /// Has pending frees released, and sleeps until they are, or the turn is over.
     fn wait_for_space(&self, shortage: Shortage) -> Result<()> {
         let SpaceQueue {
             journal,
@@ -283,11 +285,12 @@ impl Drop for InLine<'_> {
 }
 
 impl SpaceQueue {
-    /// Makes an attempt, and again when it finds no space and some is coming. The caller must hold
-    /// no epoch guard, and an attempt that fails must leave nothing behind.
+    /// Makes an attempt, and repeats it while it finds no space and some is being released. The
+    /// caller must hold no epoch guard, and an attempt that fails must leave nothing behind.
     ///
     /// # Errors
-    /// Those of the attempt. `NoSpace` only as the module says.
+    /// Those of the attempt. `NoSpace` is returned only under the conditions that the module
+    /// states.
     pub(crate) fn retried<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         epoch::assert_not_pinned();
         match attempt() {
@@ -316,7 +319,7 @@ impl SpaceQueue {
         }
     }
 
-    /// Asks for space. A refusal ends the attempt of [`SpaceQueue::retried`], which waits if that
+    /// Requests space. A refusal ends the attempt of [`SpaceQueue::retried`], which waits if that
     /// helps.
     pub(crate) fn with_room<T>(
         &self,
@@ -325,7 +328,8 @@ impl SpaceQueue {
         ask().map_err(|error| self.refused(error))
     }
 
-    /// Notes what a request for space has to wait for, if this thread has its turn.
+    /// Notes what a refused request for space has to wait for, if this thread has its turn.
+    /// Returns the error.
     #[cold]
     pub(crate) fn refused(&self, error: fourscore_mballoc::Error) -> Error {
         if let fourscore_mballoc::Error::CommitFirst { tid, .. } = error {

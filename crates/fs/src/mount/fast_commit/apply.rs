@@ -1,4 +1,7 @@
-//! **Purpose.** Applies the records one after the other.
+//! **Purpose.** Applies the records of fast commits, one after the other, and builds the overlay.
+//!
+//! **Not here.** The meaning of each record and the differences from the kernel's replay
+//! (`crate::mount::fast_commit`).
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -19,10 +22,10 @@ use crate::mount::fast_commit::{
     Before, DirChanges, FastCommitOverlay, InodeChange, InodePatch, NewName,
 };
 
-/// What is known of an inode that some record is about.
+/// The state of an inode that some record is about.
 #[derive(Debug)]
 struct Known {
-    /// Its type; `None` while it is not in use.
+    /// Its type; `None` while the inode is not in use.
     file_type: Option<FileType>,
     links: u16,
     flags: InodeFlags,
@@ -63,7 +66,7 @@ impl Known {
         }
     }
 
-    /// The inode has lost its last name: whatever was known of it is void.
+    /// Deletes the inode, which has lost its last name: its earlier state is void.
     fn delete(&mut self) {
         *self = Self {
             changed: true,
@@ -71,7 +74,7 @@ impl Known {
         };
     }
 
-    /// Whether it is in use, and its blocks are in an extent tree.
+    /// Whether the inode is in use, and its blocks are in an extent tree.
     fn has_extents(&self) -> bool {
         self.file_type.is_some() && self.flags.contains(InodeFlags::EXTENTS_FL)
     }
@@ -94,16 +97,17 @@ struct Apply<'a, 'r, B> {
     dirs: HashMap<InodeNr, DirChanges>,
     /// The inodes on the orphan list before the first record.
     orphans: HashSet<InodeNr>,
-    /// What a commit says of inodes that are not in use yet: of a file that was made without a name
-    /// it tells the name that the file was given, and its ranges, before it tells of the inode.
+    /// Records of the current commit about inodes that are not in use yet. For a file that was made
+    /// without a name, a commit has the record of its later name, and of its ranges, before that of
+    /// the inode.
     early: HashMap<InodeNr, Vec<Record<'r>>>,
 }
 
 /// Applies the records of `commits` to the state `before`; `None` if there are none.
 ///
 /// # Errors
-/// A record maps blocks outside the file system or adds a name that none can have; or the state
-/// before cannot be read.
+/// A record maps blocks outside the file system or adds an invalid name; or the state before cannot
+/// be read.
 pub(crate) fn build(
     commits: &FastCommits,
     before: &impl Before,
@@ -115,7 +119,7 @@ pub(crate) fn build(
     apply(commits.records(), before, superblock).map(Some)
 }
 
-/// The overlay that `records` make of the state `before`.
+/// Returns the overlay of the changes that `records` make to the state `before`.
 pub(crate) fn apply<'r, B: Before>(
     records: impl Iterator<Item = Record<'r>>,
     before: &B,
@@ -148,8 +152,8 @@ pub(crate) fn apply<'r, B: Before>(
 }
 
 impl<'r, B: Before> Apply<'_, 'r, B> {
-    /// What is known of `nr`, at first what the disk says. Numbers that no name may lead to are
-    /// never in use here: a record about the journal's own inode, say, is ignored.
+    /// Returns the state of `nr`, which is initially that on disk. Numbers that no name may refer
+    /// to are never in use here: a record about the journal's own inode, for example, is ignored.
     fn known(&mut self, nr: InodeNr) -> Result<&mut Known> {
         match self.inodes.entry(nr) {
             Entry::Occupied(known) => Ok(known.into_mut()),
@@ -185,7 +189,7 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
         }
         let flags = InodeFlags::from_bits_retain(fields.i_flags.get());
         if known.orphan_generation.take() == Some(fields.i_generation.get()) {
-            // The file without a name that is on the orphan list got one: its map is in the table.
+            // The file without a name on the orphan list got a name: its map is in the table.
             known.base = Base::Table;
         }
         known.file_type = file_type;
@@ -196,7 +200,7 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
             match record {
                 Record::AddRange(range) => self.add_range(&range)?,
                 Record::DelRange(range) => self.delete_range(&range)?,
-                // The inode counts it.
+                // The link count of the INODE record includes this name.
                 Record::Link(dentry) => {
                     if let Some(file_type) = self.types(&dentry)? {
                         self.add_name(&dentry, file_type)?;
@@ -208,7 +212,7 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
         Ok(())
     }
 
-    /// Keeps a record that must wait for its inode; says whether it did.
+    /// Keeps a record that must wait for its inode. Returns whether the record was kept.
     fn comes_early(&mut self, record: Record<'r>) -> Result<bool> {
         let inode = match record {
             Record::AddRange(range) => range.inode,
@@ -262,14 +266,15 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
         Ok(())
     }
 
-    /// The type of what a name is to lead to, if both it and the directory are in use.
+    /// Returns the type of the inode that a name is to refer to, if both it and the directory are
+    /// in use.
     fn types(&mut self, dentry: &Dentry<'_>) -> Result<Option<FileType>> {
         let file_type = self.known(dentry.inode)?.file_type;
         let parent = self.known(dentry.parent)?;
         Ok(file_type.filter(|_| parent.is_open_directory()))
     }
 
-    /// What the name leads to now.
+    /// Returns the inode that the name refers to now.
     fn find(&self, dentry: &Dentry<'_>, key: &[u8]) -> Result<Option<InodeNr>> {
         match self
             .dirs
@@ -281,7 +286,7 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
         }
     }
 
-    /// Adds the name unless it exists; tells whether it did.
+    /// Adds the name unless it exists. Returns whether it was added.
     fn add_name(&mut self, dentry: &Dentry<'_>, file_type: FileType) -> Result<Added> {
         let Dentry {
             parent,
@@ -330,7 +335,7 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
                     ..DirChanges::default()
                 },
             );
-            // Its own name and `.`; what is made in it follows.
+            // The links are its own name and `.`; its contents follow in later records.
             self.known(dentry.inode)?.set_links(2);
         }
         Ok(())
@@ -370,7 +375,7 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
         }
         let known = self.known(dentry.inode)?;
         let links = known.links.saturating_sub(1);
-        // A directory has one name; only an empty one is ever removed.
+        // A directory has one name, and is removed only when it is empty.
         if links == 0 || (file_type == FileType::Directory && found == dentry.inode) {
             known.delete();
             self.dirs.remove(&dentry.inode);
@@ -380,8 +385,8 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
         Ok(())
     }
 
-    /// Counts the `..` of a subdirectory that came or went. A count of 1 means that there are
-    /// too many to count.
+    /// Counts the `..` of a subdirectory that was added or removed. A count of 1 means that there
+    /// are too many subdirectories to count.
     fn count_subdirectory(&mut self, dir: InodeNr, change: Change) -> Result<()> {
         let known = self.known(dir)?;
         if known.links > 1 {

@@ -1,12 +1,12 @@
 //! **Purpose.** The bytes of an inode that fast commits changed.
 //!
-//! # Model
+//! **Model.** The record replaces the bytes in the table except `i_block`:
 //! ```text
 //! 0x00      0x28      0x64            record's end
 //! | record  | i_block | record        | as before |   then links, then the checksum
 //! ```
-//! `i_block` stays as it was before, since the blocks of the tree on disk are those of the tree on
-//! disk; it comes from the record where it is content and no map.
+//! `i_block` stays as it was before, since the tree on disk has not changed. It comes from the
+//! record where it holds content and no map.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -18,24 +18,24 @@ use fourscore_ondisk::superblock::Superblock;
 use zerocopy::FromBytes;
 use zerocopy::byteorder::little_endian::U16;
 
-/// The block map, or what is there instead.
+/// The block map, or the content in its place.
 const I_BLOCK: Range<usize> = offset_of!(RawInode, i_block)..offset_of!(RawInode, i_generation);
 /// The root of an extent tree without entries: magic, entries, max, depth, generation.
 const EMPTY_ROOT: [u16; 6] = [EXTENT_MAGIC, 0, 4, 0, 0, 0];
 
-/// Where the bytes come from that no record replaces.
+/// The source of the bytes that no record replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     /// The inode's table.
     Table,
-    /// Nowhere: the number belonged to no file, so what the table holds means nothing.
+    /// Zeroes: the number belonged to no file, so the bytes in the table have no meaning.
     Zeroes,
 }
 
 /// Changed bytes of one inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InodePatch {
-    /// Where the rest comes from.
+    /// The source of the other bytes.
     pub(crate) base: Base,
     /// The last INODE record's bytes, at least 128.
     pub(crate) record: Option<Box<[u8]>>,
@@ -44,13 +44,14 @@ pub(crate) struct InodePatch {
 }
 
 impl InodePatch {
-    /// The type that the record says, if there is one.
+    /// Returns the file type in the record, if there is a record.
     pub(crate) fn file_type(&self) -> Option<FileType> {
         let (raw, _) = RawInode::ref_from_prefix(self.record.as_deref()?).ok()?;
         FileType::from_mode(FileMode(raw.i_mode.get()))
     }
 
-    /// Inode `nr` as it is now, where its table has `before` (which may go on behind it).
+    /// Returns the bytes of inode `nr` after the change. `before` are its bytes in the table, and
+    /// may be longer than an inode.
     ///
     /// # Errors
     /// `before` is shorter than an inode of this file system.
@@ -73,7 +74,7 @@ impl InodePatch {
         if let Ok((raw, _)) = RawInode::mut_from_prefix(&mut bytes) {
             raw.i_links_count = U16::new(self.links);
             if let (Base::Table, Some(next_orphan)) = (self.base, next_orphan) {
-                // It links the orphan list on disk, of which the record knows nothing.
+                // The field links the orphan list on disk; the record's value does not.
                 raw.i_dtime = next_orphan;
             }
         }
@@ -103,12 +104,12 @@ fn lay_over(bytes: &mut [u8], record: &[u8]) {
     }
 }
 
-/// Where `i_block` comes from.
+/// The source of `i_block`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// It is as it was before.
+    /// The bytes before the change.
     Before,
-    /// It is as it was before, if that is the root of an extent tree; else an empty one.
+    /// The bytes before the change, if they are the root of an extent tree; else an empty root.
     Tree,
     /// The record.
     Record,

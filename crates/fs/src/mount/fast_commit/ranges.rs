@@ -1,5 +1,5 @@
 //! **Purpose.** The parts of a file's map that fast commits changed: disjoint runs of blocks, each
-//! with what it maps to now.
+//! with its new mapping.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
-    /// Maps `blocks` blocks from `logical` on to `target`, whatever they mapped to before. What
-    /// lies past the last block a file can have is left out.
+    /// Maps `blocks` blocks from `logical` on to `target`, and replaces earlier mappings of them.
+    /// Blocks past the last one that a file can have are ignored.
     pub(crate) fn set(&mut self, logical: LogicalBlock, blocks: u32, target: Target) {
         let start = logical.0;
         let end = start.saturating_add(blocks);
@@ -32,7 +32,7 @@ impl RangeSet {
         self.runs.insert(start, (end, target));
     }
 
-    /// Splits the run that reaches across `at`.
+    /// Splits the run that crosses `at`.
     fn cut(&mut self, at: u32) {
         if let Some((&start, (end, target))) = self.runs.range_mut(..at).next_back()
             && *end > at
@@ -43,7 +43,7 @@ impl RangeSet {
         }
     }
 
-    /// The runs, ready for lookups; `None` if there are none.
+    /// Returns the runs, ready for lookups; `None` if there are none.
     pub(crate) fn finish(self) -> Option<RangeEdits> {
         let runs: Vec<Mapping> = self
             .runs
@@ -58,7 +58,7 @@ impl RangeSet {
     }
 }
 
-/// What the block `by` blocks further in a run maps to.
+/// Returns the mapping of the block `by` blocks after the one that maps to `target`.
 fn moved(target: Target, by: u32) -> Target {
     let add = |block: fourscore_ondisk::PhysBlock| {
         fourscore_ondisk::PhysBlock(block.0.saturating_add(by.into()))
@@ -78,7 +78,8 @@ pub(crate) struct RangeEdits {
 }
 
 impl RangeEdits {
-    /// The rest of the changed run that `logical` lies in; `None` if the disk knows.
+    /// Returns the rest of the changed run that `logical` lies in; `None` if the map on disk
+    /// counts.
     pub(crate) fn at(&self, logical: LogicalBlock) -> Option<Mapping> {
         let after = self.runs.partition_point(|run| run.logical <= logical);
         let run = self.runs.get(after.checked_sub(1)?)?;
@@ -94,12 +95,12 @@ impl RangeEdits {
         })
     }
 
-    /// All of them, ascending and disjoint.
+    /// Returns all runs, ascending and disjoint.
     pub(crate) fn runs(&self) -> &[Mapping] {
         &self.runs
     }
 
-    /// Where the next changed run begins after `logical`, or the end of all files.
+    /// Returns the start of the next changed run after `logical`, or the end of all files.
     pub(crate) fn next_after(&self, logical: LogicalBlock) -> LogicalBlock {
         let after = self.runs.partition_point(|run| run.logical <= logical);
         self.runs.get(after).map_or(LOGICAL_END, |run| run.logical)

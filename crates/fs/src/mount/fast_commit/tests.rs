@@ -1,4 +1,4 @@
-//! Records made up here: their order, their limits, and whatever a hostile image may hold.
+//! Constructed records: their order, their limits, and hostile images.
 
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::fast_commit::{AddRange, DelRange, Dentry, RangeState, Record};
@@ -31,7 +31,7 @@ fn apply(fs: &Fs, records: &[Record<'_>]) -> Result<FastCommitOverlay> {
     apply::apply(records.iter().copied(), &*fs.core, fs.superblock())
 }
 
-/// An inode as a record holds it.
+/// An inode as in a record.
 fn raw_inode(mode: u16, links: u16, flags: u32) -> Vec<u8> {
     let mut raw = vec![0; 160];
     raw[..2].copy_from_slice(&mode.to_le_bytes());
@@ -62,7 +62,7 @@ fn name(parent: InodeNr, inode: InodeNr, name: &[u8]) -> Dentry<'_> {
     }
 }
 
-/// The patched inode, as the read path gets it over a table that holds zeroes.
+/// Returns the patched inode as the read path has it, over a table that holds zeroes.
 fn patched(fs: &Fs, overlay: &FastCommitOverlay, nr: InodeNr) -> Inode {
     let Some(InodeChange::Patched(patch)) = overlay.inodes.get(&nr) else {
         panic!("inode {nr} is not patched: {overlay:?}");
@@ -100,7 +100,7 @@ fn a_new_file_gets_an_empty_tree_and_one_link() {
 fn what_i_block_holds_decides_where_it_comes_from() {
     require!(Need::Program("mke2fs"));
     let fs = empty_fs();
-    // Short links, devices and inline data are content; the map of a file is not.
+    // In short links, devices and inline data, `i_block` is content; otherwise it is the map.
     let cases = [
         (0o12_0777, 0, true),
         (0o02_0600, 0, true),
@@ -216,7 +216,7 @@ fn an_inode_without_links_is_gone_until_it_is_made_again() {
     assert!(overlay.dirs.is_empty());
 }
 
-/// As Linux writes what was made by `O_TMPFILE` and linkat(2).
+/// The records that Linux writes for a file that was made by `O_TMPFILE` and linkat(2).
 #[test]
 fn a_name_may_come_before_its_inode_in_a_commit() {
     require!(Need::Program("mke2fs"));
@@ -249,7 +249,7 @@ fn a_name_may_come_before_its_inode_in_a_commit() {
     assert!(overlay.ranges[&FILE].at(LogicalBlock(2)).is_some());
     let overlay = apply(&fs, &[link(b"a"), range, tail, inode]).unwrap();
     assert!(overlay.ranges.is_empty());
-    // Later ones are counted, as usual.
+    // Later names are counted, as usual.
     assert_eq!(links_to(&[link(b"a"), inode, link(b"b")]), (2, 2));
 }
 
@@ -266,7 +266,7 @@ fn names_that_exist_are_left_alone() {
         Record::Link(name(InodeNr::ROOT, FILE, b"lost+found")),
         Record::Link(name(InodeNr::ROOT, FILE, b"new")),
         Record::Link(name(InodeNr::ROOT, FILE, b"new")),
-        // Leads to another inode: the name stays, a link is taken all the same.
+        // This name refers to another inode: the name stays, and one link is removed all the same.
         Record::Unlink(name(InodeNr::ROOT, FILE, b"lost+found")),
         Record::Unlink(name(InodeNr::ROOT, FILE, b"absent")),
     ];
@@ -308,7 +308,7 @@ struct Edit {
     target: Target,
 }
 
-/// What the block `by` blocks further in a run maps to.
+/// Returns the mapping of the block `by` blocks after the one that maps to `target`.
 fn further(target: Target, by: u32) -> Target {
     match target {
         Target::Hole => Target::Hole,
@@ -331,7 +331,7 @@ fn any_edit() -> impl Strategy<Value = Edit> {
 }
 
 proptest! {
-    /// Edits of ranges, one after the other, against an array of blocks.
+    /// Compares edits of ranges, one after the other, with an array of blocks.
     #[test]
     fn ranges_equal_their_model(edits in prop::collection::vec(any_edit(), 0..40)) {
         let mut model = vec![None; 100];

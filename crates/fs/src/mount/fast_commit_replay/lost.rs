@@ -1,13 +1,13 @@
-//! **Purpose.** Blocks that go from one inode to another in the same fast commits.
+//! **Purpose.** Frees blocks that move from one inode to another in the same fast commits.
 //!
 //! **Model.** With `data=writeback` Linux frees the blocks of files at once, and may give them to
-//! another file in the transaction that frees them. So as long as a block that is to be claimed is
-//! in use, what inodes lose is freed first: what runs leave, then inodes that are gone, then those
-//! that were on record. It is free at once: in a recovery nothing reaches its place before the
-//! commit, and nobody else reads.
+//! another file in the transaction that frees them. So while a block that is to be claimed is in
+//! use, blocks that inodes lose are freed first, in this order: blocks that changed runs no longer
+//! map, deleted inodes, inodes that were on the orphan list. They are free at once: in a recovery
+//! nothing reaches its home location before the commit, and there are no readers.
 //!
-//! **Invariants.** What is wanted and free already is kept until then, since a map from which
-//! something is taken may need a node.
+//! **Invariants.** Wanted blocks that are free already are claimed until then, since removing
+//! blocks from a map may allocate a node.
 
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::{GroupNr, InodeNr, LogicalBlock, PhysBlock};
@@ -26,7 +26,7 @@ use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 
-/// Frees what inodes lose, as long as blocks that others are told to map are in use.
+/// Frees blocks that inodes lose, while blocks that other inodes will map are in use.
 pub(crate) fn free_what_is_wanted(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
     let wanted = wanted_blocks(&mount.core, overlay)?;
     let (free, are_all) = free_among(mount, &wanted)?;
@@ -54,7 +54,8 @@ pub(crate) fn free_what_is_wanted(mount: &Mount, overlay: &FastCommitOverlay) ->
     Ok(())
 }
 
-/// Where blocks lie that inodes are told to map and have not: each once, in ascending order.
+/// Returns the runs of blocks that inodes will map and do not map yet: each block once, in
+/// ascending order.
 fn wanted_blocks(core: &Core, overlay: &FastCommitOverlay) -> Result<Vec<(PhysBlock, u32)>> {
     let mut wanted = Vec::new();
     for (nr, runs) in overlay.changed_maps() {
@@ -77,7 +78,7 @@ fn wanted_blocks(core: &Core, overlay: &FastCommitOverlay) -> Result<Vec<(PhysBl
     Ok(wanted)
 }
 
-/// What is free among runs of blocks, and whether all of it is.
+/// Returns the free parts of runs of blocks, and whether all blocks are free.
 fn free_among(mount: &Mount, runs: &[(PhysBlock, u32)]) -> Result<(Vec<(PhysBlock, u32)>, bool)> {
     let (mut free, mut are_all) = (Vec::new(), true);
     let mut known: Option<(GroupNr, Bitmap)> = None;
@@ -107,7 +108,7 @@ fn free_among(mount: &Mount, runs: &[(PhysBlock, u32)]) -> Result<(Vec<(PhysBloc
     Ok((free, are_all))
 }
 
-/// Takes from maps what the records take from them.
+/// Unmaps the blocks that the records remove from maps or replace.
 fn free_left_runs(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
     for (nr, runs) in overlay.changed_maps() {
         let Some(inode) = fast_commit_parts::before(&mount.core, overlay, nr)? else {
@@ -141,7 +142,8 @@ fn free_deleted(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
     Ok(())
 }
 
-/// Frees inodes that were on record before, and what lies behind the ends of others there.
+/// Frees inodes without links that were on the orphan list before, and the blocks past the end of
+/// the others on the list.
 fn free_what_is_on_record(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
     for (nr, _) in mount.orphans().all() {
         if overlay.change_of(nr).is_some() || overlay.ranges_of(nr).is_some() {

@@ -1,4 +1,4 @@
-//! When the grace period of a free begins: with the publication of what does not have it any more.
+//! When the grace period of a free begins: when the version without the freed blocks is published.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const OWNER: NewAttributes = NewAttributes {
     uid: 0,
     gid: 0,
 };
-/// A write that need not wait is done by then, unless the machine is very busy.
+/// A write that need not wait has ended by then, unless the machine is very busy.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A file system in memory that is full of `b'f'`, and a file of a few blocks of `b'a'`.
@@ -62,8 +62,8 @@ fn wait_until(is_so: &AtomicBool, patience: Duration) {
 }
 
 /// Frees all blocks of a file. Between the beginning of the plan's last step and the publication
-/// the grace-period clock ticks, and a reader comes that finds the file as it was. Gives what the
-/// reader reads after another file was written, or waits for space.
+/// the grace-period clock ticks, and a reader begins that finds the old version of the file.
+/// Returns what the reader reads after another file was written, or waits for space.
 fn read_in_the_middle(fs: &Fs, file: InodeNr) -> u8 {
     let [ticked, is_in, is_written] = [const { AtomicBool::new(false) }; 3];
     let read = || {
@@ -103,7 +103,7 @@ fn read_in_the_middle(fs: &Fs, file: InodeNr) -> u8 {
         plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), publish)
             .unwrap();
         drop(locked);
-        // Who finds space after a commit does not wait for readers any more.
+        // A thread that finds space after a commit does not wait for readers any more.
         fs.sync().unwrap();
         let other = fs.create(InodeNr::ROOT, b"other", &OWNER).unwrap();
         fs.write_at(other, &[b'b'; 4 * BLOCK_BYTES], 0).unwrap();
@@ -127,7 +127,7 @@ mod put_back {
     #[test]
     fn a_stamp_from_before_the_publication_is_found() {
         require!(Need::Program("mke2fs"));
-        // Readers of other file systems of the process, too, hold the grace period up.
+        // Readers of other file systems in the process hold the grace period up, too.
         let is_found = (0..20).any(|_| {
             let options = MountOptions::new().sabotage(Some(Sabotage::StampBeforePublish));
             let (_image, fs, file) = full(options);

@@ -1,4 +1,4 @@
-//! What becomes of a plan whose blocks leave the cache before it is carried out.
+//! Plans whose blocks leave the cache before they are applied.
 
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, Batching, JournalOptions};
@@ -21,7 +21,7 @@ const OWNER: NewAttributes = NewAttributes {
     gid: 8,
 };
 
-/// A file system with a small cache, in which nothing happens by itself.
+/// A file system with a small cache and without background work.
 fn mount(image: &Image) -> Arc<Fs> {
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
     let journal = JournalOptions {
@@ -41,7 +41,7 @@ fn push_out(fs: &Fs, block: PhysBlock) {
     writer.journal().commit().unwrap();
     writer.journal().checkpoint().unwrap();
     fs.core.buffers.trim();
-    // Seldom asked, since who is asked for stays longer.
+    // The block is looked up seldom, since blocks that are looked up stay longer.
     for first in (20_000..60_000).step_by(1000) {
         for other in (first..first + 1000).map(PhysBlock) {
             fs.core.buffers.load(other).unwrap();
