@@ -125,8 +125,8 @@ fn assert_sound(image: &Image) {
     assert!(report.is_clean(), "{:#?}", faults(&report));
 }
 
-/// Compares the reports of images that crashed under load with those of a mount. Returns how many of
-/// them had fast commits.
+/// Compares the reports of images that crashed under load with those of a mount. Returns how many
+/// of them had fast commits.
 fn compare_with_a_mount(first_seed: u64) -> u32 {
     let journals = JOURNALS.iter().filter(|journal| journal.has_fast_commits());
     let mut replayed = 0;
