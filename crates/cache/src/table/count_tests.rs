@@ -42,10 +42,22 @@ fn hits_move_no_line() {
     }
 }
 
+/// A value on a cache line of its own, so that its count shares none with the entry.
+#[derive(Debug)]
+#[repr(align(64))]
+struct OwnLine;
+
 #[test]
 fn a_reference_to_a_value_moves_one_line() {
     with_cores(80, |cores| {
-        let cache = cache(HitCounting::Off);
+        let cache: ClockCache<u64, OwnLine> = ClockCache::new(&Config {
+            number: |key| *key,
+            budget_bytes: 4096 * WEIGHT,
+            expected_weight_bytes: WEIGHT,
+            evictable: |_| true,
+            hits: HitCounting::Off,
+        });
+        cache.insert(7, Arc::new(OwnLine), WEIGHT);
         // All cores use the same entry, so that each finds its count in another core's cache.
         let operation = || assert!(cache.get_arc(&7).is_some());
         cores.run(2, |_, _| operation());
