@@ -164,7 +164,10 @@ fn a_file_that_the_user_cannot_read_is_named() {
     let (tree, image) = (place.text("tree"), place.text("image"));
     run("chmod", &["0644", "etc/big"], &place.tree()).expect("permission");
     let build = ["build", &tree, "-o", &image, "--owner", "0:0"];
-    let output = place.as_nobody(&build).output().expect("it runs");
+    let output = place
+        .as_unprivileged_user(&build)
+        .output()
+        .expect("it runs");
     assert!(output.status.success(), "{output:?}");
     let walk = place.walk("image");
     let owners = walk
@@ -176,7 +179,10 @@ fn a_file_that_the_user_cannot_read_is_named() {
         let path = place.path("tree").join(closed);
         let before = fs::metadata(&path).expect("it exists").permissions();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("permission");
-        let output = place.as_nobody(&build).output().expect("it runs");
+        let output = place
+            .as_unprivileged_user(&build)
+            .output()
+            .expect("it runs");
         fails(&place, &output, &format!("{closed}: Permission denied"));
         fs::set_permissions(&path, before).expect("permission");
     }

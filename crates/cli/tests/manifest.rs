@@ -62,7 +62,11 @@ fn a_written_manifest_makes_an_identical_image_of_a_user_copy() {
     let (other, again) = (place.text("output/image"), place.text("output/manifest"));
     let more = ["--manifest", &manifest, "--write-manifest", &again];
     let arguments = [&["build", &copy, "-o", &other, "--verify"][..], &more].concat();
-    printed(place.as_nobody(&arguments).env("SOURCE_DATE_EPOCH", EPOCH));
+    printed(
+        place
+            .as_unprivileged_user(&arguments)
+            .env("SOURCE_DATE_EPOCH", EPOCH),
+    );
     assert_eq!(place.walk("output/image"), place.walk("image"));
     let bytes = |name: &str| fs::read(place.path(name)).expect("it was written");
     assert!(bytes("output/image") == bytes("image"), "the images differ");

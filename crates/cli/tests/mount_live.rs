@@ -91,7 +91,10 @@ fn a_mount_reports_statistics_and_takes_tunables() {
         vec!["umount", point],
     ];
     for arguments in others {
-        let output = place.as_nobody(&arguments).output().expect("it exists");
+        let output = place
+            .as_unprivileged_user(&arguments)
+            .output()
+            .expect("it exists");
         assert!(!output.status.success(), "{arguments:?}");
         assert!(output.stdout.is_empty());
     }

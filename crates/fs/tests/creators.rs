@@ -121,7 +121,7 @@ fn threads_fill_and_empty_one_directory() {
 }
 
 #[test]
-fn of_many_who_make_one_name_one_does() {
+fn exactly_one_of_many_creates_of_one_name_succeeds() {
     const NAMES: u32 = 800;
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image();

@@ -264,7 +264,7 @@ fn a_flag_has_single_files_journaled() {
 /// A write of several steps enters the freezer for each of them in turn. A writer that is inside
 /// and enters again must not wait for a freezing thread that waits for the writer.
 #[test]
-fn writers_and_who_freezes_do_not_wait_for_each_other() {
+fn writers_and_a_freeze_do_not_deadlock() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let runs = [
         (&[][..], DataMode::Journal),

@@ -67,7 +67,7 @@ fn another_host(image: &Image, sequence: MmpSequence) {
 }
 
 #[test]
-fn the_volume_is_named_anew() {
+fn the_volume_label_changes() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("e2fsck"),

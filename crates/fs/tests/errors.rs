@@ -192,7 +192,7 @@ fn nothing_is_written_any_more_after_an_error() {
 }
 
 #[test]
-fn the_program_is_told_instead_of_a_panic() {
+fn the_program_gets_an_error_instead_of_a_panic() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     // Reported by the mount, and by the superblock.
     for (policy, on_error) in [("continue", Some(OnError::Panic)), ("panic", None)] {
@@ -406,7 +406,7 @@ fn bitmaps_that_are_wrong_are_noted() {
 }
 
 #[test]
-fn whoever_finds_that_the_journal_fails_notes_it() {
+fn every_operation_that_sees_the_journal_fail_notes_it() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("e2fsck"),

@@ -310,7 +310,7 @@ fn check_repaired(tree: &Tree, synced: u64) -> Result<()> {
 }
 
 #[test]
-fn a_crash_in_the_middle_of_a_commit_shows_nobody_what_belongs_to_others() {
+fn a_crash_during_a_commit_exposes_no_data_of_other_files() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     for features in ["^has_journal", "^has_journal,^metadata_csum"] {
         let image = image(MiB(8), 1024, &[features]);

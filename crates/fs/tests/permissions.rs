@@ -343,7 +343,7 @@ fn assert_same_privileges(fs: &Fs, root: &Path, what: &str, (name, inode): &(Str
 }
 
 #[test]
-fn who_changes_the_content_takes_set_id_bits_and_capabilities_away_as_in_linux() {
+fn a_change_of_content_removes_set_id_bits_and_capabilities_as_in_linux() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("setpriv"),
@@ -401,7 +401,7 @@ fn who_changes_the_content_takes_set_id_bits_and_capabilities_away_as_in_linux()
 }
 
 #[test]
-fn who_is_not_in_the_group_loses_the_set_group_bit_with_a_list_or_another_owner() {
+fn a_caller_outside_the_group_loses_the_set_group_bit_with_an_acl_or_a_new_owner() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("setpriv"),

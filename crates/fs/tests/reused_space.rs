@@ -202,7 +202,7 @@ fn one_in_line_may_hold_a_lock_that_another_at_its_turn_waits_for() {
 }
 
 #[test]
-fn whoever_waits_for_the_lock_of_one_in_line_is_no_reader() {
+fn a_thread_that_waits_for_an_inode_lock_holds_no_epoch_guard() {
     require!(Need::Program("mke2fs"));
     let (_image, fs) = in_memory(MiB(8), Duration::from_millis(150));
     let file = small_file(&fs, b"file");
@@ -281,7 +281,7 @@ fn free_bytes(fs: &Fs) -> u64 {
 }
 
 #[test]
-fn whoever_fits_beside_the_others_is_never_told_that_there_is_no_space() {
+fn a_request_that_fits_never_fails_with_no_space() {
     require!(Need::Program("mke2fs"));
     let (_image, fs) = in_memory(MiB(64), Duration::from_millis(5));
     let threads = 8;
@@ -293,7 +293,7 @@ fn whoever_fits_beside_the_others_is_never_told_that_there_is_no_space() {
 }
 
 #[test]
-fn space_of_which_the_device_is_being_told_is_waited_for() {
+fn an_allocation_waits_for_space_that_is_being_discarded() {
     require!(Need::Program("mke2fs"));
     for discard in [Discard::Online, Discard::OnDemand] {
         let options = MountOptions::new().discard(discard);
@@ -315,7 +315,7 @@ fn space_of_which_the_device_is_being_told_is_waited_for() {
 }
 
 #[test]
-fn whoever_needs_much_gets_it_beside_others_who_take_little_all_the_time() {
+fn a_large_request_succeeds_beside_a_stream_of_small_ones() {
     require!(Need::Program("mke2fs"));
     let (_image, fs) = in_memory(MiB(64), Duration::from_millis(5));
     let eighth = free_bytes(&fs) / 8 - (64 << 10);

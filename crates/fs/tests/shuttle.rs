@@ -203,7 +203,7 @@ fn no_directory_comes_to_lie_below_itself() {
 }
 
 #[test]
-fn of_two_who_make_one_name_in_a_leaf_one_does() {
+fn exactly_one_of_two_creates_of_one_name_in_a_leaf_succeeds() {
     check(
         &[
             |fs| assert!([0, 17].contains(&errno(fs.create(at(fs, "/large"), b"new", &OWNER)))),
@@ -228,7 +228,7 @@ fn of_two_who_make_one_name_in_a_leaf_one_does() {
 }
 
 #[test]
-fn who_has_found_a_name_led_elsewhere_does_not_find_it_as_it_was() {
+fn a_lookup_that_saw_a_new_inode_does_not_see_the_old_one_again() {
     const LED: &[u8] = b"a name of some length 7";
     const OTHER: &[u8] = b"a name of some length 8";
     /// Looks the name up several times: it refers to the old inode, is gone, and refers to the
@@ -334,7 +334,7 @@ fn a_file_that_is_written_and_cut_at_once_is_one_or_the_other() {
 }
 
 #[test]
-fn who_opens_a_name_that_goes_has_the_file_or_nothing() {
+fn opening_a_name_that_is_being_removed_gives_the_file_or_not_found() {
     check(
         &[
             |fs| fs.unlink(at(fs, "/two"), b"file").unwrap(),
@@ -391,7 +391,7 @@ fn what_is_made_open_is_one_file_whatever_others_do_to_its_name() {
 }
 
 #[test]
-fn whoever_is_short_of_space_that_is_coming_is_woken_when_it_has_come() {
+fn a_waiter_for_space_is_woken_when_the_space_becomes_free() {
     /// Half of the free space, in bytes.
     const HALF_BYTES: u64 = 900 << 10;
     fn fill(fs: &Fs, path: &str) {

@@ -308,7 +308,7 @@ fn threads_work_side_by_side() {
     };
     check(&fs);
     // Operations restart now and then, and none restarts without end.
-    let (anew, operations) = (fs.plans_begun_anew().unwrap(), 8 * 300 * 3);
+    let (anew, operations) = (fs.plan_restarts().unwrap(), 8 * 300 * 3);
     assert!(
         anew < operations,
         "{anew} of {operations} plans were begun anew"
@@ -386,7 +386,7 @@ fn tunables_are_set_at_the_mount_and_while_it_lasts() {
 }
 
 #[test]
-fn buddies_that_nobody_uses_leave_memory() {
+fn unused_buddies_leave_memory() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     // 32 groups of 8 MiB, each nearly filled by a file; the cache has space for four groups.
     let image = image(1024, &[]);
@@ -420,7 +420,7 @@ fn buddies_that_nobody_uses_leave_memory() {
 
 /// The blocks reserved for the super-user are used by mounts that request them.
 #[test]
-fn the_reserve_is_for_who_may_use_it() {
+fn only_privileged_callers_use_the_reserve() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(1024, &[]);
     let fill = |name: &[u8], options: MountOptions| {

@@ -37,7 +37,7 @@ struct Hooked {
     before_write: Mutex<Option<Hook>>,
 }
 
-fn carry_out(hook: &Mutex<Option<Hook>>) {
+fn apply(hook: &Mutex<Option<Hook>>) {
     let hook = hook.lock().take();
     if let Some(hook) = hook {
         hook();
@@ -58,7 +58,7 @@ impl BlockDevice for Hooked {
         self.inner.read_vectored_at(bufs, offset)
     }
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        carry_out(&self.before_write);
+        apply(&self.before_write);
         self.inner.write_vectored_at(bufs, offset)
     }
     fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -66,7 +66,7 @@ impl BlockDevice for Hooked {
     }
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()?;
-        carry_out(&self.after_flush);
+        apply(&self.after_flush);
         Ok(())
     }
 }
@@ -206,7 +206,7 @@ fn content_that_is_written_over_while_its_inode_commits_is_synced() {
 
 /// A caller that caches data sets the times of its writes itself.
 #[test]
-fn content_that_is_written_back_leaves_the_times_to_who_kept_it() {
+fn writeback_leaves_the_times_to_the_caller() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let setup = setup(&[], OpenOptions::new());
     let (fs, file) = (&setup.fs, setup.file);
@@ -218,7 +218,7 @@ fn content_that_is_written_back_leaves_the_times_to_who_kept_it() {
     };
     fs.note_times(file, &times, Noted::Written).unwrap();
     let back = |data: &[u8], offset| {
-        let written = fs.write_back_at(file, data, offset, WrittenAt::Told);
+        let written = fs.write_back_at(file, data, offset, WrittenAt::ByCaller);
         assert_eq!(written.unwrap(), data.len());
     };
     let before = setup.stat();
@@ -244,7 +244,7 @@ fn content_that_is_written_back_does_not_wait_for_other_pieces_of_it() {
         let data = [with; 4096];
         let written = setup
             .fs
-            .write_back_at(setup.file, &data, offset, WrittenAt::Told);
+            .write_back_at(setup.file, &data, offset, WrittenAt::ByCaller);
         assert_eq!(written.unwrap(), data.len());
     };
     let done = Arc::new(AtomicBool::new(false));

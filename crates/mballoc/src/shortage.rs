@@ -100,7 +100,7 @@ impl Waiter {
 
 /// The number of completed discards at some moment, to wait for a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told(u64);
+pub struct DiscardsCompleted(u64);
 
 impl Allocator {
     /// The slow path of [`Allocator::reserve`], after this core had too few tokens.
@@ -140,8 +140,8 @@ impl Allocator {
 
     /// The number of discards completed so far.
     #[must_use]
-    pub fn told(&self) -> Told {
-        Told(
+    pub fn discards_completed(&self) -> DiscardsCompleted {
+        DiscardsCompleted(
             self.table()
                 .shared
                 .discards
@@ -164,13 +164,14 @@ impl Allocator {
     pub fn wait_for_grace_period(
         &self,
         stamp: Stamp,
-        told: Told,
+        completed: DiscardsCompleted,
         deadline: Instant,
         may_continue: impl Fn() -> bool,
     ) {
         let shared = &self.table().shared;
         let is_over = || {
-            let is_discarded = shared.discards.clusters() == 0 || self.told() != told;
+            let is_discarded =
+                shared.discards.clusters() == 0 || self.discards_completed() != completed;
             is_discarded && shared.clocks.has_ended(stamp)
         };
         while !is_over() && may_continue() {

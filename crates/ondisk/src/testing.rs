@@ -111,7 +111,7 @@ pub(crate) mod dirs {
     }
 
     /// Whether a block has space for a record of `bytes`.
-    pub(crate) fn has_room(format: &DirFormat, block: &[u8], bytes: usize) -> bool {
+    pub(crate) fn has_capacity(format: &DirFormat, block: &[u8], bytes: usize) -> bool {
         format.room(block, bytes).unwrap().is_some()
     }
 }

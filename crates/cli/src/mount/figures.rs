@@ -148,7 +148,7 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
             "log_blocks": journal.log_blocks,
             "log_blocks_in_use": journal.used_blocks,
             "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),
-            "operation_restarts": fs.plans_begun_anew().ok(),
+            "operation_restarts": fs.plan_restarts().ok(),
         });
         let values = Tunable::ALL
             .iter()

@@ -166,7 +166,7 @@ pub(crate) fn as_a_user(place: &Place, script: &str) -> Result<(), String> {
         std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
     }
     // Copies the command to a folder that the user can read.
-    let _ = place.as_nobody(&["--version"]);
+    let _ = place.as_unprivileged_user(&["--version"]);
     let mut command = tools::command("unshare").expect("it exists");
     command.args(["--mount", "sh", "-c", &[AS_A_USER, script].concat()]);
     command.env("IMAGE", &image).env("POINT", &point);

@@ -54,7 +54,7 @@ impl Place {
 
     /// The command for a user without root, with a copy of the binary in `output`, into which the
     /// user can write.
-    pub(crate) fn as_nobody(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn as_unprivileged_user(&self, arguments: &[&str]) -> Command {
         let binary = self.path("output/fourscore");
         if !binary.exists() {
             let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));

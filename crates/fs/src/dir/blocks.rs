@@ -138,7 +138,7 @@ pub(crate) enum Through<'r> {
     /// Into the buffer cache, for later readers.
     Cache,
     /// Into this buffer only.
-    Room(&'r mut Vec<u8>),
+    Buffer(&'r mut Vec<u8>),
 }
 
 /// Whether a walk has visited all blocks.
@@ -313,8 +313,8 @@ pub(crate) fn visit_listed(
     Ok(())
 }
 
-/// Reads `count` blocks from `start` on together. They go into the buffer of `Through::Room`, which
-/// is returned, if none of them is in the cache: a block there may be newer than on the device.
+/// Reads `count` blocks from `start` on together. They go into the buffer of `Through::Buffer`,
+/// which is returned, if none of them is in the cache: a block there may be newer than on the device.
 /// Otherwise they go into the cache, and an empty slice is returned.
 fn bring_in<'r>(
     core: &Core,
@@ -324,12 +324,12 @@ fn bring_in<'r>(
 ) -> &'r [u8] {
     let blocks = || (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
     match through {
-        Through::Room(room) if !blocks().any(|block| is_buffered(core, block)) => {
+        Through::Buffer(buf) if !blocks().any(|block| is_buffered(core, block)) => {
             let block_size = core.geometry().block_size();
-            room.resize(block_size.bytes() * count as usize, 0);
+            buf.resize(block_size.bytes() * count as usize, 0);
             // The caller then reads the blocks through the cache, which reports the failure.
-            match core.device.read_at(room, block_size.offset(start)) {
-                Ok(()) => room,
+            match core.device.read_at(buf, block_size.offset(start)) {
+                Ok(()) => buf,
                 Err(_) => &[],
             }
         }

@@ -19,7 +19,7 @@ use crate::inode::cell::{Changing, Pinned};
 use crate::inode::{cache, orphan_plan};
 use crate::mount::errors;
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
@@ -142,13 +142,13 @@ fn make(
     let links = i32::from(is_directory);
     let version = new_inode::touch_dir(&mount.core, &mut plan, parent, slot, links)?;
     let changes = [&pinned];
-    let show = Show::of(&changes);
-    new_inode::carry_out_making(
+    let publication = Publication::of(&changes);
+    new_inode::apply_creating(
         &mount.core,
         plan,
         made,
         opening,
-        (&locked.last, show),
+        (&locked.last, publication),
         || {
             pinned.publish(Some(version));
         },
@@ -179,11 +179,11 @@ pub(crate) fn make_unnamed(
     let slot = new_inode::plan_inode(mount, &mut plan, parent, new, Kind::Unnamed)?;
     let place = orphan_plan::add_orphan(&mut plan, slot)?;
     let version = slot::version(&mut plan, slot)?;
-    let nobody = (None, Show::nothing());
+    let nobody = (None, Publication::nothing());
     let note = |locked: &mut Changing| {
         (locked.orphan, locked.is_linkable) = (Some(place), true);
     };
-    let pinned = new_inode::carry_out_opening(&mount.core, plan, version, nobody, || (), note)?;
+    let pinned = new_inode::apply_opening(&mount.core, plan, version, nobody, || (), note)?;
     Ok((slot.nr, pinned))
 }
 
@@ -240,7 +240,7 @@ fn add_link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<
     let parent_version = new_inode::touch_dir(&mount.core, &mut plan, parent, slot, 0)?;
     let version = new_inode::gain_name(&mut plan, target, &locked)?;
     let last = [&locked_dir.last, &locked.last];
-    plan.carry_out_showing(&last, Show::of(&[&pinned_dir, &pinned]), || {
+    plan.apply_publishing(&last, Publication::of(&[&pinned_dir, &pinned]), || {
         pinned_dir.publish(Some(parent_version));
         pinned.publish(Some(version));
     })?;

@@ -108,14 +108,16 @@ pub(crate) fn add_name(
     for at in 0..dir.end.0 {
         let place = place(&plan.mount.core, dir.inode, LogicalBlock(at), &guard)?;
         let (core, format) = (&*plan.mount.core, &dir.format);
-        let room = |bytes: &[u8]| format.room(bytes, needed);
-        let room = match plan.planned(place.block) {
-            Some(region) => room(plan.bytes(region)),
-            None => leaf_search::look_at_leaf(core, dir.inode, format, place.block, &guard, room)?,
+        let find_space = |bytes: &[u8]| format.room(bytes, needed);
+        let vacancy = match plan.planned(place.block) {
+            Some(region) => find_space(plan.bytes(region)),
+            None => {
+                leaf_search::look_at_leaf(core, dir.inode, format, place.block, &guard, find_space)?
+            }
         };
-        if let Some(room) = room.map_err(|error| dir.broken(error))? {
+        if let Some(vacancy) = vacancy.map_err(|error| dir.broken(error))? {
             let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
-            let done = dir.format.insert_into(plan.bytes_mut(region), room, new);
+            let done = dir.format.insert_into(plan.bytes_mut(region), vacancy, new);
             return done.map(drop).map_err(|error| dir.broken(error));
         }
     }
@@ -267,7 +269,7 @@ fn add_splitting(
         nodes.push(grow::append_block(plan, dir, DirBlock::Node)?);
     }
     let [old_bytes, new_bytes] = plan.disjoint_mut([old, fresh]);
-    split.carry_out(&dir.format, old_bytes, new_bytes);
+    split.apply(&dir.format, old_bytes, new_bytes);
     let child = Child {
         hash: split.hash(),
         block: new_place.at,

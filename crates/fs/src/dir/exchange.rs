@@ -17,7 +17,7 @@ use crate::inode::immutable::{check_name_may_go, check_project};
 use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
@@ -81,7 +81,7 @@ fn try_exchange(mount: &Mount, names: &Renaming<'_>, second: InodeNr) -> Result<
     };
     // A reader must not find one inode under both names.
     plan.raise_sequence();
-    plan.carry_out_showing(&last, Show::of(changes), || taking.publish(versions))?;
+    plan.apply_publishing(&last, Publication::of(changes), || taking.publish(versions))?;
     Ok(true)
 }
 

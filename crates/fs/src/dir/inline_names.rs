@@ -14,7 +14,7 @@ use fourscore_ondisk::inline::{HEAD_BYTES, InlineDir, InlineError};
 
 use crate::dir::changed::ChangedDir;
 use crate::dir::{grow, names};
-use crate::file::inline_change::{self, Written, begin_inside, room_inside};
+use crate::file::inline_change::{self, Written, begin_inside, inline_capacity};
 use crate::inode::cached::CachedInode;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
@@ -23,7 +23,7 @@ use crate::{Error, Result};
 
 /// Makes a new directory inside of its inode, if that has the space.
 pub(crate) fn init_inline_dir(plan: &mut Plan<'_>, slot: Slot, parent: InodeNr) -> Result<Written> {
-    if room_inside(plan, slot)? < HEAD_BYTES {
+    if inline_capacity(plan, slot)? < HEAD_BYTES {
         return Ok(Written::NotYet);
     }
     begin_inside(plan, slot)?;
@@ -108,16 +108,16 @@ pub(crate) fn insert_inline(
 /// Adds the second part, with all the space that the inode has; returns whether it was added.
 pub(crate) fn grow_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<bool> {
     let (slot, format) = (dir.slot, *dir.format());
-    let room = room_inside(plan, slot)?.saturating_sub(HEAD_BYTES) & !3;
+    let capacity = inline_capacity(plan, slot)?.saturating_sub(HEAD_BYTES) & !3;
     let grown = inline_change::content(plan, slot, |content| {
         let before = content
             .capacity_bytes()
             .map_err(|error| inline_change::broken(error, slot))?;
-        if before > HEAD_BYTES || room <= SHORTEST_ENTRY_BYTES {
+        if before > HEAD_BYTES || capacity <= SHORTEST_ENTRY_BYTES {
             return Ok(false);
         }
         content
-            .resize(HEAD_BYTES + room)
+            .resize(HEAD_BYTES + capacity)
             .map_err(|error| edit_error(error, slot.nr))?;
         let grown = content.parts_mut().and_then(|(_, value)| {
             let grown = edit::grow_second(&format, value, 0);
@@ -126,7 +126,7 @@ pub(crate) fn grow_inline(plan: &mut Plan<'_>, dir: &ChangedDir<'_>) -> Result<b
         grown.map_err(|error| inline_change::broken(error, slot))
     })?;
     if grown {
-        let size = (HEAD_BYTES + room) as u64;
+        let size = (HEAD_BYTES + capacity) as u64;
         let sized = slot::edit(plan, slot, |inode| inode.set_size_bytes(size))?;
         sized.map_err(|_| Error::FileTooLarge)?;
     }

@@ -14,7 +14,7 @@
 //! directory's lock held exclusively:
 //!
 //! ```text
-//! share the directory -> lock the leaf -> is the name there? is there room? -> plan -> carry out
+//! share the directory -> lock the leaf -> is the name there? is there room? -> plan -> apply
 //!                                            | no room, no such leaf, equal hashes go on elsewhere
 //!                                            '-> give all back, take the directory alone
 //! ```
@@ -50,7 +50,7 @@ use crate::inode::immutable::check_name_may_go;
 use crate::map::lookup;
 use crate::map::mapping::Target;
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::block_locks::BlockGuard;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;
@@ -98,8 +98,8 @@ pub(crate) fn make_in_leaf(
         dir: pinned,
         links,
     };
-    let parent = (&shared.last, Show::nothing().touching(Some(&touch)));
-    let made = new_inode::carry_out_making(&mount.core, plan, made, opening, parent, || ())?;
+    let parent = (&shared.last, Publication::nothing().touching(Some(&touch)));
+    let made = new_inode::apply_creating(&mount.core, plan, made, opening, parent, || ())?;
     Ok(Some(made))
 }
 
@@ -133,8 +133,8 @@ pub(crate) fn link_in_leaf(
         links: 0,
     };
     let changes = [pinned];
-    let show = Show::of(&changes).touching(Some(&touch));
-    plan.carry_out_showing(&[&shared.last, &locked.last], show, || {
+    let publication = Publication::of(&changes).touching(Some(&touch));
+    plan.apply_publishing(&[&shared.last, &locked.last], publication, || {
         pinned.publish(Some(version));
     })?;
     locked.note_gained_name();
@@ -172,7 +172,7 @@ pub(crate) fn unlink_in_leaf(
     check_name_may_go(parent, inode)?;
     entries::lose_name(&mut plan, dir, name)?;
     removal
-        .carry_out(plan.bytes_mut(region))
+        .apply(plan.bytes_mut(region))
         .map_err(|error| broken(parent, error))?;
     touch(&mut plan, dir)?;
     let lost = lost_name::plan_lost_name(mount, &mut plan, inode, &locked)?;
@@ -182,8 +182,8 @@ pub(crate) fn unlink_in_leaf(
         links: 0,
     };
     let changes = [&pinned];
-    let show = Show::of(&changes).touching(Some(&touch));
-    plan.carry_out_showing(&[&shared.last, &locked.last], show, || {
+    let publication = Publication::of(&changes).touching(Some(&touch));
+    plan.apply_publishing(&[&shared.last, &locked.last], publication, || {
         lost.publish(&pinned);
     })?;
     drop((leaf, shared));

@@ -38,7 +38,7 @@ use crate::core::Core;
 use crate::dir::blocks::{self, Course, Left, Through};
 use crate::dir::find::{DirEntry, OwnedDirEntry};
 use crate::dir::index;
-use crate::dir::names::{self, Shown};
+use crate::dir::names::{self, NamePresentation};
 use crate::dir::structure::{self, DirBlock};
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
@@ -142,17 +142,17 @@ fn visit_piece(
     }
     course.begin_piece(core, dir)?;
     let shown = names::shown(core, dir, structure::index_algorithm(core, dir, guard)?);
-    let mut room = Vec::new();
+    let mut buf = Vec::new();
     if course.hash() == 0 {
         let root = (LogicalBlock(0), DirBlock::Root);
         blocks::visit_listed(core, dir, root, course, guard, &mut |entry| {
-            show(&shown, dir, entry, &mut room, visit).map(drop)
+            show(&shown, dir, entry, &mut buf, visit).map(drop)
         })?;
     }
     let next = index::visit_leaves(core, dir, course.hash(), guard, &mut |at| {
         let leaf = (at, DirBlock::Leaf);
         blocks::visit_listed(core, dir, leaf, course, guard, &mut |entry| {
-            show(&shown, dir, entry, &mut room, visit).map(drop)
+            show(&shown, dir, entry, &mut buf, visit).map(drop)
         })
     })?;
     Ok(match next {
@@ -168,7 +168,7 @@ fn visit_piece(
 pub(crate) fn scan_entries(
     core: &Core,
     dir: InodeNr,
-    room: &mut Vec<u8>,
+    buf: &mut Vec<u8>,
     mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
     if core.is_live() {
@@ -176,7 +176,7 @@ pub(crate) fn scan_entries(
         return list_live(core, dir, &mut visit);
     }
     let mut course = Course::default();
-    let mut through = Through::Room(room);
+    let mut through = Through::Buffer(buf);
     let mut left = Left::More;
     while left == Left::More {
         let guard = epoch::pin();
@@ -213,9 +213,9 @@ fn visit_shown(
         None
     };
     let shown = names::shown(core, dir, root);
-    let mut name_room = Vec::new();
+    let mut name_buffer = Vec::new();
     blocks::visit_entries(core, dir, course, through, guard, &mut |entry| {
-        show(&shown, dir, entry, &mut name_room, visit)
+        show(&shown, dir, entry, &mut name_buffer, visit)
     })
 }
 
@@ -273,16 +273,16 @@ pub(crate) fn read_dir(core: &Core, dir: InodeNr) -> Result<Vec<OwnedDirEntry>> 
     Ok(entries)
 }
 
-/// Calls `visit` for an entry as users see it; `room` is a buffer for the name.
+/// Calls `visit` for an entry as users see it; `buf` is a buffer for the name.
 fn show(
-    shown: &Shown,
+    shown: &NamePresentation,
     dir: &CachedInode,
     entry: &Entry<'_>,
-    room: &mut Vec<u8>,
+    buf: &mut Vec<u8>,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>> {
     let name = shown
-        .name(entry, room)
+        .name(entry, buf)
         .map_err(|error| Corrupt::from(error).in_inode(dir.nr()))?;
     Ok(visit(DirEntry {
         inode: entry.inode,

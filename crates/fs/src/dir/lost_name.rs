@@ -147,10 +147,10 @@ pub(crate) fn free_orphan(
         let slot = slot::slot(&mut plan, inode.nr())?;
         if update::free_map(&mut plan, &inode, slot, LogicalBlock(0))? == Freed::All {
             plan_end(mount, &mut plan, &inode, slot, Some(place))?;
-            plan.carry_out(&[last])?;
+            plan.apply(&[last])?;
             return Ok(());
         }
         inode = slot::version(&mut plan, slot)?;
-        plan.carry_out(&[last])?;
+        plan.apply(&[last])?;
     }
 }

@@ -24,19 +24,19 @@ use crate::inode::cached::{CachedInode, Layout};
 
 /// How the names of one directory are presented to users.
 #[derive(Debug)]
-pub(crate) enum Shown {
+pub(crate) enum NamePresentation {
     /// As they are stored.
     Stored,
     /// Without the key, with the hash of the stored name where the kernel uses one.
     NoKey(Option<NameHasher>),
 }
 
-impl Shown {
-    /// Returns the name of `entry` as users see it; `room` holds it if it is not the stored one.
+impl NamePresentation {
+    /// Returns the name of `entry` as users see it; `buf` holds it if it is not the stored one.
     pub(crate) fn name<'a>(
         &self,
         entry: &Entry<'a>,
-        room: &'a mut Vec<u8>,
+        buf: &'a mut Vec<u8>,
     ) -> std::result::Result<&'a [u8], crypt::CryptError> {
         let Self::NoKey(hasher) = self else {
             return Ok(entry.name);
@@ -57,8 +57,8 @@ impl Shown {
                 },
             )
         };
-        *room = crypt::no_key_name(entry.name, entry.hash.unwrap_or_else(computed))?.into_bytes();
-        Ok(room)
+        *buf = crypt::no_key_name(entry.name, entry.hash.unwrap_or_else(computed))?.into_bytes();
+        Ok(buf)
     }
 }
 
@@ -88,9 +88,13 @@ pub(crate) fn wanted<'n>(core: &Core, dir: &CachedInode, name: &'n [u8]) -> Want
 }
 
 /// Returns the rule by which the names of `dir` are presented.
-pub(crate) fn shown(core: &Core, dir: &CachedInode, root: Option<HashAlgorithm>) -> Shown {
+pub(crate) fn shown(
+    core: &Core,
+    dir: &CachedInode,
+    root: Option<HashAlgorithm>,
+) -> NamePresentation {
     if !dir.is_encrypted() {
-        return Shown::Stored;
+        return NamePresentation::Stored;
     }
     // The kernel lists indexed directories and those of one block by hash, others in order.
     let block_bytes = core.geometry().block_size().bytes() as u64;
@@ -104,7 +108,7 @@ pub(crate) fn shown(core: &Core, dir: &CachedInode, root: Option<HashAlgorithm>)
         .contains(Compat::DIR_INDEX);
     let default = HashAlgorithm::from_disk(core.superblock().def_hash_version());
     let algorithm = root.or(default).filter(|_| by_hash && indexed);
-    Shown::NoKey(algorithm.and_then(|algorithm| structure::hasher(core, algorithm)))
+    NamePresentation::NoKey(algorithm.and_then(|algorithm| structure::hasher(core, algorithm)))
 }
 
 /// Returns the target of an encrypted symbolic link as it is presented without the key.

@@ -31,7 +31,7 @@ use crate::map::form::MapForm;
 use crate::map::update;
 use crate::mount::clock::now;
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::{NewContent, Plan};
 use crate::txn::slot::{self, Slot};
 use crate::xattr::acl;
@@ -94,32 +94,25 @@ impl Kind<'_> {
     }
 }
 
-/// Applies a plan that makes the inode of `slot` with a name in a directory, which `show` and
-/// `publish` publish; notes the transaction in `last`, the directory's.
-pub(crate) fn carry_out_making(
+/// Applies a plan that creates the inode of `slot` with a name in a directory. `publication` and
+/// `publish` publish the change; `last`, the directory's, notes the transaction.
+pub(crate) fn apply_creating(
     core: &Core,
     plan: Plan<'_>,
     slot: Slot,
     opening: Opening,
-    (last, show): (&LastTid, Show<'_>),
+    (last, publication): (&LastTid, Publication<'_>),
     publish: impl FnOnce(),
 ) -> Result<Made> {
     let pinned = match opening {
         Opening::No => {
-            plan.carry_out_showing(&[last], show, publish)?;
+            plan.apply_publishing(&[last], publication, publish)?;
             None
         }
         Opening::Yes => {
             let inode = CachedInode::new(slot::decoded(&plan, slot)?, core.superblock())?;
-            let parent = (Some(last), show);
-            Some(carry_out_opening(
-                core,
-                plan,
-                inode,
-                parent,
-                publish,
-                |_| (),
-            )?)
+            let parent = (Some(last), publication);
+            Some(apply_opening(core, plan, inode, parent, publish, |_| ())?)
         }
     };
     Ok((slot.nr, pinned))
@@ -127,11 +120,11 @@ pub(crate) fn carry_out_making(
 
 /// Applies a plan that makes `inode`, and opens it: it is in memory, locked, before another thread
 /// can find it on disk. `note` may change the state that its lock guards.
-pub(crate) fn carry_out_opening(
+pub(crate) fn apply_opening(
     core: &Core,
     mut plan: Plan<'_>,
     inode: CachedInode,
-    (last, show): (Option<&LastTid>, Show<'_>),
+    (last, publication): (Option<&LastTid>, Publication<'_>),
     publish: impl FnOnce(),
     note: impl FnOnce(&mut Changing),
 ) -> Result<Pinned> {
@@ -141,7 +134,7 @@ pub(crate) fn carry_out_opening(
     cache::enter_pinned(core, nr, &pinned);
     let own = [&locked.last, &locked.last_data];
     let all = [own[0], own[1], last.unwrap_or(own[0])];
-    if let Err(error) = plan.try_to_carry_out(&all, show, publish) {
+    if let Err(error) = plan.try_to_apply(&all, publication, publish) {
         // The plan frees the number after this. Until then no other thread can make an inode with
         // that number, and find the cell of this one, which was never made.
         pinned.publish(None);

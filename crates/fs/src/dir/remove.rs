@@ -34,7 +34,7 @@ use crate::inode::immutable::check_name_may_go;
 use crate::inode::{cache, forget};
 use crate::mount::errors;
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
@@ -112,7 +112,7 @@ fn remove(mount: &Mount, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()
         let parent_version = new_inode::touch_dir(&mount.core, &mut plan, parent, slot, links)?;
         let lost = lost_name::plan_lost_name(mount, &mut plan, inode, &locked)?;
         let last = [&locked_dir.last, &locked.last];
-        plan.carry_out_showing(&last, Show::of(&[&pinned]), || {
+        plan.apply_publishing(&last, Publication::of(&[&pinned]), || {
             pinned_dir.publish(Some(parent_version));
             lost.publish(&pinned);
         })?;

@@ -36,7 +36,7 @@ use crate::inode::{cache, stat};
 use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::faults::Sabotage;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
@@ -237,7 +237,7 @@ fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
     }
     // Within one directory the name may move into a block that a reader has read already.
     plan.raise_sequence();
-    plan.carry_out_showing(&last, Show::of(&changes), || {
+    plan.apply_publishing(&last, Publication::of(&changes), || {
         taking.publish(versions);
         if let Some((at, lost)) = &lost {
             lost.publish(&taking.0[*at].1);

@@ -120,7 +120,7 @@ impl Fs {
 
     /// As [`Fs::for_each_entry`], for callers that list many directories once, such as a walk of
     /// the whole tree: neither the directory nor its blocks enter a cache, which costs more than
-    /// reading them. Blocks that are not in memory are read into `room`, which is reused from call
+    /// reading them. Blocks that are not in memory are read into `buf`, which is reused from call
     /// to call.
     ///
     /// # Errors
@@ -128,10 +128,10 @@ impl Fs {
     pub fn scan_entries(
         &self,
         dir: InodeNr,
-        room: &mut Vec<u8>,
+        buf: &mut Vec<u8>,
         visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        listing::scan_entries(&self.core, dir, room, visit)
+        listing::scan_entries(&self.core, dir, buf, visit)
     }
 
     /// Returns all entries of a directory, as [`Fs::for_each_entry`] visits them.

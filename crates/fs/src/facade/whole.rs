@@ -114,7 +114,7 @@ impl Fs {
     ///
     /// # Errors
     /// `ReadOnly` for a file system that was opened for reading.
-    pub fn plans_begun_anew(&self) -> Result<u64> {
+    pub fn plan_restarts(&self) -> Result<u64> {
         Ok(self.writable()?.retries.sum())
     }
 

@@ -237,7 +237,7 @@ impl<'a> Steps<'a> {
         existing: Existing,
         size: u64,
     ) -> Result<LogicalBlock> {
-        let room = self.mount.room_of_a_step();
+        let capacity = self.mount.step_capacity();
         let (mut at, end) = (blocks.start, blocks.end);
         let (inode, mut plan, slot) = self.begin()?;
         let inode = &inode;
@@ -245,7 +245,7 @@ impl<'a> Steps<'a> {
             prepare::zero_tail(&self.mount.core, &mut plan, inode, inode.size_bytes())?;
         }
         let whole = self.whole_blocks(bytes);
-        while at < end && plan.size() < room {
+        while at < end && plan.size() < capacity {
             let mapping = lookup::map(&self.mount.core, inode, at, &epoch::pin())?;
             let mut run = mapping.blocks.min(end.0 - at.0);
             match mapping.target {
@@ -404,17 +404,17 @@ impl<'a> Steps<'a> {
         by: u32,
     ) -> Result<bool> {
         let clusters = Clusters::of(&self.mount.core);
-        let room = self.mount.room_of_a_step();
+        let capacity = self.mount.step_capacity();
         loop {
             // A cluster moves as a whole.
-            let has_room = plan.size() < room;
-            let end = if has_room {
+            let has_capacity = plan.size() < capacity;
+            let end = if has_capacity {
                 LOGICAL_END
             } else {
                 clusters.ceil(*from)
             };
             let Some(found) = extents::first_extent(plan, inode, slot, *from..end)? else {
-                return Ok(has_room);
+                return Ok(has_capacity);
             };
             *from = found.logical_end();
             extents::move_extent(plan, inode, slot, found, LogicalBlock(found.logical.0 - by))?;
@@ -458,17 +458,17 @@ impl<'a> Steps<'a> {
         by: u32,
     ) -> Result<bool> {
         let clusters = Clusters::of(&self.mount.core);
-        let room = self.mount.room_of_a_step();
+        let capacity = self.mount.step_capacity();
         loop {
             // A cluster moves as a whole.
-            let has_room = plan.size() < room;
-            let start = if has_room {
+            let has_capacity = plan.size() < capacity;
+            let start = if has_capacity {
                 from
             } else {
                 clusters.floor(*until)
             };
             let Some(found) = extents::last_extent(plan, inode, slot, start..*until)? else {
-                return Ok(has_room);
+                return Ok(has_capacity);
             };
             *until = found.logical;
             // Blocks behind the end of the file may be mapped, too.

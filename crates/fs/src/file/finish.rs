@@ -14,7 +14,7 @@ use crate::inode::cell::{Changing, Pinned};
 use crate::inode::lazy_times;
 use crate::mount::clock::now;
 use crate::mount::superblock;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
@@ -26,7 +26,7 @@ pub enum WrittenAt {
     Now,
     /// It does not: the caller that cached the data sets them with
     /// [`Fs::note_times`](crate::Fs::note_times): the file's times stay as they are.
-    Told,
+    ByCaller,
 }
 
 /// Ends a change of a file's data: makes its new size and times part of the plan, applies the plan
@@ -37,7 +37,7 @@ pub(crate) fn finish(
     (size, written_at): (u64, WrittenAt),
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
-    show(plan, slot, (size, written_at), (pinned, locked), &[pinned])
+    publication(plan, slot, (size, written_at), (pinned, locked), &[pinned])
 }
 
 /// The same, where the caller raises the sequence count of the inode for several plans together.
@@ -47,10 +47,10 @@ pub(crate) fn finish_in_change(
     (size, written_at): (u64, WrittenAt),
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
-    show(plan, slot, (size, written_at), (pinned, locked), &[])
+    publication(plan, slot, (size, written_at), (pinned, locked), &[])
 }
 
-pub(crate) fn show(
+pub(crate) fn publication(
     mut plan: Plan<'_>,
     slot: Slot,
     (size, written_at): (u64, WrittenAt),
@@ -89,7 +89,9 @@ pub(crate) fn show(
     }
     let last = [&locked.last, &locked.last_data];
     let last = if changes_more { &last[..] } else { &last[..1] };
-    plan.carry_out_showing(last, Show::of(changes), || pinned.publish(Some(version)))?;
+    plan.apply_publishing(last, Publication::of(changes), || {
+        pinned.publish(Some(version))
+    })?;
     // All data written so far was on its way to the device before that transaction.
     locked.unjoined.settle();
     Ok(())

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! file       empty -> inside -> (too long, fallocate) a block -> cut to nothing, the map empty
-//! directory  56 bytes -> all that the inode has room for -> a block, later an index
+//! directory  56 bytes -> all that the inode has space for -> a block, later an index
 //! ```
 //!
 //! Whether a file may go inside depends on its map, which has to be empty. Linux keeps that fact in
@@ -42,7 +42,7 @@ use crate::map::form::MapForm;
 use crate::map::mapping::Target;
 use crate::map::{lookup, update};
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::xattr::set::{MIN_AREA_BYTES, edit_error};
@@ -81,7 +81,7 @@ pub(crate) fn write_inside(
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode.nr())?;
     let end = offset + data.len() as u64;
-    if end > room_inside(&mut plan, slot)? as u64 {
+    if end > inline_capacity(&mut plan, slot)? as u64 {
         drop(plan);
         if is_inside {
             move_out(mount, (pinned, locked))?;
@@ -145,7 +145,7 @@ pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)
     }
     update::map_block(&mut plan, &outside, slot, first, block)?;
     let version = slot::version(&mut plan, slot)?;
-    plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {
+    plan.apply_publishing(&[&locked.last], Publication::of(&[pinned]), || {
         pinned.publish(Some(version));
     })?;
     Ok(())
@@ -166,7 +166,7 @@ pub(crate) fn content<R>(
 
 /// Returns the most bytes of data for which the inode has space, if it keeps its data inside or may
 /// begin to. As in Linux, that is none where no part of the data could be among the attributes.
-pub(crate) fn room_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<usize> {
+pub(crate) fn inline_capacity(plan: &mut Plan<'_>, slot: Slot) -> Result<usize> {
     let most = slot::edit(plan, slot, |inode| {
         let is_inside = inode.flags().contains(InodeFlags::INLINE_DATA_FL);
         let (i_block, area) = inode.parts_mut();
@@ -177,7 +177,7 @@ pub(crate) fn room_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<usize> {
         if area.len() <= MIN_AREA_BYTES {
             return Ok(0);
         }
-        Ok(InlineRoom::of(area)?.map_or(0, |room| room.most_bytes))
+        Ok(InlineRoom::of(area)?.map_or(0, |space| space.most_bytes))
     })?;
     let most = most.map_err(|error| broken(error, slot))?;
     Ok(if most > HEAD_BYTES { most } else { 0 })

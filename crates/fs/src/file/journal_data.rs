@@ -36,7 +36,7 @@ pub(crate) fn longest_run(mount: &Mount, plan: &Plan<'_>, inode: &CachedInode) -
     if !journals_content(&mount.core, inode) {
         return u32::MAX;
     }
-    let left = plan.mount.room_of_a_step().saturating_sub(plan.size());
+    let left = plan.mount.step_capacity().saturating_sub(plan.size());
     u32::try_from(left.max(1)).unwrap_or(u32::MAX)
 }
 

@@ -71,9 +71,9 @@ pub(crate) fn read_journaled(
             let inside = usize::try_from(at & ((1 << bits) - 1)).unwrap_or(usize::MAX);
             let mut rest = buffer.bytes(guard).get(inside..).unwrap_or_default();
             while at < until {
-                let done = out.with_next(until - at, |room| {
-                    let (now, later) = rest.split_at(room.len().min(rest.len()));
-                    room[..now.len()].copy_from_slice(now);
+                let done = out.with_next(until - at, |buf| {
+                    let (now, later) = rest.split_at(buf.len().min(rest.len()));
+                    buf[..now.len()].copy_from_slice(now);
                     rest = later;
                 });
                 if done == 0 {

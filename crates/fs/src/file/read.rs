@@ -86,7 +86,7 @@ pub(crate) fn read_stored(
         let inline = inline::inline_data(core, inode)?;
         let mut at = offset;
         while left > 0 {
-            let done = out.with_next(left, |room| inline.read_at(at, room));
+            let done = out.with_next(left, |buf| inline.read_at(at, buf));
             if done == 0 {
                 break;
             }

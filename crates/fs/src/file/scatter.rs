@@ -27,14 +27,14 @@ impl<'a, 'b> Scatter<'a, 'b> {
     /// Passes the next free bytes, at most `limit` of one buffer, to `fill`.
     pub(crate) fn with_next(&mut self, limit: u64, fill: impl FnOnce(&mut [u8])) -> u64 {
         while let Some(buf) = self.bufs.get_mut(self.next) {
-            let room = buf.get_mut(self.used..).unwrap_or_default();
-            if room.is_empty() {
+            let buf = buf.get_mut(self.used..).unwrap_or_default();
+            if buf.is_empty() {
                 self.next += 1;
                 self.used = 0;
                 continue;
             }
-            let len = usize::try_from(limit).unwrap_or(usize::MAX).min(room.len());
-            fill(&mut room[..len]);
+            let len = usize::try_from(limit).unwrap_or(usize::MAX).min(buf.len());
+            fill(&mut buf[..len]);
             self.used += len;
             self.filled += len;
             return len as u64;
@@ -44,7 +44,7 @@ impl<'a, 'b> Scatter<'a, 'b> {
 
     pub(crate) fn zero(&mut self, mut len_bytes: u64) {
         while len_bytes > 0 {
-            let done = self.with_next(len_bytes, |room| room.fill(0));
+            let done = self.with_next(len_bytes, |buf| buf.fill(0));
             if done == 0 {
                 break;
             }
@@ -68,16 +68,16 @@ impl<'a, 'b> Scatter<'a, 'b> {
                 if count == SLICES || gathered == len_bytes {
                     break;
                 }
-                let room = buf.get_mut(used..).unwrap_or_default();
+                let buf = buf.get_mut(used..).unwrap_or_default();
                 let want = usize::try_from(len_bytes - gathered).unwrap_or(usize::MAX);
-                let len = want.min(room.len());
-                if len == room.len() {
+                let len = want.min(buf.len());
+                if len == buf.len() {
                     (next, used) = (next + 1, 0);
                 } else {
                     used += len;
                 }
                 if len > 0 {
-                    slices[count] = IoSliceMut::new(&mut room[..len]);
+                    slices[count] = IoSliceMut::new(&mut buf[..len]);
                     count += 1;
                     gathered += len as u64;
                 }

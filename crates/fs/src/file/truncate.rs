@@ -51,7 +51,7 @@ pub(crate) fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()
     }
     truncate_locked(mount, &pinned, &mut locked, size)?;
     if before.saturating_sub(size) >= MUCH_BYTES {
-        mount.hurry_readers();
+        mount.expedite_grace_period();
     }
     Ok(())
 }

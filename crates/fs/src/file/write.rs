@@ -210,7 +210,7 @@ fn write_part(
     let (slot, mut late) = (slot::slot(&mut plan, inode.nr())?, Vec::new());
     let mut at = LogicalBlock(prepare::low32(offset >> bits));
     let end = LogicalBlock(prepare::low32((range.end + (1 << bits) - 1) >> bits));
-    while at < end && plan.size() < mount.room_of_a_step() {
+    while at < end && plan.size() < mount.step_capacity() {
         let mapping = lookup::map(&mount.core, inode, at, &epoch::pin())?;
         let blocks = mapping.blocks.min(end.0 - at.0);
         let blocks = blocks.min(journal_data::longest_run(mount, &plan, inode));

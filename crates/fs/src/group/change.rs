@@ -88,7 +88,9 @@ pub(crate) fn prepare(
     let desc_place = core.geometry().desc_place(group);
     let descriptors = desc_place.map_or(PhysBlock(0), |place| place.block);
     let is_uninit = place.is_uninit();
-    let made_up = is_uninit.then(|| made_up(core, group, map)).transpose()?;
+    let implied_bitmap = is_uninit
+        .then(|| implied_bitmap(core, group, map))
+        .transpose()?;
     let buffer = if is_uninit {
         core.buffers.create(place.block())
     } else {
@@ -109,12 +111,12 @@ pub(crate) fn prepare(
         buffer,
         descriptors,
         held,
-        made_up,
+        implied_bitmap,
     })
 }
 
 /// Returns the initial bitmap of a group whose bitmap was never written.
-fn made_up(core: &Core, group: GroupNr, map: Map) -> Result<Box<[u8]>> {
+fn implied_bitmap(core: &Core, group: GroupNr, map: Map) -> Result<Box<[u8]>> {
     let geometry = core.geometry();
     let mut bytes = vec![0; geometry.block_size().bytes()];
     let end = match map {
@@ -183,9 +185,9 @@ impl GroupSource for Source {
         bitmap: &mut [u8],
     ) -> std::result::Result<(), SourceError> {
         if self.is_uninit(group) {
-            let made_up = made_up(&self.core, group, Map::Blocks)?;
-            let len = bitmap.len().min(made_up.len());
-            bitmap[..len].copy_from_slice(&made_up[..len]);
+            let implied_bitmap = implied_bitmap(&self.core, group, Map::Blocks)?;
+            let len = bitmap.len().min(implied_bitmap.len());
+            bitmap[..len].copy_from_slice(&implied_bitmap[..len]);
             return Ok(());
         }
         let guard = epoch::pin();

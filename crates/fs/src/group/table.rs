@@ -198,7 +198,7 @@ pub(crate) struct BitsChange {
     /// so the descriptors were too: taking a reference would write a count that 64 groups share.
     pub(crate) held: Option<Arc<Buffer>>,
     /// The initial bytes of a bitmap that was never written.
-    pub(crate) made_up: Option<Box<[u8]>>,
+    pub(crate) implied_bitmap: Option<Box<[u8]>>,
 }
 
 impl BitsChange {
@@ -325,10 +325,10 @@ impl Groups {
         let tag = VerifiedAs::of_group(change.map.structure(), change.group);
         let made = handle.modify(&change.buffer, tag, |bytes| {
             // Under the buffer's lock, so that the bitmap is initialized only once.
-            if let Some(made_up) = &change.made_up
+            if let Some(implied_bitmap) = &change.implied_bitmap
                 && place.uninit.load(Ordering::Relaxed)
             {
-                bytes.copy_from_slice(made_up);
+                bytes.copy_from_slice(implied_bitmap);
                 place.uninit.store(false, Ordering::Release);
             }
             write_bits(bytes, change.start, change.len, change.kind);

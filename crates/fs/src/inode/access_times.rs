@@ -22,7 +22,7 @@ use crate::inode::{cache, lazy_times};
 use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 
@@ -58,7 +58,7 @@ fn change_access_time(mount: &Mount, inode: InodeNr) -> Result<()> {
         drop(plan);
         return lazy_times::publish_times(mount, times, (&pinned, &locked), version);
     }
-    plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), || {
+    plan.apply_publishing(&[&locked.last], Publication::of(&[&pinned]), || {
         pinned.publish(Some(version));
     })?;
     Ok(())

@@ -27,7 +27,7 @@
 //! beside any number of writers, and damage on disk is reported only if it is there while no thread
 //! changes the inode.
 //!
-//! `Plan::carry_out` applies a plan. Its changes become visible in this order, all inside the
+//! `Plan::apply` applies a plan. Its changes become visible in this order, all inside the
 //! handle, and each step begins only after the step before it:
 //!
 //! 1. Removed names leave the name cache.

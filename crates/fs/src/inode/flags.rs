@@ -117,7 +117,7 @@ fn change_project(mount: &Mount, inode: InodeNr, project_id: u32) -> Result<()> 
     })?;
     if slot::inode(&mut plan, slot)?.project_id() != project_id {
         return Err(Error::Unsupported(
-            "the inode has no room for a project".into(),
+            "the inode has no space for a project".into(),
         ));
     }
     finish(plan, slot, (&pinned, &locked))

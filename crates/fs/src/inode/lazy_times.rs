@@ -79,7 +79,7 @@ pub(crate) fn write_times_of(
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, nr)?;
     slot::end(&mut plan, slot)?;
-    plan.carry_out(&[&locked.last]).map(drop)
+    plan.apply(&[&locked.last]).map(drop)
 }
 
 /// Writes all times that are in memory only.

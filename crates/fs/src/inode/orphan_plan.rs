@@ -11,7 +11,7 @@ use fourscore_sync::CoreNr;
 
 use crate::Result;
 use crate::inode::orphan_slots::SlotNr;
-use crate::inode::orphans::{OrphanFile, OrphanPlace, Orphans, Recording};
+use crate::inode::orphans::{OrphanFile, OrphanPlace, OrphanUpdate, Orphans};
 use crate::mount::superblock;
 use crate::txn::faults::Sabotage;
 use crate::txn::plan::Plan;
@@ -23,13 +23,13 @@ pub(crate) fn add_orphan(plan: &mut Plan<'_>, slot: Slot) -> Result<OrphanPlace>
     if let Some(file) = &orphans.file
         && let Some(claimed) = file.slots.claim(slot.nr, CoreNr::current())
     {
-        plan.record(Recording::Claim(claimed));
+        plan.set_orphan_update(OrphanUpdate::Claim(claimed));
         write_orphan_slot(plan, file, claimed, Some(slot.nr))?;
         return Ok(OrphanPlace::Slot(claimed));
     }
     let chain = orphans.lock_chain();
     let (head, place) = (chain.head(), OrphanPlace::Chain(chain.next));
-    plan.record(Recording::Push(chain, slot.nr));
+    plan.set_orphan_update(OrphanUpdate::Push(chain, slot.nr));
     if plan.mount.core.faults.lacks(Sabotage::NoOrphanRecord) {
         return Ok(place);
     }
@@ -43,14 +43,14 @@ pub(crate) fn remove_orphan<'f>(plan: &mut Plan<'f>, slot: Slot, place: OrphanPl
     let orphans: &'f Orphans = plan.mount.orphans();
     match (place, &orphans.file) {
         (OrphanPlace::Slot(taken), Some(file)) => {
-            plan.record(Recording::Release(taken));
+            plan.set_orphan_update(OrphanUpdate::Release(taken));
             write_orphan_slot(plan, file, taken, None)
         }
         (OrphanPlace::Slot(_), None) => Ok(()),
         (OrphanPlace::Chain(place), _) => {
             let chain = orphans.lock_chain();
             let (before, after) = (chain.before(place), chain.after(place));
-            plan.record(Recording::Remove(chain, place));
+            plan.set_orphan_update(OrphanUpdate::Remove(chain, place));
             slot::set_next_orphan(plan, slot, None)?;
             match before {
                 Some(before) => slot::relink_orphan(plan, before, after),

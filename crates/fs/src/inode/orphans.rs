@@ -86,7 +86,7 @@ type ChainGuard<'f> = Ranked<MutexGuard<'f, Chain>>;
 
 /// A plan's change of the orphan list.
 #[derive(Debug)]
-pub(crate) enum Recording<'f> {
+pub(crate) enum OrphanUpdate<'f> {
     /// A slot was claimed.
     Claim(SlotNr),
     /// A slot will be free.
@@ -125,24 +125,24 @@ impl Orphans {
     }
 
     /// Updates the list in memory after a plan was applied.
-    pub(crate) fn done(&self, recording: Recording<'_>) {
-        match recording {
-            Recording::Claim(_) => {}
-            Recording::Release(slot) => self.release(slot),
-            Recording::Push(mut chain, inode) => {
+    pub(crate) fn done(&self, orphan_update: OrphanUpdate<'_>) {
+        match orphan_update {
+            OrphanUpdate::Claim(_) => {}
+            OrphanUpdate::Release(slot) => self.release(slot),
+            OrphanUpdate::Push(mut chain, inode) => {
                 let place = chain.next;
                 chain.members.insert(place, inode);
                 chain.next += 1;
             }
-            Recording::Remove(mut chain, place) => {
+            OrphanUpdate::Remove(mut chain, place) => {
                 chain.members.remove(&place);
             }
         }
     }
 
     /// Undoes the claim of a plan that was not applied.
-    pub(crate) fn undo(&self, recording: &Recording<'_>) {
-        if let Recording::Claim(slot) = recording {
+    pub(crate) fn undo(&self, orphan_update: &OrphanUpdate<'_>) {
+        if let OrphanUpdate::Claim(slot) = orphan_update {
             self.release(*slot);
         }
     }

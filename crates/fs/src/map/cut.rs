@@ -33,10 +33,10 @@ pub(crate) fn cut_extents(
     was: Content,
 ) -> Result<Freed> {
     let file = Mapped { inode, slot };
-    let room = plan.room();
+    let capacity = plan.capacity();
     let mut at = start;
-    while plan.size() < room {
-        let budget = budget(plan, room, was);
+    while plan.size() < capacity {
+        let budget = budget(plan, capacity, was);
         let Some(part) = next_part(plan, file, at, end, budget)? else {
             shrink(plan, file)?;
             return Ok(Freed::All);
@@ -56,12 +56,12 @@ pub(crate) fn cut_extents(
     Ok(Freed::Part)
 }
 
-/// Returns how much a plan may free at once if it must not become much larger than `room`. An
+/// Returns how much a plan may free at once if it must not become much larger than `capacity`. An
 /// extent can reach across groups, and each block of metadata takes a revoke record.
-pub(crate) fn budget(plan: &Plan<'_>, room: usize, was: Content) -> Budget {
+pub(crate) fn budget(plan: &Plan<'_>, capacity: usize, was: Content) -> Budget {
     /// More blocks than most extents add to a plan.
     const BLOCKS_OF_EXTENT: usize = 4;
-    let left = room.saturating_sub(plan.size());
+    let left = capacity.saturating_sub(plan.size());
     let blocks = match was {
         Content::Data => u32::MAX,
         Content::Metadata => {

@@ -364,7 +364,7 @@ pub(crate) fn change_leaf(
 /// that of nodes above with it. A reader that sees the old key in one node and the new key in the
 /// other would take the tree for corrupt.
 fn change_key(plan: &mut Plan<'_>, path: &Path) {
-    if !path.nodes.is_empty() && !plan.mount.core.faults.lacks(Sabotage::QuietKeyChange) {
+    if !path.nodes.is_empty() && !plan.mount.core.faults.lacks(Sabotage::UnsequencedKeyChange) {
         plan.raise_sequence();
     }
 }

@@ -56,9 +56,9 @@ impl Mapping {
 
     /// Returns the run cut off at `end`, which lies behind its first block.
     pub(crate) fn until(self, end: LogicalBlock) -> Self {
-        let room = end.0.saturating_sub(self.logical.0).max(1);
+        let space = end.0.saturating_sub(self.logical.0).max(1);
         Self {
-            blocks: self.blocks.min(room),
+            blocks: self.blocks.min(space),
             ..self
         }
     }

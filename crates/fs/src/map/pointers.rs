@@ -154,7 +154,7 @@ fn cut_branches(
 ) -> Result<Freed> {
     let mut rest = branches;
     while let Some(first) = rest.first() {
-        if plan.size() >= plan.room() {
+        if plan.size() >= plan.capacity() {
             return Ok(Freed::Part);
         }
         if first.levels > 0 {

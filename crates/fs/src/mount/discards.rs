@@ -43,7 +43,7 @@ impl Discards {
     /// memory.
     pub(crate) fn release(&self, allocator: &Allocator) {
         if let Err(error) = allocator.release_visited(|run| self.tell(allocator, run)) {
-            tracing::warn!(%error, "the device was not told of all that was freed");
+            tracing::warn!(%error, "the device was not notified of all freed blocks");
         }
     }
 }

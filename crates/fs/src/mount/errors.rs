@@ -191,7 +191,7 @@ fn note_in_transaction(mount: &Mount, note: &Note) -> Result<()> {
         plan.bytes_mut(region)
             .copy_from_slice(&raw.as_bytes()[part]);
     }
-    plan.carry_out(&[&LastTid::new()]).map(drop)
+    plan.apply(&[&LastTid::new()]).map(drop)
 }
 
 /// Keeps the errors of the superblock as it was `before` the journal was replayed: writes them

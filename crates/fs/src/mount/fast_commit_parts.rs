@@ -80,7 +80,7 @@ pub(crate) fn free_life(mount: &Mount, nr: InodeNr) -> Result<()> {
     // The number is free on disk from here on, so the inode must not look as if it were in use.
     slot::edit(&mut plan, slot, |inode| inode.set_links_count(0))?;
     lost_name::plan_end(mount, &mut plan, &inode, slot, place)?;
-    carry_out_here(plan)
+    apply_here(plan)
 }
 
 pub(crate) fn place_on_record(mount: &Mount, nr: InodeNr) -> Option<OrphanPlace> {
@@ -133,8 +133,8 @@ pub(crate) fn parts(core: &Core, before: Option<&CachedInode>, run: &Mapping) ->
     Ok(parts)
 }
 
-pub(crate) fn carry_out_here(plan: Plan<'_>) -> Result<()> {
-    plan.carry_out(&[]).map(drop)
+pub(crate) fn apply_here(plan: Plan<'_>) -> Result<()> {
+    plan.apply(&[]).map(drop)
 }
 
 /// Claims the blocks of an extent, and plans to map them.

@@ -250,7 +250,7 @@ fn change_inode(core: &Core, change: Pending<'_>, made_in: Option<InodeNr>) -> R
         entries::init_directory(&mut plan, &mut dir, parent)?;
     }
     slot::end(&mut plan, slot)?;
-    fast_commit_parts::carry_out_here(plan)
+    fast_commit_parts::apply_here(plan)
 }
 
 /// Adds and removes names of a directory, whose times stay.
@@ -280,7 +280,7 @@ fn change_names(mount: &Mount, dir: InodeNr, names: &DirChanges) -> Result<()> {
             }
         }
         let version = slot::version(&mut plan, slot)?;
-        fast_commit_parts::carry_out_here(plan)?;
+        fast_commit_parts::apply_here(plan)?;
         pinned.publish(Some(version));
     }
     drop(locked);
@@ -305,5 +305,5 @@ fn put_on_record(mount: &Mount, nr: InodeNr) -> Result<()> {
         orphan_plan::add_orphan(&mut plan, slot)?;
     }
     slot::end(&mut plan, slot)?;
-    fast_commit_parts::carry_out_here(plan)
+    fast_commit_parts::apply_here(plan)
 }

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_inside_while_it_is_closed_and_all_come_in_afterwards() {
+    fn a_closed_gate_has_no_entrants_and_all_enter_after_it_opens() {
         let freezer = Freezer::default();
         let (entered, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -181,7 +181,7 @@ mod model_tests {
     use super::*;
 
     #[test]
-    fn two_who_come_in_and_one_who_freezes_meet_in_any_order() {
+    fn two_entrants_and_one_freeze_in_any_order() {
         model::check(2_000, || {
             let freezer = Arc::new(Freezer::default());
             let halves = Arc::new(AtomicU64::new(0));

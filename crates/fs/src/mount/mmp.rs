@@ -247,7 +247,7 @@ impl Shared {
             _ => 1,
         };
         if let Err(error) = self.write(state, MmpSequence::InUse(next)) {
-            tracing::warn!(%error, "other hosts are not told that the file system is in use");
+            tracing::warn!(%error, "other hosts are not notified that the file system is in use");
         }
         Turn::GoOn
     }

@@ -32,7 +32,7 @@ use crate::mount::options::{Barriers, MountOptions};
 use crate::mount::state::Mount;
 use crate::mount::{errors, fast_commit_replay, open, recovery, replay};
 use crate::txn::block_locks::BlockLocks;
-use crate::txn::grace::Quiet;
+use crate::txn::grace::GracePeriod;
 use crate::txn::order;
 use crate::txn::seal::Seal;
 use crate::txn::space::SpaceQueue;
@@ -145,7 +145,7 @@ fn begin(
     let groups = Arc::new(change::read(&core)?);
     let geometry = geometry(core.superblock())?;
     let block_bytes = core.geometry().block_size().bytes();
-    let grace = Arc::new(Quiet::new(
+    let grace = Arc::new(GracePeriod::new(
         geometry.groups(),
         options.most_groups_loaded(block_bytes),
         options.discards(&core),
@@ -188,7 +188,7 @@ fn begin(
         groups,
         inodes,
         orphans,
-        quiet: grace,
+        grace,
         space,
         renames: Mutex::new(()),
         leaves: BlockLocks::new(order::LEAF),
@@ -234,7 +234,7 @@ fn begin_journal(
     log: Option<Log>,
     options: &MountOptions,
     groups: &Arc<Groups>,
-    grace: &Arc<Quiet>,
+    grace: &Arc<GracePeriod>,
 ) -> Result<Journal> {
     let mut journal_options = options.journal_options();
     if !core.superblock().has_metadata_csum() {
@@ -268,8 +268,8 @@ pub(crate) fn unmount(mount: Box<Mount>) -> Result<()> {
     // Even if it was mounted without barriers, the file system is durable from here on.
     mount.device.flush()?;
     // Pending frees are free on disk already.
-    mount.quiet.hurry();
-    mount.quiet.release(&mount.allocator);
+    mount.grace.expedite();
+    mount.grace.release(&mount.allocator);
     mount.allocator.sweep();
     let left = Mounted::left_behind(&mount.orphans);
     let free = mount.free_on_disk();

@@ -27,7 +27,7 @@ use crate::inode::{alloc, cache, orphan_plan};
 use crate::mount::fast_commit::FastCommitOverlay;
 use crate::mount::state::Mount;
 use crate::mount::{open, replay as journal_replay};
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, OpenOptions, Replay, Result};
@@ -102,7 +102,7 @@ fn finish_truncation(mount: &Mount, inode: &CachedInode, place: OrphanPlace) -> 
     let slot = slot::slot(&mut plan, inode.nr())?;
     orphan_plan::remove_orphan(&mut plan, slot, place)?;
     let version = slot::version(&mut plan, slot)?;
-    plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), || {
+    plan.apply_publishing(&[&locked.last], Publication::of(&[&pinned]), || {
         pinned.publish(Some(version));
     })?;
     locked.orphan = None;

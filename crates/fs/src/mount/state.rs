@@ -24,7 +24,7 @@ use crate::mount::freezer::{Freezer, Rest};
 use crate::mount::mmp::Mmp;
 use crate::mount::modes::{AccessTimes, DataMode};
 use crate::txn::block_locks::BlockLocks;
-use crate::txn::grace::Quiet;
+use crate::txn::grace::GracePeriod;
 use crate::txn::order;
 use crate::txn::space::SpaceQueue;
 use crate::{Error, Result};
@@ -40,7 +40,7 @@ pub(crate) struct Mount {
     pub(crate) groups: Arc<Groups>,
     pub(crate) inodes: Inodes,
     pub(crate) orphans: Orphans,
-    pub(crate) quiet: Arc<Quiet>,
+    pub(crate) grace: Arc<GracePeriod>,
     pub(crate) space: SpaceQueue,
     /// Serializes renames of directories, so that none becomes its own ancestor.
     pub(crate) renames: Mutex<()>,
@@ -82,7 +82,7 @@ impl Mount {
             .start_in(tid, credits)
             .map_err(|error| match error {
                 Refusal::TooManyCredits { .. } => Error::ReadOnly(
-                    "the fast commits in the journal are more than one transaction has room for"
+                    "the fast commits in the journal are more than one transaction has space for"
                         .into(),
                 ),
                 other => other.into(),
@@ -108,7 +108,7 @@ impl Mount {
     /// Returns the target size, in blocks, of a plan that frees what is mapped: a fraction of a
     /// transaction, so that a transaction can hold many of them, and at most what is applied
     /// quickly.
-    pub(crate) fn room_of_a_step(&self) -> usize {
+    pub(crate) fn step_capacity(&self) -> usize {
         (self.journal.most_credits().0 as usize / 4).clamp(8, 512)
     }
 
@@ -181,14 +181,14 @@ impl Mount {
     /// period.
     pub(crate) fn stamp(&self) -> Stamp {
         match self.only {
-            None => self.quiet.stamp(),
+            None => self.grace.stamp(),
             Some(_) => Stamp::default(),
         }
     }
 
     /// Begins a grace period for everything that was freed so far.
-    pub(crate) fn hurry_readers(&self) {
-        self.quiet.hurry();
+    pub(crate) fn expedite_grace_period(&self) {
+        self.grace.expedite();
     }
 
     /// Returns the least number of blocks that one credit revokes.

@@ -50,10 +50,10 @@ fn change_label(mount: &Mount, label: &[u8]) -> Result<()> {
     }
     let mut plan = Plan::new(mount);
     let region = plan_label(&mut plan)?;
-    let room = plan.bytes_mut(region);
-    room.fill(0);
-    room[..label.len()].copy_from_slice(label);
-    plan.carry_out(&[&LastTid::new()]).map(drop)
+    let buf = plan.bytes_mut(region);
+    buf.fill(0);
+    buf[..label.len()].copy_from_slice(label);
+    plan.apply(&[&LastTid::new()]).map(drop)
 }
 
 /// Sets the head of the chain of orphans. The caller holds the chain's lock.

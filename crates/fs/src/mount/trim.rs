@@ -64,17 +64,17 @@ fn tell_free(mount: &Mount, what: &Trim) -> Result<u64> {
     let end = first.saturating_add(what.len_bytes >> bits);
     let blocks = first..end.min(geometry.blocks().0);
     let least = ClusterCount(u32::try_from(least).unwrap_or(u32::MAX).max(1));
-    let mut told = 0;
+    let mut reported = 0;
     for group in 0..geometry.groups() {
         let group = GroupNr(group);
         if let Some(within) = clusters_of(&mount.core, group, &blocks) {
             let _inside = mount.freezer().enter();
             let allocator = mount.allocator();
             let tell = |run: &Run| discards.tell(allocator, run);
-            told += allocator.visit_free(group, within, least, tell)?;
+            reported += allocator.visit_free(group, within, least, tell)?;
         }
     }
-    Ok((told << geometry.blocks_per_cluster_log()) << bits)
+    Ok((reported << geometry.blocks_per_cluster_log()) << bits)
 }
 
 /// Returns the clusters of a group that lie in a range of blocks.

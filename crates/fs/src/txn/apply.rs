@@ -55,7 +55,7 @@ fn must(made: std::result::Result<(), Refused>) {
 
 /// What is published with a plan.
 #[derive(Clone, Copy)]
-pub(crate) struct Show<'s> {
+pub(crate) struct Publication<'s> {
     /// The inodes whose sequence counts are raised, if the plan says so. The caller holds their
     /// locks exclusively.
     pub(crate) changes: &'s [&'s Pinned],
@@ -63,7 +63,7 @@ pub(crate) struct Show<'s> {
     pub(crate) touch: Option<&'s Touch<'s>>,
 }
 
-impl<'s> Show<'s> {
+impl<'s> Publication<'s> {
     /// Publishes nothing: no reader sees what changes.
     pub(crate) fn nothing() -> Self {
         Self::of(&[])
@@ -141,31 +141,31 @@ impl Plan<'_> {
     /// # Errors
     /// The journal was aborted, the plan is too large for it, or a block cannot be read again. In
     /// these cases nothing was changed.
-    pub(crate) fn carry_out(self, last: &[&LastTid]) -> Result<Tid> {
-        self.carry_out_showing(last, Show::nothing(), || ())
+    pub(crate) fn apply(self, last: &[&LastTid]) -> Result<Tid> {
+        self.apply_publishing(last, Publication::nothing(), || ())
     }
 
-    /// Makes all changes as `Plan::carry_out` does, and publishes the new versions of the changed
+    /// Makes all changes as `Plan::apply` does, and publishes the new versions of the changed
     /// inodes by calling `publish`. It is called inside the handle, so it must do memory operations
     /// only.
     ///
     /// # Errors
-    /// As [`Plan::carry_out`]; in these cases `publish` was not called.
-    pub(crate) fn carry_out_showing(
+    /// As [`Plan::apply`]; in these cases `publish` was not called.
+    pub(crate) fn apply_publishing(
         mut self,
         last: &[&LastTid],
-        show: Show<'_>,
+        publication: Publication<'_>,
         publish: impl FnOnce(),
     ) -> Result<Tid> {
-        self.try_to_carry_out(last, show, publish)
+        self.try_to_apply(last, publication, publish)
     }
 
     /// Makes all changes and publishes them. For callers that have something to undo before the
     /// plan, if it fails, returns its claims. A plan that was applied is empty.
-    pub(crate) fn try_to_carry_out(
+    pub(crate) fn try_to_apply(
         &mut self,
         last: &[&LastTid],
-        show: Show<'_>,
+        publication: Publication<'_>,
         publish: impl FnOnce(),
     ) -> Result<Tid> {
         let credits = self.credits();
@@ -174,17 +174,17 @@ impl Plan<'_> {
             match self.join(&mut handle) {
                 Ok(()) => {
                     last.iter().for_each(|last| handle.note(last));
-                    self.make_visible(&mut handle, show, publish);
+                    self.make_visible(&mut handle, publication, publish);
                     let tid = handle.stop();
-                    if let Some(recording) = self.recording.take() {
-                        self.mount.orphans().done(recording);
+                    if let Some(orphan_update) = self.orphan_update.take() {
+                        self.mount.orphans().done(orphan_update);
                     }
                     forget::forget_values(self.mount, mem::take(&mut self.gone_values));
                     return Ok(tid);
                 }
                 Err(refused) => {
                     drop(handle);
-                    self.begin_anew(&refused)?;
+                    self.restart(&refused)?;
                 }
             }
         }
@@ -200,7 +200,7 @@ impl Plan<'_> {
         self.all_bits().try_for_each(|bits| bits.join(handle))
     }
 
-    fn begin_anew(&mut self, refused: &Refused) -> Result<()> {
+    fn restart(&mut self, refused: &Refused) -> Result<()> {
         if refused.error == ModifyError::OutOfCredits {
             return Err(Error::InvalidArgument(
                 "an operation planned too few credits",
@@ -234,7 +234,12 @@ impl Plan<'_> {
 
     /// Makes all changes visible, in the order that [`crate::inode::consistent`] states. All blocks
     /// have joined, so no change is refused.
-    fn make_visible(&mut self, handle: &mut Handle<'_>, show: Show<'_>, publish: impl FnOnce()) {
+    fn make_visible(
+        &mut self,
+        handle: &mut Handle<'_>,
+        publication: Publication<'_>,
+        publish: impl FnOnce(),
+    ) {
         let early = match self.memory.frees.is_empty() {
             true => None,
             false => stamp_before_publish(self.mount),
@@ -244,10 +249,13 @@ impl Plan<'_> {
             .iter()
             .for_each(|name| name.begin(&self.mount.core));
         let raised: [Option<Change<'_>>; MOST_CHANGES] = std::array::from_fn(|nth| {
-            let inode = show.changes.get(nth).filter(|_| self.raises_sequence);
+            let inode = publication
+                .changes
+                .get(nth)
+                .filter(|_| self.raises_sequence);
             inode.map(|inode| inode.change_sequence())
         });
-        self.apply(handle, show.touch);
+        self.change_blocks(handle, publication.touch);
         publish();
         for value in &self.gone_values {
             value.publish_end();
@@ -261,7 +269,7 @@ impl Plan<'_> {
     }
 
     /// Changes the buffers of all blocks: first those that nothing refers to yet.
-    fn apply(&mut self, handle: &mut Handle<'_>, touch: Option<&Touch<'_>>) {
+    fn change_blocks(&mut self, handle: &mut Handle<'_>, touch: Option<&Touch<'_>>) {
         let groups = self.mount.groups();
         self.all_bits()
             .for_each(|bits| must(groups.make(handle, bits)));

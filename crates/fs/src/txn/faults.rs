@@ -30,7 +30,7 @@ pub enum Sabotage {
     CopyWithoutLock,
     /// Keys of the nodes of a map change without a change of the sequence count, and a node that
     /// looks broken is not read again.
-    QuietKeyChange,
+    UnsequencedKeyChange,
     /// Buffers of journaled data are forgotten without a change of the sequence count.
     ForgetBeforePublish,
     /// The stamp of a free is taken before the map without the freed blocks is published.

@@ -25,7 +25,7 @@ const EVICTED_PER_COMMIT: u32 = 1024;
 
 /// The grace-period clock of one file system.
 #[derive(Debug)]
-pub(crate) struct Quiet {
+pub(crate) struct GracePeriod {
     now: AtomicU64,
     current: EpochCell<Token>,
     allocator: OnceLock<Weak<Allocator>>,
@@ -50,7 +50,7 @@ impl Drop for Token {
     }
 }
 
-impl Quiet {
+impl GracePeriod {
     /// Returns the clock of a file system with `groups` groups, of which `most_loaded` may have
     /// unused buddies in memory.
     pub(crate) fn new(groups: u32, most_loaded: u32, discards: Option<Discards>) -> Self {
@@ -84,7 +84,7 @@ impl Quiet {
             return;
         };
         allocator.set_durable(tid);
-        self.hurry();
+        self.expedite();
         self.release(&allocator);
         let loaded = self.groups.saturating_sub(allocator.absent_groups());
         let too_many = loaded.saturating_sub(self.most_loaded);
@@ -105,7 +105,7 @@ impl Quiet {
 
     /// Ticks. Returns a stamp: when the allocator's clock has reached it, the grace periods of
     /// everything that was stamped before have ended.
-    pub(crate) fn hurry(&self) -> Stamp {
+    pub(crate) fn expedite(&self) -> Stamp {
         let Some(allocator) = self.allocator.get() else {
             return Stamp::default();
         };

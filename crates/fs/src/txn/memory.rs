@@ -256,11 +256,11 @@ mod tests {
         thread::spawn(|| {
             let mut memory = Memory::take();
             add(&mut memory, &[7; 5000]);
-            let (room, entries) = (memory.bytes.capacity(), memory.regions.capacity());
+            let (capacity, entries) = (memory.bytes.capacity(), memory.regions.capacity());
             memory.keep();
             let mut memory = Memory::take();
             assert!(memory.bytes.is_empty() && memory.regions.is_empty());
-            assert_eq!(memory.bytes.capacity(), room);
+            assert_eq!(memory.bytes.capacity(), capacity);
             assert_eq!(memory.regions.capacity(), entries);
             add(&mut memory, &[7; 1 << 20]);
             memory.keep();

@@ -3,7 +3,7 @@
 //!
 //! **Model.** Planning reads blocks and may wait for the device. It collects changes: *regions* of
 //! metadata blocks, which are copied into the plan and changed there; bits of bitmaps; claims and
-//! frees of clusters. None of them is visible yet. [`Plan::carry_out`] opens a handle with the
+//! frees of clusters. None of them is visible yet. [`Plan::apply`] opens a handle with the
 //! credits that the plan needs and makes all changes.
 //!
 //! ```text
@@ -36,7 +36,7 @@ use crate::dir::departure::Departure;
 use crate::group::change::{self, BitRange};
 use crate::group::table::{BitsChange, Counted, Map};
 use crate::inode::free_inodes::InodeClaim;
-use crate::inode::orphans::Recording;
+use crate::inode::orphans::OrphanUpdate;
 use crate::map::form::MapForm;
 use crate::mount::freezer::Inside;
 use crate::mount::state::Mount;
@@ -56,11 +56,11 @@ pub(crate) struct Plan<'f> {
     pub(crate) mount: &'f Mount,
     pub(crate) memory: Memory,
     /// The change of the orphan list: one at most.
-    pub(crate) recording: Option<Recording<'f>>,
+    pub(crate) orphan_update: Option<OrphanUpdate<'f>>,
     /// Whether the sequence counts of the changed inodes are raised, so that readers retry.
     pub(crate) raises_sequence: bool,
     /// The limit of the plan's size, in blocks, for freeing what is mapped.
-    room: usize,
+    capacity: usize,
     /// The lock of the block of attributes that the plan changes.
     xattr_block: Option<(PhysBlock, BlockGuard<'f>)>,
     /// The file system cannot be frozen while this lives.
@@ -78,9 +78,9 @@ impl<'f> Plan<'f> {
             _inside: mount.freezer().enter(),
             mount,
             memory: Memory::take(),
-            recording: None,
+            orphan_update: None,
             raises_sequence: false,
-            room: mount.room_of_a_step(),
+            capacity: mount.step_capacity(),
             xattr_block: None,
             values: None,
             gone_values: Vec::new(),
@@ -136,28 +136,28 @@ impl<'f> Plan<'f> {
     }
 
     /// Returns the limit of the plan's size, in blocks, for freeing what is mapped.
-    pub(crate) fn room(&self) -> usize {
-        self.room
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Removes the limit of the plan's size, so that nothing is left to be freed later.
     pub(crate) fn in_one_step(mut self) -> Self {
-        self.room = usize::MAX;
+        self.capacity = usize::MAX;
         self
     }
 
     /// Calls `change` without a limit of the plan's size.
-    pub(crate) fn with_any_room<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
-        let room = std::mem::replace(&mut self.room, usize::MAX);
+    pub(crate) fn with_any_size<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        let capacity = std::mem::replace(&mut self.capacity, usize::MAX);
         let changed = change(self);
-        self.room = room;
+        self.capacity = capacity;
         changed
     }
 
     /// Notes the change of the orphan list.
-    pub(crate) fn record(&mut self, recording: Recording<'f>) {
-        debug_assert!(self.recording.is_none(), "two changes of the record");
-        self.recording = Some(recording);
+    pub(crate) fn set_orphan_update(&mut self, orphan_update: OrphanUpdate<'f>) {
+        debug_assert!(self.orphan_update.is_none(), "two changes of the record");
+        self.orphan_update = Some(orphan_update);
     }
 
     /// Adds a whole block, after `check` has accepted it as the structure that `tag` names.
@@ -365,7 +365,7 @@ impl<'f> Plan<'f> {
         let mut reservation = self
             .mount
             .space
-            .with_room(|| allocator.reserve(u64::from(request.len.0), privilege))?;
+            .with_space(|| allocator.reserve(u64::from(request.len.0), privilege))?;
         let claimed = allocator.allocate(request, file, &mut reservation);
         allocator.unreserve(reservation);
         let claim = claimed.map_err(|error| self.mount.space.refused(error))?;
@@ -554,8 +554,8 @@ pub(crate) enum Content {
 
 impl Drop for Plan<'_> {
     fn drop(&mut self) {
-        if let Some(recording) = self.recording.take() {
-            self.mount.orphans().undo(&recording);
+        if let Some(orphan_update) = self.orphan_update.take() {
+            self.mount.orphans().undo(&orphan_update);
         }
         let allocator = self.mount.allocator();
         while let Some((claim, _)) = self.memory.claims.pop() {

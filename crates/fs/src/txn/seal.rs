@@ -17,13 +17,13 @@ use zerocopy::FromBytes;
 
 use crate::group::table::Groups;
 use crate::txn::faults::{Faults, Sabotage};
-use crate::txn::grace::Quiet;
+use crate::txn::grace::GracePeriod;
 
 /// The file system's part in a commit.
 pub(crate) struct Seal {
     superblock: Arc<Superblock>,
     groups: Arc<Groups>,
-    quiet: Arc<Quiet>,
+    grace: Arc<GracePeriod>,
     faults: Faults,
 }
 
@@ -31,13 +31,13 @@ impl Seal {
     pub(crate) fn new(
         superblock: Arc<Superblock>,
         groups: Arc<Groups>,
-        quiet: Arc<Quiet>,
+        grace: Arc<GracePeriod>,
         faults: Faults,
     ) -> Self {
         Self {
             superblock,
             groups,
-            quiet,
+            grace,
             faults,
         }
     }
@@ -90,6 +90,6 @@ impl SealHook for Seal {
     }
 
     fn on_durable(&self, tid: Tid) {
-        self.quiet.committed(tid);
+        self.grace.committed(tid);
     }
 }

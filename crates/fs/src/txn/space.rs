@@ -14,7 +14,7 @@
 //!                          |                  +-- NoSpace, nothing is coming --> leaves, ENOSPC
 //!                          |                  +-- CommitFirst
 //!          turn is over:   |                  v
-//!          to the end <----+--- commit, tick of the quiet clock, sleep until readers are gone
+//!          to the end <----+--- commit, tick of the grace clock, sleep until readers are gone
 //! ```
 //!
 //! Before the thread at its turn waits, the allocator begins to reserve for it all space that is or
@@ -50,12 +50,12 @@ use std::time::{Duration, Instant};
 
 use fourscore_journal::Journal;
 use fourscore_mballoc::Allocator;
-use fourscore_mballoc::shortage::Told;
+use fourscore_mballoc::shortage::DiscardsCompleted;
 use fourscore_ondisk::Tid;
 use fourscore_sync::thread::{self, Thread};
 use fourscore_sync::{Arc, Condvar, Mutex, epoch};
 
-use crate::txn::grace::Quiet;
+use crate::txn::grace::GracePeriod;
 use crate::{Error, Result};
 
 /// How long a thread keeps its turn while others stand in line.
@@ -69,7 +69,7 @@ const MOST_WAITING: Duration = Duration::from_secs(30);
 pub(crate) struct SpaceQueue {
     journal: Arc<Journal>,
     allocator: Arc<Allocator>,
-    grace: Arc<Quiet>,
+    grace: Arc<GracePeriod>,
     /// The only transaction of the mount, if it has just one.
     only: Option<Tid>,
     line: Mutex<Line>,
@@ -102,7 +102,7 @@ struct Place {
 struct Shortage {
     /// The transaction whose commit must be durable, if one must be.
     tid: Option<Tid>,
-    told: Told,
+    completed: DiscardsCompleted,
 }
 
 /// The outcome of an attempt that found no space.
@@ -120,7 +120,7 @@ impl SpaceQueue {
     pub(crate) fn new(
         journal: Arc<Journal>,
         allocator: Arc<Allocator>,
-        grace: Arc<Quiet>,
+        grace: Arc<GracePeriod>,
         only: Option<Tid>,
     ) -> Self {
         let line = Line {
@@ -249,7 +249,7 @@ impl<'a> InLine<'a> {
         if let Some(tid) = shortage.tid.filter(|_| only.is_none()) {
             journal.commit_and_wait(tid)?;
         }
-        let stamp = grace.hurry();
+        let stamp = grace.expedite();
         {
             let line = line.lock();
             if !line.has_turn(self.ticket) {
@@ -259,7 +259,7 @@ impl<'a> InLine<'a> {
             allocator.listen();
         }
         let has_turn = || line.lock().has_turn(self.ticket);
-        allocator.wait_for_grace_period(stamp, shortage.told, self.deadline(), has_turn);
+        allocator.wait_for_grace_period(stamp, shortage.completed, self.deadline(), has_turn);
         Ok(())
     }
 
@@ -321,7 +321,7 @@ impl SpaceQueue {
 
     /// Requests space. A refusal ends the attempt of [`SpaceQueue::retried`], which waits if that
     /// helps.
-    pub(crate) fn with_room<T>(
+    pub(crate) fn with_space<T>(
         &self,
         ask: impl FnOnce() -> std::result::Result<T, fourscore_mballoc::Error>,
     ) -> Result<T> {
@@ -333,11 +333,11 @@ impl SpaceQueue {
     #[cold]
     pub(crate) fn refused(&self, error: fourscore_mballoc::Error) -> Error {
         if let fourscore_mballoc::Error::CommitFirst { tid, .. } = error {
-            let told = self.allocator.told();
+            let completed = self.allocator.discards_completed();
             let mut line = self.line.lock();
             let first = line.waiting.front().map(|place| place.thread.id());
             if first == Some(thread::current().id()) {
-                line.shortage = Some(Shortage { tid, told });
+                line.shortage = Some(Shortage { tid, completed });
             }
         }
         error.into()

@@ -16,7 +16,7 @@ use crate::inode::{cache, permission};
 use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
-use crate::txn::apply::Show;
+use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::xattr::acl;
@@ -131,7 +131,7 @@ pub(crate) fn finish_timed(
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
     let version = slot::version(&mut plan, slot)?;
-    plan.carry_out_showing(&[&locked.last], Show::of(&[pinned]), || {
+    plan.apply_publishing(&[&locked.last], Publication::of(&[pinned]), || {
         pinned.publish(Some(version));
     })?;
     Ok(())

@@ -190,7 +190,7 @@ pub(crate) fn drop_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
     // The pin keeps the version in memory, where readers find it until the plan is applied.
     let pinned = cache::pin_any_inode(core, nr)?;
     let inode = CachedInode::new(slot::inode(plan, slot)?, core.superblock())?;
-    let freed = plan.with_any_room(|plan| update::free_map(plan, &inode, slot, LogicalBlock(0)))?;
+    let freed = plan.with_any_size(|plan| update::free_map(plan, &inode, slot, LogicalBlock(0)))?;
     debug_assert_eq!(freed, Freed::All);
     slot::edit(plan, slot, |inode| inode.set_links_count(0))?;
     end::end_inode(plan.mount, plan, &inode, slot, None)?;

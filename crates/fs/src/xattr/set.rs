@@ -169,7 +169,7 @@ fn place_xattr(
     (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
 ) -> Result<Placement> {
     let core = &*plan.mount.core;
-    let room = BlockRoom::new(
+    let space = BlockRoom::new(
         core.geometry().block_size().bytes(),
         format::ea_inodes(core),
     );
@@ -177,7 +177,7 @@ fn place_xattr(
     let area = inode
         .xattr_area()
         .filter(|area| area.len() > MIN_AREA_BYTES);
-    let place = xattr::place(area, in_block, room, index, name, new);
+    let place = xattr::place(area, in_block, space, index, name, new);
     Ok(place.map_err(|error| Corrupt::from(error).in_inode(inode.number()))?)
 }
 

@@ -154,7 +154,7 @@ fn every_configuration_takes_long_histories() {
 
 /// Data in the log, in inodes and in values of attributes, copied, trimmed and frozen.
 #[test]
-fn mount_options_go_with_all_that_histories_do() {
+fn histories_pass_with_all_mount_options() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("tune2fs"),

@@ -187,7 +187,7 @@ mod put_back {
     #[test]
     fn a_quiet_change_of_a_key_is_found() {
         require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::QuietKeyChange));
+        let options = quiet().sabotage(Some(Sabotage::UnsequencedKeyChange));
         println!("{:#}", read_beside_a_punch(&options).unwrap_err());
     }
 

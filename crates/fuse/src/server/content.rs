@@ -120,7 +120,7 @@ impl Server<'_> {
             self.fs.write_at(call.inode, data, wanted.offset)?
         } else {
             let written_at = match self.agreed.has(init::WRITEBACK_CACHE) {
-                true => WrittenAt::Told,
+                true => WrittenAt::ByCaller,
                 false => WrittenAt::Now,
             };
             self.fs

@@ -59,7 +59,7 @@ fn sleep_and_wake(fault: Fault) {
                 matches!(refused, Error::CommitFirst { tid: None, .. }),
                 "{refused}"
             );
-            let told = allocator.told();
+            let completed = allocator.discards_completed();
             let far = Instant::now() + Duration::from_secs(3600);
             match fault {
                 Fault::LateListening => {
@@ -70,7 +70,7 @@ fn sleep_and_wake(fault: Fault) {
                 }
                 _ => {
                     allocator.listen();
-                    allocator.wait_for_grace_period(STAMP, told, far, || true);
+                    allocator.wait_for_grace_period(STAMP, completed, far, || true);
                 }
             }
         }

@@ -81,7 +81,7 @@ impl Removal {
     ///
     /// # Errors
     /// If it is shorter.
-    pub fn carry_out(&self, part: &mut [u8]) -> Result<(), DirentError> {
+    pub fn apply(&self, part: &mut [u8]) -> Result<(), DirentError> {
         let (found, expected) = (part.len(), self.end - self.from);
         let Some(record) = part.get_mut(self.at - self.from..expected) else {
             let at = self.from;
@@ -143,8 +143,8 @@ impl DirFormat {
         }
         let entry = self.record(block, at)?;
         let used = self.used_bytes(&entry);
-        let has_room = entry.rec_len - used >= needed_bytes;
-        Ok(has_room.then_some(Room {
+        let has_capacity = entry.rec_len - used >= needed_bytes;
+        Ok(has_capacity.then_some(Room {
             at,
             rec_len: entry.rec_len,
             used,
@@ -229,7 +229,7 @@ impl DirFormat {
     pub fn remove(&self, block: &mut [u8], at: usize) -> Result<(), DirentError> {
         let removal = self.removal_of(block, |record| record.at == at)?;
         let removal = removal.ok_or(DirentError::NoEntry { at })?;
-        removal.carry_out(block.get_mut(removal.range()).unwrap_or_default())
+        removal.apply(block.get_mut(removal.range()).unwrap_or_default())
     }
 
     fn removal_of(

@@ -108,7 +108,7 @@ impl<'b> LeafWriter<'b> {
     #[must_use]
     pub fn append(&mut self, new: &NewEntry<'_>) -> bool {
         let bytes = self.format.needed_bytes(new.name);
-        if !self.has_room(bytes) {
+        if !self.has_capacity(bytes) {
             return false;
         }
         let rec_len = raw_rec_len(bytes, self.block.len());
@@ -120,7 +120,7 @@ impl<'b> LeafWriter<'b> {
     /// Adds a record as a copy of the used bytes of another one; returns `false` if there is no
     /// space.
     pub(crate) fn append_copy(&mut self, record: &[u8]) -> bool {
-        if !self.has_room(record.len()) {
+        if !self.has_capacity(record.len()) {
             return false;
         }
         if let Some(to) = self.block.get_mut(self.end..self.end + record.len()) {
@@ -154,7 +154,7 @@ impl<'b> LeafWriter<'b> {
         }
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
+    fn has_capacity(&self, bytes: usize) -> bool {
         self.end + bytes <= self.format.room_bytes(self.block.len())
     }
 

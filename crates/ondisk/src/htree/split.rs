@@ -92,7 +92,7 @@ impl LeafSplit {
     }
 
     /// Splits the leaf that the plan was made for, which must not have changed since.
-    pub fn carry_out(&mut self, format: &DirFormat, old: &mut [u8], new: &mut [u8]) {
+    pub fn apply(&mut self, format: &DirFormat, old: &mut [u8], new: &mut [u8]) {
         let (stay, go) = self.map.split_at_mut(self.stay);
         let mut writer = LeafWriter::new(format, new);
         for entry in go {

@@ -156,7 +156,7 @@ impl<'a> InlineDir<'a> {
     ///
     /// # Errors
     /// As [`DirFormat::room`].
-    pub fn has_room(&self, needed_bytes: usize) -> Result<bool, DirentError> {
+    pub fn has_capacity(&self, needed_bytes: usize) -> Result<bool, DirentError> {
         for part in [self.first, self.second] {
             if self.format.room(part, needed_bytes)?.is_some() {
                 return Ok(true);

@@ -28,13 +28,16 @@ impl InjectedFault {
         use Theme::{Content, Eviction, Listings, Names, NewNames, Reuse, Tree};
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
-            PathWithoutRevalidation, QuietKeyChange, RenameByNumber, StampBeforePublish,
-            UnnoticedEviction,
+            PathWithoutRevalidation, RenameByNumber, StampBeforePublish, UnnoticedEviction,
+            UnsequencedKeyChange,
         };
         [
             ("rename-by-number", Self::fs(RenameByNumber, Tree)),
             ("copy-without-lock", Self::fs(CopyWithoutLock, Content)),
-            ("quiet-key-change", Self::fs(QuietKeyChange, Content)),
+            (
+                "unsequenced-key-change",
+                Self::fs(UnsequencedKeyChange, Content),
+            ),
             (
                 "forget-before-publish",
                 Self::fs(ForgetBeforePublish, Content),

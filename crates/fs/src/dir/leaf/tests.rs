@@ -71,7 +71,7 @@ fn creators_wait_for_their_own_leaf_only() {
 }
 
 #[test]
-fn who_links_waits_for_its_own_leaf_only() {
+fn a_link_waits_for_its_own_leaf_only() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     wait_for_their_own_leaf_only(|fs, dir, name| {
         let file = fs.lookup(InodeNr::ROOT, b"file");
@@ -215,7 +215,7 @@ fn names_of_a_directory_of_one_block_come_and_go_beside_others() {
 }
 
 #[test]
-fn who_needs_the_whole_directory_waits_for_who_shares_it() {
+fn an_exclusive_lock_of_a_directory_waits_for_shared_holders() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let waits = || Fs::lock_waits().find(|(name, _)| *name == "directory");
     let waits = || waits().expect("a kind of lock").1;

@@ -187,7 +187,7 @@ const END: [Work; 3] = [
 ];
 
 #[test]
-fn nobody_finds_where_a_name_led_before() {
+fn no_lookup_finds_the_previous_inode_of_a_name() {
     run(Fault::None, &LIFE, 3);
     run(Fault::None, &END, 1);
 }

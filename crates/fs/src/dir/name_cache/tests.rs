@@ -390,13 +390,13 @@ fn look_while_names_change(cache_bytes: usize, changes: usize) {
 }
 
 #[test]
-fn who_looks_while_names_are_led_elsewhere_finds_where_they_lead() {
+fn lookups_beside_renames_find_the_current_inode() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     look_while_names_change(CACHE_BYTES, 3000);
 }
 
 #[test]
-fn who_looks_finds_where_names_lead_that_do_not_stay_in_memory() {
+fn lookups_find_names_that_the_cache_does_not_keep() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     look_while_names_change(1 << 15, 600);
 }

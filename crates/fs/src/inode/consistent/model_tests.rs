@@ -162,7 +162,7 @@ const FREE: Scenario = Scenario {
                 .unwrap();
         },
         // As a commit does, and a thread that frees many blocks.
-        |fs| fs.writable().unwrap().hurry_readers(),
+        |fs| fs.writable().unwrap().expedite_grace_period(),
     ],
     ..EMPTY
 };
@@ -403,7 +403,7 @@ tests! {
     a_path_leads_somewhere: REPLACE,
         a_path_that_is_not_revalidated_is_found: PathWithoutRevalidation, "NotFound";
     a_map_is_read_whole: KEY,
-        a_quiet_change_of_a_key_is_found: QuietKeyChange, "Corrupt";
+        a_quiet_change_of_a_key_is_found: UnsequencedKeyChange, "Corrupt";
     a_copy_reads_a_whole_map: COPY,
         a_copy_without_a_lock_is_found: CopyWithoutLock, "Corrupt";
 }

@@ -48,7 +48,7 @@ impl Fs {
 
 /// The names are made under a count that the reader does not know.
 #[test]
-fn who_reads_an_inode_that_leaves_memory_looks_again() {
+fn a_reader_of_an_evicted_inode_retries() {
     require!(Need::Program("mke2fs"));
     let (_image, fs) = mounted();
     let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();

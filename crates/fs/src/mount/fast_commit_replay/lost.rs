@@ -128,7 +128,7 @@ fn free_left_runs(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
             }
         }
         slot::end(&mut plan, slot)?;
-        fast_commit_parts::carry_out_here(plan)?;
+        fast_commit_parts::apply_here(plan)?;
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ fn free_what_is_on_record(mount: &Mount, overlay: &FastCommitOverlay) -> Result<
         let slot = slot::slot(&mut plan, nr)?;
         update::free_map(&mut plan, &inode, slot, end)?;
         slot::end(&mut plan, slot)?;
-        fast_commit_parts::carry_out_here(plan)?;
+        fast_commit_parts::apply_here(plan)?;
     }
     Ok(())
 }

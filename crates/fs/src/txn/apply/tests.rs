@@ -95,12 +95,12 @@ fn read_in_the_middle(fs: &Fs, file: InodeNr) -> u8 {
         assert_eq!(freed, Freed::All);
         let version = slot::version(&mut plan, slot).unwrap();
         let publish = || {
-            writer.hurry_readers();
+            writer.expedite_grace_period();
             ticked.store(true, Ordering::Release);
             wait_until(&is_in, Duration::MAX);
             pinned.publish(Some(version));
         };
-        plan.carry_out_showing(&[&locked.last], Show::of(&[&pinned]), publish)
+        plan.apply_publishing(&[&locked.last], Publication::of(&[&pinned]), publish)
             .unwrap();
         drop(locked);
         // A thread that finds space after a commit does not wait for readers any more.

@@ -54,7 +54,7 @@ fn push_out(fs: &Fs, block: PhysBlock) {
 }
 
 #[test]
-fn a_plan_whose_block_has_left_the_cache_is_begun_anew_once() {
+fn a_plan_whose_block_has_left_the_cache_is_restarted_once() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
     let image = image.make().unwrap();
@@ -70,9 +70,9 @@ fn a_plan_whose_block_has_left_the_cache_is_begun_anew_once() {
     let version = slot::version(&mut plan, slot).unwrap();
     let block = plan.memory.regions[0].buffer.block();
     push_out(&fs, block);
-    let before = fs.plans_begun_anew().unwrap();
-    plan.carry_out(&[&locked.last]).unwrap();
-    assert_eq!(fs.plans_begun_anew().unwrap(), before + 1);
+    let before = fs.plan_restarts().unwrap();
+    plan.apply(&[&locked.last]).unwrap();
+    assert_eq!(fs.plan_restarts().unwrap(), before + 1);
     pinned.publish(Some(version));
     drop(locked);
     drop(pinned);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::{Dots, NameForm, TAIL_BYTES, TypeByte};
 use super::*;
-use crate::testing::dirs::{formats, has_room, name, seed, stored};
+use crate::testing::dirs::{formats, has_capacity, name, seed, stored};
 
 const DOTS: Dots = Dots {
     own: InodeNr(12),
@@ -112,10 +112,10 @@ fn apply(format: &DirFormat, block: &mut [u8], model: &mut Model, change: &Chang
             let before = block.to_vec();
             let new = entry(u32::from(id) + 1, &name, EntryType::Fifo);
             let needed = format.needed_bytes(&name);
-            let has_room =
+            let has_capacity =
                 |record: &Entry<'_>| record.rec_len - format.used_bytes(record) >= needed;
             let mut records = format.records(block).map(Result::unwrap);
-            let first = records.find(has_room).map(|record| record.at);
+            let first = records.find(has_capacity).map(|record| record.at);
             let found = format.room(block, needed).unwrap();
             assert_eq!(found.map(|room| room.at), first);
             let vacancy = found.map_or(Vacancy::Full, Vacancy::Room);
@@ -196,7 +196,7 @@ proptest! {
             |format, block, _, at| drop(format.remove(block, at)),
             |format, block, new, _| {
                 if let Ok(Some(removal)) = format.removal(block, new.name()) {
-                    removal.carry_out(&mut block[removal.range()]).unwrap();
+                    removal.apply(&mut block[removal.range()]).unwrap();
                 }
             },
             |format, block, _, at| drop(format.redirect(block, at, InodeNr(3), EntryType::Fifo)),
@@ -234,7 +234,7 @@ fn a_block_fills_to_its_last_byte() {
                 format.remove(&mut block, at).unwrap();
             }
             assert_holds(&format, &block, &Model::new());
-            assert!(has_room(&format, &block, 12));
+            assert!(has_capacity(&format, &block, 12));
         }
     }
 }
@@ -279,7 +279,7 @@ fn an_entry_that_does_not_exist_cannot_be_changed() {
         assert!(matches!(error, DirentError::NoRoom { found: 11, .. }));
         let removal = format.removal(&block, b"name").unwrap().unwrap();
         let short = &mut block[removal.range()][1..];
-        let error = removal.carry_out(short).unwrap_err();
+        let error = removal.apply(short).unwrap_err();
         assert!(matches!(error, DirentError::NoRoom { .. }));
         assert_eq!(block, before);
         format.init_leaf(&mut block);

@@ -189,8 +189,7 @@ impl<H: Fn(&[u8]) -> u32 + Copy> Dir<H> {
             assert!(matches!(error, HtreeError::Count { .. }));
         }
         add_leaf(&format, &mut steps, child, &mut nodes).unwrap();
-        self.split
-            .carry_out(&format, &mut self.blocks[leaf], new_leaf);
+        self.split.apply(&format, &mut self.blocks[leaf], new_leaf);
         for (level, ((before, after), (block, _))) in before.iter().zip(after).zip(path).enumerate()
         {
             assert_eq!(

@@ -56,15 +56,15 @@ impl Inode {
         let new = NewEntry::new(inode, name, EntryType::Regular).unwrap();
         let new = new.with_hash(stored(name));
         let needed = self.format.needed_bytes(name);
-        let has_room = self.dir().has_room(needed).unwrap();
+        let has_capacity = self.dir().has_capacity(needed).unwrap();
         match self.dir_mut().insert(&new).unwrap() {
             Some(at) => {
                 assert_eq!(self.dir().find(name).unwrap().unwrap().at, at);
-                assert!(has_room);
+                assert!(has_capacity);
                 true
             }
             None => {
-                assert!(!has_room);
+                assert!(!has_capacity);
                 self.grow() && self.insert(name, inode)
             }
         }
@@ -180,7 +180,7 @@ proptest! {
         let data = InlineData { head: &i_block, tail: &value };
         if let Ok(dir) = data.directory(&format) {
             let _ = dir.has_names();
-            let _ = dir.has_room(12);
+            let _ = dir.has_capacity(12);
             let _ = dir.move_out(&format, OWN, &mut [0; 100]);
         }
     }

@@ -171,7 +171,7 @@ fn what_is_certain_follows_from_notes_and_flushes() {
 }
 
 #[test]
-fn sets_of_moments_are_told_shortly() {
+fn sets_of_moments_are_printed_concisely() {
     assert_eq!(list(moments(2, 5) | moments(9, 10)), "2..=4, 9");
     assert_eq!(list(0), "none");
     assert_eq!(moments(0, u32::MAX), u128::MAX);
