@@ -314,7 +314,7 @@ pub(crate) fn visit_listed(
 }
 
 /// Reads `count` blocks from `start` on together. They go into the buffer of `Through::Buffer`,
-/// which is returned, if none of them is in the cache: a block there may be newer than on the device.
+/// which is returned, if none of them is in the cache: a block there may be newer than the device's.
 /// Otherwise they go into the cache, and an empty slice is returned.
 fn bring_in<'r>(
     core: &Core,
