@@ -16,13 +16,13 @@ use fourscore_ondisk::inode::{
     DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, FileType, InodeFlags, NewInode,
 };
 use fourscore_ondisk::{InodeNr, LogicalBlock};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::changed::{ChangedDir, tag};
 use crate::dir::touch::{self, LINKS_MAX};
 use crate::dir::{entries, inline_names};
 use crate::file::inline_change::{self, Written};
+use crate::guard::with_guard;
 use crate::inode::alloc::{self, Want};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::{Changing, Pinned};
@@ -174,7 +174,9 @@ pub(crate) fn plan_inode(
     let slot = slot::slot(plan, nr)?;
     let generation = slot::next_generation(plan, slot);
     let wish = (new.permissions & 0o7777, new.umask);
-    let inherited = acl::inherit(&mount.core, parent, kind.file_type(), wish, &epoch::pin())?;
+    let inherited = with_guard(&mount.core, |guard| {
+        acl::inherit(&mount.core, parent, kind.file_type(), wish, guard)
+    })?;
     let (mut permissions, mut gid) = (inherited.permissions, new.gid);
     let is_set_gid = parent.on_disk().mode().0 & 0o2000 != 0;
     if is_set_gid || mount.gives_group() {

@@ -8,7 +8,7 @@
 
 use fourscore_mballoc::{ClusterCount, FilePrealloc, Neighbour, Request};
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
-use fourscore_sync::{Arc, epoch};
+use fourscore_sync::Arc;
 
 use crate::Result;
 use crate::core::Core;
@@ -48,12 +48,12 @@ pub(crate) fn claim(
     request.left = match start.0.checked_sub(1) {
         None => None,
         Some(before) => {
-            let before = lookup::map(core, inode, LogicalBlock(before), &epoch::pin())?;
+            let before = lookup::map_locked(core, inode, LogicalBlock(before))?;
             neighbour(&before, clusters)
         }
     };
     let behind = clusters.ceil(wanted.end);
-    request.right = neighbour(&lookup::map(core, inode, behind, &epoch::pin())?, clusters);
+    request.right = neighbour(&lookup::map_locked(core, inode, behind)?, clusters);
     let file = locked
         .prealloc
         .get_or_insert_with(|| Arc::new(FilePrealloc::default()));

@@ -7,7 +7,6 @@
 
 use fourscore_mballoc::Content as Wanted;
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
-use fourscore_sync::epoch;
 
 use crate::inode::cached::CachedInode;
 use crate::map::lookup;
@@ -33,9 +32,8 @@ pub(crate) fn goal_behind(
     at: LogicalBlock,
 ) -> Result<PhysBlock> {
     let core = &*plan.mount.core;
-    let guard = epoch::pin();
     if let Some(before) = at.0.checked_sub(1) {
-        let mapping = lookup::map(core, inode, LogicalBlock(before), &guard)?;
+        let mapping = lookup::map_locked(core, inode, LogicalBlock(before))?;
         if let Target::Written(block) | Target::Unwritten(block) = mapping.target {
             return Ok(PhysBlock(block.0 + 1));
         }
