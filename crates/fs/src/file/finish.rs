@@ -85,7 +85,7 @@ pub(crate) fn finish_with(
     let mount = plan.mount;
     if let (false, Some(times)) = (changes_more, mount.lazy_times()) {
         drop(plan);
-        return lazy_times::publish_times(mount, times, (pinned, locked), version);
+        return lazy_times::publish_times(mount, times, pinned.held(locked), version);
     }
     let last = [&locked.last, &locked.last_data];
     let last = if changes_more { &last[..] } else { &last[..1] };

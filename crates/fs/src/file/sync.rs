@@ -29,7 +29,7 @@ fn make_durable(mount: &Mount, inode: InodeNr) -> Result<()> {
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let (tid, unjoined) = {
         let locked = pinned.lock();
-        lazy_times::write_times_of(mount, (inode, &pinned), &locked)?;
+        lazy_times::write_times_of(mount, inode, pinned.held(&locked))?;
         (locked.last.get(), locked.unjoined.unsettled())
     };
     if let Some(count) = unjoined {

@@ -60,7 +60,7 @@ fn change_access_time(mount: &Mount, inode: InodeNr) -> Result<()> {
         && version.file_type() != FileType::Directory
     {
         drop(plan);
-        return lazy_times::publish_times(mount, times, (&pinned, &locked), version);
+        return lazy_times::publish_times(mount, times, pinned.held(&locked), version);
     }
     plan.apply_publishing(&[&locked.last], Publication::of(&[&pinned]), || {
         pinned.publish(Some(version));

@@ -127,7 +127,7 @@ fn change_attributes(
         }
         inode.set_ctime(ctime.unwrap_or_else(now));
     })?;
-    finish_timed(plan, slot, (&pinned, &locked))
+    finish_timed(plan, slot, pinned.held(&locked))
 }
 
 /// See [`Fs::remove_privileges`](crate::Fs::remove_privileges).
@@ -171,7 +171,7 @@ fn take_privileges(mount: &Mount, inode: InodeNr, caller: &Caller<'_>) -> Result
     remove_capability(&mut plan, slot)?;
     let mode = kept_when_written(current, caller);
     slot::edit(&mut plan, slot, |inode| inode.set_mode(mode))?;
-    finish(plan, slot, (&pinned, &locked))?;
+    finish(plan, slot, pinned.held(&locked))?;
     Ok(Privileges::Taken)
 }
 

@@ -332,10 +332,55 @@ impl Pinned {
         Ok(self.0.version(&epoch::pin())?.file_type())
     }
 
+    /// Returns the inode with the state that its lock guards.
+    pub(crate) fn held<'a>(&'a self, locked: &'a Changing) -> HeldInode<'a> {
+        HeldInode {
+            pinned: self,
+            locked,
+        }
+    }
+
+    /// Returns the inode with the state that its lock guards, to be changed.
+    #[allow(dead_code, reason = "for the operations on file data")]
+    pub(crate) fn locked<'a>(&'a self, locked: &'a mut Changing) -> LockedInode<'a> {
+        LockedInode {
+            pinned: self,
+            locked,
+        }
+    }
+
     /// Publishes `version`; `None` if the inode was deleted. For the holder of the lock.
     pub(crate) fn publish(&self, version: Option<CachedInode>) {
         self.0.version.store(version.map(Box::new));
     }
+}
+
+/// An inode whose lock the caller holds exclusively.
+#[derive(Debug)]
+pub(crate) struct LockedInode<'a> {
+    pub(crate) pinned: &'a Pinned,
+    pub(crate) locked: &'a mut Changing,
+}
+
+#[allow(dead_code, reason = "for the operations on file data")]
+impl LockedInode<'_> {
+    /// Returns the same inode, to be passed on for a while.
+    pub(crate) fn reborrow(&mut self) -> LockedInode<'_> {
+        self.pinned.locked(self.locked)
+    }
+
+    /// Returns the same inode, for callees that do not change what the lock guards.
+    pub(crate) fn held(&self) -> HeldInode<'_> {
+        self.pinned.held(self.locked)
+    }
+}
+
+/// An inode whose lock the caller holds, exclusively or shared, with read access to the state that
+/// the lock guards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldInode<'a> {
+    pub(crate) pinned: &'a Pinned,
+    pub(crate) locked: &'a Changing,
 }
 
 impl Drop for Pinned {

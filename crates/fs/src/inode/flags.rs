@@ -66,7 +66,7 @@ fn change_flags(mount: &Mount, inode: InodeNr, flags: InodeFlags) -> Result<()> 
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode)?;
     slot::edit(&mut plan, slot, |inode| inode.set_flags(old ^ changed))?;
-    finish(plan, slot, (&pinned, &locked))?;
+    finish(plan, slot, pinned.held(&locked))?;
     if is_stored_anew {
         return Err(unsupported("how the content is stored is not changed"));
     }
@@ -119,7 +119,7 @@ fn change_project(mount: &Mount, inode: InodeNr, project_id: u32) -> Result<()> 
             "the inode has no space for a project".into(),
         ));
     }
-    finish(plan, slot, (&pinned, &locked))
+    finish(plan, slot, pinned.held(&locked))
 }
 
 /// See [`Fs::set_generation`](crate::Fs::set_generation).
@@ -147,7 +147,7 @@ fn change_generation(mount: &Mount, inode: InodeNr, generation: InodeGeneration)
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode)?;
     slot::edit(&mut plan, slot, |inode| inode.set_generation(generation))?;
-    finish(plan, slot, (&pinned, &locked))
+    finish(plan, slot, pinned.held(&locked))
 }
 
 fn has_projects(core: &Core) -> bool {

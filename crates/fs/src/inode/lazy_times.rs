@@ -22,7 +22,7 @@ use fourscore_sync::{CoreNr, epoch};
 
 use crate::Result;
 use crate::inode::cached::CachedInode;
-use crate::inode::cell::{Changing, Pinned};
+use crate::inode::cell::HeldInode;
 use crate::inode::lazy_list::{LazyTimes, Waiting};
 use crate::mount::clock::now;
 use crate::mount::state::Mount;
@@ -34,18 +34,18 @@ use crate::txn::slot;
 pub(crate) fn publish_times(
     mount: &Mount,
     times: &LazyTimes,
-    (pinned, locked): (&Pinned, &Changing),
+    inode: HeldInode<'_>,
     version: CachedInode,
 ) -> Result<()> {
     let nr = version.nr();
-    pinned.publish(Some(version));
-    if locked.has_lazy_times.swap(true, Ordering::AcqRel) {
+    inode.pinned.publish(Some(version));
+    if inode.locked.has_lazy_times.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
     let due = times.add(Waiting {
         nr,
         since_seconds: now().seconds(),
-        pinned: pinned.again(),
+        pinned: inode.pinned.again(),
     });
     match due {
         Some(due) => write_times_if_free(mount, times, due),
@@ -57,29 +57,25 @@ pub(crate) fn publish_times(
 /// holds the lock of another inode, so waiting for this lock would violate the lock order.
 fn write_times_if_free(mount: &Mount, times: &LazyTimes, due: Waiting) -> Result<()> {
     if let Some(locked) = due.pinned.try_lock() {
-        return write_times_of(mount, (due.nr, &due.pinned), &locked);
+        return write_times_of(mount, due.nr, due.pinned.held(&locked));
     }
     times.0.of(CoreNr::current()).lock().push_back(due);
     Ok(())
 }
 
 /// Writes the times of an inode that are in memory only. For the holder of its lock.
-pub(crate) fn write_times_of(
-    mount: &Mount,
-    (nr, pinned): (InodeNr, &Pinned),
-    locked: &Changing,
-) -> Result<()> {
-    if !locked.has_lazy_times.swap(false, Ordering::AcqRel) {
+pub(crate) fn write_times_of(mount: &Mount, nr: InodeNr, inode: HeldInode<'_>) -> Result<()> {
+    if !inode.locked.has_lazy_times.swap(false, Ordering::AcqRel) {
         return Ok(());
     }
-    if pinned.version(&epoch::pin()).is_err() {
+    if inode.pinned.version(&epoch::pin()).is_err() {
         // The inode was deleted.
         return Ok(());
     }
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, nr)?;
     slot::end(&mut plan, slot)?;
-    plan.apply(&[&locked.last]).map(drop)
+    plan.apply(&[&inode.locked.last]).map(drop)
 }
 
 /// Writes all times that are in memory only.
@@ -93,11 +89,8 @@ pub(crate) fn write_times(mount: &Mount) -> Result<()> {
     let mut result = Ok(());
     for waiting in times.take_all() {
         let locked = waiting.pinned.lock();
-        result = result.and(write_times_of(
-            mount,
-            (waiting.nr, &waiting.pinned),
-            &locked,
-        ));
+        let held = waiting.pinned.held(&locked);
+        result = result.and(write_times_of(mount, waiting.nr, held));
     }
     result
 }

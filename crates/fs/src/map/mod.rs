@@ -3,6 +3,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `mapping` | the result of a lookup |
+//! | `run` | ranges of bytes and blocks |
 //! | `lookup` | looks a block up |
 //! | `form` | extent tree or pointers |
 //! | `update` | changes a map of either form |
@@ -19,4 +20,5 @@ pub(crate) mod lookup;
 pub(crate) mod mapping;
 pub(crate) mod pointers;
 pub(crate) mod release;
+pub(crate) mod run;
 pub(crate) mod update;

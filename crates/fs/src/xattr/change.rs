@@ -10,7 +10,7 @@ use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::xattr::NameIndex;
 
 use crate::inode::caller::SetGid;
-use crate::inode::cell::{Changing, Pinned};
+use crate::inode::cell::HeldInode;
 use crate::inode::immutable::check_changeable;
 use crate::inode::{cache, permission};
 use crate::mount::clock::now;
@@ -108,31 +108,24 @@ pub(crate) fn change_xattr(
         (index, new) => plan_change(&mut plan, slot, index, rest, new)?,
     };
     match changed {
-        Changed::Yes => finish(plan, slot, (&pinned, &locked)),
+        Changed::Yes => finish(plan, slot, pinned.held(&locked)),
         Changed::No => Ok(()),
     }
 }
 
 /// Sets the time of change in a plan that changes an inode's attributes, applies the plan, and
 /// publishes the new version.
-pub(crate) fn finish(
-    mut plan: Plan<'_>,
-    slot: Slot,
-    (pinned, locked): (&Pinned, &Changing),
-) -> Result<()> {
+pub(crate) fn finish(mut plan: Plan<'_>, slot: Slot, inode: HeldInode<'_>) -> Result<()> {
     slot::edit(&mut plan, slot, |inode| inode.set_ctime(now()))?;
-    finish_timed(plan, slot, (pinned, locked))
+    finish_timed(plan, slot, inode)
 }
 
 /// Like `finish`, for callers that have set the time of change.
-pub(crate) fn finish_timed(
-    mut plan: Plan<'_>,
-    slot: Slot,
-    (pinned, locked): (&Pinned, &Changing),
-) -> Result<()> {
+pub(crate) fn finish_timed(mut plan: Plan<'_>, slot: Slot, inode: HeldInode<'_>) -> Result<()> {
     let version = slot::version(&mut plan, slot)?;
-    plan.apply_publishing(&[&locked.last], Publication::of(&[pinned]), || {
-        pinned.publish(Some(version));
+    let last = [&inode.locked.last];
+    plan.apply_publishing(&last, Publication::of(&[inode.pinned]), || {
+        inode.pinned.publish(Some(version));
     })?;
     Ok(())
 }
