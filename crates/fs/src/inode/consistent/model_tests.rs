@@ -152,7 +152,6 @@ const FREE: Scenario = Scenario {
             assert!(matches!(found[..], [b'a', 0 | b'a']), "read {found:?}");
         },
         |fs| {
-            // A change of the version alone, which raises no sequence count.
             let file = inode(fs, "file");
             fs.fallocate(file, Fallocate::PunchHole, BLOCK, BLOCK)
                 .unwrap();
@@ -389,7 +388,7 @@ macro_rules! tests {
 
 tests! {
     blocks_that_a_reader_has_found_stay_its_own: FREE,
-        a_stamp_from_before_the_publication_is_found: StampBeforePublish, "read [";
+        a_free_without_a_sequence_is_found: UnsequencedFree, "read [";
     journaled_content_shows_nothing_that_is_on_the_device: FORGET,
         forgetting_buffers_before_the_publication_is_found: ForgetBeforePublish, "read [";
     no_directory_is_moved_into_itself: RENAME,
@@ -403,7 +402,7 @@ tests! {
     a_path_leads_somewhere: REPLACE,
         a_path_that_is_not_revalidated_is_found: PathWithoutRevalidation, "NotFound";
     a_map_is_read_whole: KEY,
-        a_quiet_change_of_a_key_is_found: UnsequencedKeyChange, "Corrupt";
+        an_unsequenced_change_of_a_key_is_found: UnsequencedKeyChange, "Corrupt";
     a_copy_reads_a_whole_map: COPY,
         a_copy_without_a_lock_is_found: CopyWithoutLock, "Corrupt";
 }
