@@ -36,7 +36,7 @@ const SIZES: [(u64, u64); 4] = [
     (1024, 64 << 10),
 ];
 
-fn image((block, cluster): (u64, u64)) -> Image {
+fn image(block: u64, cluster: u64) -> Image {
     let image = Image::builder(MiB(64))
         .kind("ext4")
         .block_size_bytes(u32::try_from(block).unwrap())
@@ -132,7 +132,7 @@ fn clusters_come_and_go_as_in_linux() {
         Need::KernelMount
     );
     for (block, cluster) in SIZES {
-        let (mine, theirs) = (image((block, cluster)), image((block, cluster)));
+        let (mine, theirs) = (image(block, cluster), image(block, cluster));
         let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
         let mut options = HostOptions::new();
         options.read(true).write(true).create_new(true);
@@ -197,7 +197,7 @@ fn clusters_come_and_go_as_in_linux() {
 fn directories_fill_their_clusters() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     for (block, cluster) in SIZES {
-        let image = image((block, cluster));
+        let image = image(block, cluster);
         let fs = mount(&image);
         let free = fs.statfs().unwrap().free_blocks;
         let dir = fs.mkdir(ROOT, b"dir", &NEW).unwrap();
@@ -237,7 +237,7 @@ fn directories_fill_their_clusters() {
 fn a_cut_while_ranges_move_leaves_whole_clusters() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let cluster = 16 << 10;
-    let image = image((1024, cluster));
+    let image = image(1024, cluster);
     let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &NEW).unwrap();
     for number in 0..3000_u64 {

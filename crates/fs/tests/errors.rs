@@ -264,11 +264,11 @@ const CALLS: [Call; 25] = [
     }),
     ("file/copy.rs", |fs, nr| {
         let source = fs.lookup(ROOT, b"file")?;
-        fs.copy_file_range((source, 0), (nr, 0), 7).map(drop)
+        fs.copy_file_range(source, 0, nr, 0, 7).map(drop)
     }),
     ("file/copy.rs", |fs, nr| {
         let target = fs.lookup(ROOT, b"file")?;
-        fs.copy_file_range((nr, 0), (target, 0), 7).map(drop)
+        fs.copy_file_range(nr, 0, target, 0, 7).map(drop)
     }),
     ("file/fallocate.rs", |fs, nr| {
         fs.fallocate(nr, Fallocate::Allocate, 0, 9)

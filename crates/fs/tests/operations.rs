@@ -156,9 +156,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
         let old = vec![b'o'; 60_000 * number];
         fs.write_at(target, &old, 0).unwrap();
         theirs.write_all_at(&old, 0).unwrap();
-        let copied = fs
-            .copy_file_range((source, from), (target, to), len)
-            .unwrap();
+        let copied = fs.copy_file_range(source, from, target, to, len).unwrap();
         let (mut at, mut into, mut left) = (from, to, usize::try_from(len).unwrap());
         let mut expected = 0;
         loop {
@@ -186,8 +184,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
     // A copy inside one file.
     let before = content(&fs, source);
     assert_eq!(
-        fs.copy_file_range((source, 0), (source, 9000), 9000)
-            .unwrap(),
+        fs.copy_file_range(source, 0, source, 9000, 9000).unwrap(),
         9000
     );
     let mut expected = before.clone();

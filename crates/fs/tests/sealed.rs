@@ -277,13 +277,13 @@ fn without_the_key_names_go_and_nothing_comes() {
     assert_eq!(ours(fs.truncate(nr, 0)), theirs(cut));
     assert_eq!(ours(fs.fallocate(nr, Fallocate::PunchHole, 0, 9)), Err(126));
 
-    removals(&fs, root, (dir, nr), &names);
+    removals(&fs, root, dir, nr, &names);
     fs.unmount().unwrap();
     assert_clean(image.path());
 }
 
 /// The operations that are allowed without the key.
-fn removals(fs: &Fs, root: &Path, (dir, nr): (InodeNr, InodeNr), names: &[Vec<u8>]) {
+fn removals(fs: &Fs, root: &Path, dir: InodeNr, nr: InodeNr, names: &[Vec<u8>]) {
     let host = |name: &[u8]| root.join("dir").join(OsStr::from_bytes(name));
     let below = &names[0][..];
     // Attributes that do not concern data may be changed.

@@ -41,8 +41,8 @@ pub(crate) fn create_open(
     name: &[u8],
     new: &NewAttributes,
 ) -> Result<(InodeNr, Pinned)> {
-    let how = (Kind::File, Opening::Yes);
-    let made = mount.space.retried(|| make(mount, dir, name, new, how));
+    let make = || make(mount, dir, name, new, Kind::File, Opening::Yes);
+    let made = mount.space.retried(make);
     let (nr, pinned) = errors::noting(mount, made)?;
     Ok((nr, pinned.expect("what is made to be open is")))
 }
@@ -103,7 +103,7 @@ fn made(
 ) -> Result<InodeNr> {
     let made = mount
         .space
-        .retried(|| make(mount, dir, name, new, (kind, Opening::No)));
+        .retried(|| make(mount, dir, name, new, kind, Opening::No));
     let (nr, _) = errors::noting(mount, made)?;
     Ok(nr)
 }
@@ -113,11 +113,12 @@ fn make(
     dir: InodeNr,
     name: &[u8],
     new: &NewAttributes,
-    (kind, opening): (Kind<'_>, Opening),
+    kind: Kind<'_>,
+    opening: Opening,
 ) -> Result<Made> {
     new_inode::check_name(name)?;
     let pinned = cache::pin_directory(&mount.core, dir)?;
-    let made = leaf::make_in_leaf(mount, (dir, &pinned), name, new, (kind, opening))?;
+    let made = leaf::make_in_leaf(mount, dir, &pinned, name, new, kind, opening)?;
     if let Some(made) = made {
         return Ok(made);
     }
@@ -148,7 +149,8 @@ fn make(
         plan,
         made,
         opening,
-        (&locked.last, publication),
+        &locked.last,
+        publication,
         || {
             pinned.publish(Some(version));
         },
@@ -179,11 +181,11 @@ pub(crate) fn make_unnamed(
     let slot = new_inode::plan_inode(mount, &mut plan, parent, new, Kind::Unnamed)?;
     let place = orphan_plan::add_orphan(&mut plan, slot)?;
     let version = slot::version(&mut plan, slot)?;
-    let nobody = (None, Publication::nothing());
     let note = |locked: &mut Changing| {
         (locked.orphan, locked.is_linkable) = (Some(place), true);
     };
-    let pinned = new_inode::apply_opening(&mount.core, plan, version, nobody, || (), note)?;
+    let nothing = Publication::nothing();
+    let pinned = new_inode::apply_opening(&mount.core, plan, version, None, nothing, || (), note)?;
     Ok((slot.nr, pinned))
 }
 
@@ -217,8 +219,7 @@ fn add_link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<
     if pinned.file_type()? == FileType::Directory {
         return Err(Error::NotPermitted);
     }
-    let place = (dir, &pinned_dir);
-    if let Some(()) = leaf::link_in_leaf(mount, place, name, (inode, &pinned))? {
+    if let Some(()) = leaf::link_in_leaf(mount, dir, &pinned_dir, name, inode, &pinned)? {
         return Ok(());
     }
     let locked_dir = pinned_dir.lock();

@@ -349,9 +349,10 @@ fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Pla
     let is_plain = !dir.inode.has(InodeFlags::INDEX_FL);
     for at in 0..dir.end.0 {
         let place = place(core, dir.inode, LogicalBlock(at), &guard)?;
-        let at = (place.at, place.block);
-        let is_leaf =
-            is_plain || blocks::listed_bytes(core, dir.inode, &dir.format, at, &guard)?.is_some();
+        let is_leaf = is_plain || {
+            let (at, block) = (place.at, place.block);
+            blocks::listed_bytes(core, dir.inode, &dir.format, at, block, &guard)?.is_some()
+        };
         if is_leaf && let Some(found) = find_in_leaf(place)? {
             return Ok(found);
         }
@@ -380,7 +381,7 @@ pub(crate) fn redirect_name(
     kind: EntryType,
 ) -> Result<()> {
     if dir.is_inline() {
-        return inline_names::redirect_inline(plan, dir, name, (inode, kind));
+        return inline_names::redirect_inline(plan, dir, name, inode, kind);
     }
     let (place, at) = find_entry(plan, dir, name)?;
     let region = dir_block(plan, dir, place, DirBlock::Leaf)?;

@@ -101,7 +101,8 @@ pub(crate) fn apply_creating(
     plan: Plan<'_>,
     slot: Slot,
     opening: Opening,
-    (last, publication): (&LastTid, Publication<'_>),
+    last: &LastTid,
+    publication: Publication<'_>,
     publish: impl FnOnce(),
 ) -> Result<Made> {
     let pinned = match opening {
@@ -111,8 +112,16 @@ pub(crate) fn apply_creating(
         }
         Opening::Yes => {
             let inode = CachedInode::new(slot::decoded(&plan, slot)?, core.superblock())?;
-            let parent = (Some(last), publication);
-            Some(apply_opening(core, plan, inode, parent, publish, |_| ())?)
+            let last = Some(last);
+            Some(apply_opening(
+                core,
+                plan,
+                inode,
+                last,
+                publication,
+                publish,
+                |_| (),
+            )?)
         }
     };
     Ok((slot.nr, pinned))
@@ -124,7 +133,8 @@ pub(crate) fn apply_opening(
     core: &Core,
     mut plan: Plan<'_>,
     inode: CachedInode,
-    (last, publication): (Option<&LastTid>, Publication<'_>),
+    last: Option<&LastTid>,
+    publication: Publication<'_>,
     publish: impl FnOnce(),
     note: impl FnOnce(&mut Changing),
 ) -> Result<Pinned> {
@@ -173,8 +183,14 @@ pub(crate) fn plan_inode(
     plan.use_inode(claim)?;
     let slot = slot::slot(plan, nr)?;
     let generation = slot::next_generation(plan, slot);
-    let wish = (new.permissions & 0o7777, new.umask);
-    let inherited = acl::inherit(&mount.core, parent, kind.file_type(), wish, &epoch::pin())?;
+    let inherited = acl::inherit(
+        &mount.core,
+        parent,
+        kind.file_type(),
+        new.permissions & 0o7777,
+        new.umask,
+        &epoch::pin(),
+    )?;
     let (mut permissions, mut gid) = (inherited.permissions, new.gid);
     let is_set_gid = parent.on_disk().mode().0 & 0o2000 != 0;
     if is_set_gid || mount.gives_group() {

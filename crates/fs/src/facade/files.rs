@@ -43,8 +43,10 @@ impl Fs {
     /// `NoSpace`, `NotPermitted`, `NoKey`, `ReadOnly`.
     pub fn copy_file_range(
         &self,
-        (from, from_offset): (InodeNr, u64),
-        (to, to_offset): (InodeNr, u64),
+        from: InodeNr,
+        from_offset: u64,
+        to: InodeNr,
+        to_offset: u64,
         len: u64,
     ) -> Result<u64> {
         copy::copy_file_range(self.writable()?, (from, from_offset), (to, to_offset), len)

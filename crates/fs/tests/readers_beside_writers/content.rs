@@ -42,7 +42,7 @@ fn copy_beside_a_cut(options: MountOptions) -> Result<()> {
     let target = fs.create(ROOT, b"target", &OWNER).unwrap();
     let copied = disk.stopped_at(
         first_extent(&fs, source),
-        || fs.copy_file_range((source, 0), (target, 0), LEN),
+        || fs.copy_file_range(source, 0, target, 0, LEN),
         || fs.truncate(source, 0).unwrap(),
     );
     let copied = copied.context("the copy")?;

@@ -108,7 +108,8 @@ pub(crate) fn table_block(fs: &Fs, nr: InodeNr) -> Range<PhysBlock> {
 /// Has one thread write and some threads read, again and again, until one fails or the time is
 /// over.
 pub(crate) fn beside(
-    (time, readers): (Duration, u32),
+    time: Duration,
+    readers: u32,
     write: impl FnMut() -> Result<()> + Send,
     read: impl Fn() -> Result<()> + Sync,
 ) -> Result<()> {

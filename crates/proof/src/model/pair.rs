@@ -293,7 +293,7 @@ impl Pair {
                 let (from, to) = (numbers[from], numbers[to]);
                 let end = range.end.min(fs.stat(from)?.size_bytes);
                 let len = range.end - range.start;
-                let copied = fs.copy_file_range((from, range.start), (to, *offset), len)?;
+                let copied = fs.copy_file_range(from, range.start, to, *offset, len)?;
                 assert_eq!(copied, end.saturating_sub(range.start));
                 Ok(())
             }

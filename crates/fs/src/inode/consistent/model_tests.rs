@@ -359,7 +359,7 @@ const COPY: Scenario = Scenario {
     tasks: &[
         |fs| {
             let (from, to) = (inode(fs, "file"), inode(fs, "copy"));
-            fs.copy_file_range((from, 0), (to, 0), LEN as u64).unwrap();
+            fs.copy_file_range(from, 0, to, 0, LEN as u64).unwrap();
         },
         |fs| fs.truncate(inode(fs, "file"), 0).unwrap(),
     ],
