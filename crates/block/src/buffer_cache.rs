@@ -17,8 +17,8 @@
 //! - Errors are not cached: the next caller reads the device again.
 //!
 //! **Locking.** A hit pins an epoch and reads; it writes no shared memory. No lock and no guard
-//! of this module is held across device I/O, except the load lock. A caller that holds a guard of
-//! its own during a miss only delays the reuse of memory.
+//! of this module is held across device I/O, except the load lock. The caller of a function that
+//! may read the device holds no guard either, except for [`BufferCache::load_pinned`].
 
 use std::io;
 
@@ -152,8 +152,25 @@ impl BufferCache {
         }
     }
 
+    /// As [`BufferCache::load`], for a caller that holds an epoch guard and cannot drop it: memory
+    /// that other threads retire is not freed before the device has answered.
+    ///
+    /// # Errors
+    /// As [`BufferCache::load`].
+    pub fn load_pinned(&self, block: PhysBlock) -> io::Result<Arc<Buffer>> {
+        match self.buffers.get_arc(&block) {
+            Some(buffer) => Ok(buffer),
+            None => self.read_absent(block),
+        }
+    }
+
     #[cold]
     fn load_absent(&self, block: PhysBlock) -> io::Result<Arc<Buffer>> {
+        epoch::assert_not_pinned();
+        self.read_absent(block)
+    }
+
+    fn read_absent(&self, block: PhysBlock) -> io::Result<Arc<Buffer>> {
         let load_lock = self.loading.lock(block);
         // The thread that held the lock before may have loaded the block.
         if let Some(buffer) = self.buffers.get_arc(&block) {

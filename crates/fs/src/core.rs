@@ -32,7 +32,7 @@ pub(crate) struct Core {
     pub(crate) superblock: Arc<Superblock>,
     pub(crate) buffers: Arc<BufferCache>,
     pub(crate) inodes: ClockCache<InodeNr, InodeCell>,
-    /// The source of the numbers of lives: a directory gets a new one each time it is loaded.
+    /// The source of the numbers of lives: an inode gets a new one each time it is loaded.
     pub(crate) lives: Serial,
     pub(crate) names: NameCache,
     /// The changes of fast commits, which are in no block; `None` unless a crash left some.

@@ -58,6 +58,9 @@ pub enum Error {
     /// An argument that makes no sense for this object.
     #[error("{0}")]
     InvalidArgument(&'static str),
+    /// An invariant of this library does not hold: a bug in it.
+    #[error("internal error: {0}")]
+    Internal(&'static str),
     /// The name exists already.
     #[error("file exists")]
     Exists,
@@ -131,6 +134,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Io(error) => raw_os_error(error).unwrap_or(libc_errno::EIO),
+            Self::Internal(_) => libc_errno::EIO,
             Self::Corrupt(_) => libc_errno::EUCLEAN,
             Self::Refused(_)
             | Self::JournalNotGiven { .. }

@@ -22,6 +22,7 @@
 //! | `facade` | the public calls of [`Fs`], one line each |
 //! | `core` | device, superblock and caches, which every module uses |
 //! | `metadata` | metadata blocks, each checked as the structure it is read as |
+//! | `guard` | the epoch guard of readers, and what they do on a cache miss |
 //! | `mount` | opening, replay, recovery, the state of a read-write mount |
 //! | `txn` | operations: planned first, then applied in one handle |
 //! | `group` | group descriptors and bitmaps |
@@ -49,6 +50,7 @@ mod error;
 mod facade;
 mod file;
 mod group;
+mod guard;
 mod inode;
 mod map;
 mod metadata;

@@ -5,14 +5,14 @@
 //! to, and passes the check. The check runs unless these bytes have passed it before for that
 //! structure and that inode. The bytes live as long as the caller's guard.
 //!
-//! **Locking.** None on a hit; see `fourscore_block::buffer_cache` for a miss.
+//! **Locking.** None. A block that is not in memory is noted in the guard ([`crate::guard`]).
 
-use fourscore_block::{Buffer, Structure, VerifiedAs};
+use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
-use fourscore_sync::epoch::Guard;
 
 use crate::Result;
 use crate::core::Core;
+use crate::guard::Guard;
 
 /// Returns the bytes of `block`, which `check` has accepted as `structure` of `owner`.
 pub(crate) fn metadata<'g>(
@@ -34,7 +34,7 @@ pub(crate) fn tagged_metadata<'g>(
     guard: &'g Guard,
     check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
 ) -> Result<&'g [u8]> {
-    let buffer = buffer(core, block, guard)?;
+    let buffer = guard.buffer(core, block)?;
     Ok(buffer.verified(tag, guard, |bytes| {
         check(bytes).map_err(|e| e.in_block(block))
     })?)
@@ -46,7 +46,7 @@ pub(crate) fn unchecked_metadata<'g>(
     block: PhysBlock,
     guard: &'g Guard,
 ) -> Result<&'g [u8]> {
-    Ok(buffer(core, block, guard)?.bytes(guard))
+    Ok(guard.buffer(core, block)?.bytes(guard))
 }
 
 /// Returns the result of `look` on the bytes of `block`, after `check` has accepted them as the
@@ -61,16 +61,5 @@ pub(crate) fn look_at_metadata<R>(
     look: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
     let check = |bytes: &[u8]| check(bytes).map_err(|error| error.in_block(block));
-    Ok(buffer(core, block, guard)?.look_verified(tag, check, look)?)
-}
-
-fn buffer<'g>(core: &Core, block: PhysBlock, guard: &'g Guard) -> Result<&'g Buffer> {
-    loop {
-        if let Some(buffer) = core.buffers.cached(block, guard) {
-            return Ok(buffer);
-        }
-        // The block is in the cache afterwards, unless the cache has so little space that it was
-        // evicted.
-        core.buffers.load(block)?;
-    }
+    Ok(guard.buffer(core, block)?.look_verified(tag, check, look)?)
 }

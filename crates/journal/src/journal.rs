@@ -142,6 +142,15 @@ pub struct Journal {
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
+/// Whether a commit flushed the device of the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// Data that was in place before the call is durable.
+    Yes,
+    /// There was nothing to commit: data in place may be in the device's volatile cache.
+    No,
+}
+
 impl Journal {
     /// Opens an empty log for writing. `home` is the device of the file system, whose blocks are
     /// journaled; for an internal journal, the log's own.
@@ -317,15 +326,21 @@ impl Journal {
         self.inner.wait_for(tid)
     }
 
-    /// Makes all changes of stopped handles durable.
+    /// Makes all changes of stopped handles durable. Returns whether that flushed the device.
     ///
     /// # Errors
     /// [`Error::Aborted`].
     ///
     /// # Panics
     /// If this thread has an open handle.
-    pub fn commit(&self) -> Result<(), Error> {
-        self.commit_and_wait(self.running_tid())
+    pub fn commit(&self) -> Result<Flushed, Error> {
+        // The transaction is sealed after this call began, so its flush comes after that, too.
+        let tid = self.running_tid();
+        self.commit_and_wait(tid)?;
+        Ok(match tid.is_after(self.committed_tid()) {
+            true => Flushed::No,
+            false => Flushed::Yes,
+        })
     }
 
     /// Checkpoints: writes all committed blocks to their home locations and frees the log. Does

@@ -120,7 +120,9 @@ pub use credits::Credits;
 pub use error::{AbortCause, During, Error};
 pub use fast_commit::FastCommits;
 pub use handle::{Extended, Handle, LastTid, ModifyError};
-pub use journal::{Background, Batching, FastCommitArea, Journal, JournalOptions, NewChecksums};
+pub use journal::{
+    Background, Batching, FastCommitArea, Flushed, Journal, JournalOptions, NewChecksums,
+};
 pub use log::{JournalMap, JournalRun, Log};
 pub use recovery::{LoggedCopy, Recovered, recover};
 pub use replay::{replay, replay_before_fast_commits};

@@ -21,11 +21,12 @@ use fourscore_ondisk::dirent::{DirFormat, DirentError, Entry};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{BlockCount, Corrupt, LogicalBlock, PhysBlock, htree};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::structure::{self, DirBlock};
 use crate::file::inline;
+use crate::guard::{Guard, Missed, with_guard};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::map::lookup;
 use crate::map::mapping::Target;
@@ -135,11 +136,12 @@ impl Course {
 }
 
 /// Where a listing reads the blocks of a directory to.
-pub(crate) enum Through<'r> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Through {
     /// Into the buffer cache, for later readers.
     Cache,
-    /// Into this buffer only.
-    Buffer(&'r mut Vec<u8>),
+    /// Into memory of the reader only.
+    Passing,
 }
 
 /// Whether a walk has visited all blocks.
@@ -181,20 +183,19 @@ pub(crate) fn break_if(done: bool) -> ControlFlow<()> {
     }
 }
 
-/// Calls `visit` for each entry as it is stored, until it returns false. The caller holds the
-/// directory's lock.
+/// Calls `visit` for each entry as it is stored, until it returns false. It may be called again for
+/// entries that it was called for. The caller holds the directory's lock.
 pub(crate) fn visit_stored(
     core: &Core,
     dir: &CachedInode,
-    guard: &Guard,
     visit: &mut dyn FnMut(&Entry<'_>) -> bool,
 ) -> Result<()> {
     let mut course = Course::default();
     let mut left = Left::More;
     while left == Left::More {
-        let cache = &mut Through::Cache;
-        left = visit_entries(core, dir, &mut course, cache, guard, &mut |entry| {
-            Ok(break_if(!visit(entry)))
+        left = with_guard(core, |guard| {
+            let visit = &mut |entry: &Entry<'_>| Ok(break_if(!visit(entry)));
+            visit_entries(core, dir, &mut course, Through::Cache, guard, visit)
         })?;
         course.accept();
     }
@@ -219,7 +220,7 @@ pub(crate) fn visit_entries(
     core: &Core,
     dir: &CachedInode,
     course: &mut Course,
-    through: &mut Through<'_>,
+    through: Through,
     guard: &Guard,
     visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<Left> {
@@ -247,7 +248,7 @@ pub(crate) fn visit_blocks(
     dir: &CachedInode,
     format: &DirFormat,
     course: &mut Course,
-    through: &mut Through<'_>,
+    through: Through,
     guard: &Guard,
     visit: &mut dyn FnMut(&Listed<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<Left> {
@@ -266,7 +267,7 @@ pub(crate) fn visit_blocks(
     let count = (run.end().min(end).0 - at.0).min(READAHEAD_BLOCKS);
     let start = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
     course.visit(dir, at, start, count)?;
-    let passing = bring_in(core, start, count, through);
+    let passing = bring_in(core, start, count, through, guard)?;
     for nr in 0..count {
         let at = LogicalBlock(at.0 + nr);
         let block = PhysBlock(start.0 + u64::from(nr));
@@ -301,12 +302,8 @@ pub(crate) fn visit_listed(
     let block = structure::dir_place(core, dir, at, guard)?;
     course.visit(dir, at, block, 1)?;
     if !is_buffered(core, block) {
-        bring_in(
-            core,
-            block,
-            run.blocks.min(READAHEAD_BLOCKS),
-            &mut Through::Cache,
-        );
+        let count = run.blocks.min(READAHEAD_BLOCKS);
+        bring_in(core, block, count, Through::Cache, guard)?;
     }
     let bytes = structure::check_dir_block(core, dir, &format, block, what, guard)?;
     let listed = Listed { block, bytes, what };
@@ -316,33 +313,38 @@ pub(crate) fn visit_listed(
     Ok(())
 }
 
-/// Reads `count` blocks from `start` on together. They go into the buffer of `Through::Buffer`,
-/// which is returned, if none of them is in the cache: a block there may be newer than the device's.
-/// Otherwise they go into the cache, and an empty slice is returned.
-fn bring_in<'r>(
+/// Reads `count` blocks from `start` on together. With `Through::Passing` their bytes are returned,
+/// if none of the blocks is in the cache: a block there may be newer than the device's. Otherwise
+/// the blocks go into the cache, and an empty slice is returned.
+///
+/// # Errors
+/// The blocks are not in memory and were noted as missed.
+fn bring_in<'g>(
     core: &Core,
     start: PhysBlock,
     count: u32,
-    through: &'r mut Through<'_>,
-) -> &'r [u8] {
-    let blocks = || (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
-    match through {
-        Through::Buffer(buf) if !blocks().any(|block| is_buffered(core, block)) => {
-            let block_size = core.geometry().block_size();
-            buf.resize(block_size.bytes() * count as usize, 0);
-            // The caller then reads the blocks through the cache, which reports the failure.
-            match core.device.read_at(buf, block_size.offset(start)) {
-                Ok(()) => buf,
-                Err(_) => &[],
-            }
-        }
-        _ => {
-            if count > 1 {
-                core.buffers.read_ahead(start, BlockCount(count.into()));
-            }
-            &[]
-        }
+    through: Through,
+    guard: &'g Guard,
+) -> Result<&'g [u8]> {
+    let mut blocks = (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
+    let is_absent = |block: &PhysBlock| core.buffers.cached(*block, guard).is_none();
+    if through == Through::Passing && blocks.clone().all(|block| is_absent(&block)) {
+        let block_size = core.geometry().block_size();
+        let (offset, len) = (
+            block_size.offset(start),
+            block_size.bytes() * count as usize,
+        );
+        // If they cannot be read, the caller reads each through the cache, which reports that.
+        return Ok(guard.data_if_readable(offset, len)?.unwrap_or_default());
     }
+    if count > 1
+        && let Some(first) = blocks.find(is_absent)
+    {
+        let rest = BlockCount(start.0 + u64::from(count) - first.0);
+        guard.miss(Missed::Blocks(first, rest))?;
+        core.buffers.read_ahead(first, rest);
+    }
+    Ok(&[])
 }
 
 fn is_buffered(core: &Core, block: PhysBlock) -> bool {

@@ -9,7 +9,6 @@
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::inode::{DeviceNr, FileType};
-use fourscore_sync::epoch;
 
 use crate::dir::changed::ChangedDir;
 use crate::dir::new_inode::{self, Kind, Made, NewAttributes, Opening};
@@ -124,7 +123,7 @@ fn make(
     }
     let locked = pinned.lock();
     let parent = &new_inode::directory_to_change(&pinned)?;
-    match find::look_up_locked(&mount.core, parent, name, &epoch::pin()) {
+    match find::look_up_locked(&mount.core, parent, name) {
         Ok(_) => return Err(Error::Exists),
         Err(Error::NotFound) => {}
         Err(error) => return Err(error),
@@ -227,7 +226,7 @@ fn add_link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<
     let parent = &new_inode::directory_to_change(&pinned_dir)?;
     let target = &pinned.copy()?;
     new_inode::check_link(parent, target, &locked)?;
-    match find::look_up_locked(&mount.core, parent, name, &epoch::pin()) {
+    match find::look_up_locked(&mount.core, parent, name) {
         Ok(_) => return Err(Error::Exists),
         Err(Error::NotFound) => {}
         Err(error) => return Err(error),

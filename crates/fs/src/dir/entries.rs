@@ -21,13 +21,13 @@ use fourscore_ondisk::htree::{self, Index};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
-use fourscore_sync::epoch::{self, Guard};
 
 use crate::core::Core;
 use crate::dir::changed::{ChangedDir, Place};
 use crate::dir::structure::{self, DirBlock};
 use crate::dir::wanted::Wanted;
 use crate::dir::{blocks, departure, grow, inline_names, leaf_search, names};
+use crate::guard::{Guard, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;
@@ -41,9 +41,9 @@ struct PathStep {
 }
 
 /// Whether a directory holds nothing but `.` and `..`.
-pub(crate) fn is_empty_dir(core: &Core, dir: &CachedInode, guard: &Guard) -> Result<bool> {
+pub(crate) fn is_empty_dir(core: &Core, dir: &CachedInode) -> Result<bool> {
     let mut is_empty = true;
-    blocks::visit_stored(core, dir, guard, &mut |entry| {
+    blocks::visit_stored(core, dir, &mut |entry| {
         is_empty &= entry.is_dots();
         is_empty
     })?;
@@ -58,8 +58,9 @@ fn check_encoding(core: &Core, dir: &CachedInode, name: &[u8]) -> Result<()> {
     }
 }
 
-fn place(core: &Core, dir: &CachedInode, at: LogicalBlock, guard: &Guard) -> Result<Place> {
-    let block = structure::dir_place(core, dir, at, guard)?;
+/// Returns the place of block `at` of a directory that the caller has locked.
+fn place(core: &Core, dir: &CachedInode, at: LogicalBlock) -> Result<Place> {
+    let block = with_guard(core, |guard| structure::dir_place(core, dir, at, guard))?;
     Ok(Place { at, block })
 }
 
@@ -104,16 +105,15 @@ pub(crate) fn add_name(
         })?;
     }
     let needed = dir.format.needed_bytes(new.name());
-    let guard = epoch::pin();
     for at in 0..dir.end.0 {
-        let place = place(&plan.mount.core, dir.inode, LogicalBlock(at), &guard)?;
+        let place = place(&plan.mount.core, dir.inode, LogicalBlock(at))?;
         let (core, format) = (&*plan.mount.core, &dir.format);
         let find_space = |bytes: &[u8]| format.room(bytes, needed);
         let vacancy = match plan.planned(place.block) {
             Some(region) => find_space(plan.bytes(region)),
-            None => {
-                leaf_search::look_at_leaf(core, dir.inode, format, place.block, &guard, find_space)?
-            }
+            None => with_guard(core, |guard| {
+                leaf_search::look_at_leaf(core, dir.inode, format, place.block, guard, find_space)
+            })?,
         };
         if let Some(vacancy) = vacancy.map_err(|error| dir.broken(error))? {
             let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
@@ -121,7 +121,6 @@ pub(crate) fn add_name(
             return done.map(drop).map_err(|error| dir.broken(error));
         }
     }
-    drop(guard);
     grow_linear(plan, dir, new)
 }
 
@@ -138,8 +137,7 @@ fn grow_linear(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>
     if let (Some(algorithm), Some(hasher), true, LogicalBlock(1)) =
         (default, hasher, has_index, dir.end)
     {
-        let guard = epoch::pin();
-        let first = place(core, dir.inode, LogicalBlock(0), &guard)?;
+        let first = place(core, dir.inode, LogicalBlock(0))?;
         let root = dir_block(plan, dir, first, DirBlock::Leaf)?;
         let (leaf_place, leaf) = grow::append_block(plan, dir, DirBlock::Leaf)?;
         let [root_bytes, leaf_bytes] = plan.disjoint_mut([root, leaf]);
@@ -162,8 +160,7 @@ fn grow_linear(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>
 }
 
 fn add_indexed(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
-    let guard = epoch::pin();
-    let (hasher, path, leaf) = index_path(plan, dir, new.name(), &guard)?;
+    let (hasher, path, leaf) = index_path(plan, dir, new.name())?;
     let region = dir_block(plan, dir, leaf, DirBlock::Leaf)?;
     let inserted = dir.format.insert(plan.bytes_mut(region), new);
     if inserted.map_err(|error| dir.broken(error))?.is_some() {
@@ -177,11 +174,25 @@ fn index_path(
     plan: &Plan<'_>,
     dir: &ChangedDir<'_>,
     name: &[u8],
+) -> Result<(NameHasher, Vec<PathStep>, Place)> {
+    with_guard(&plan.mount.core, |guard| {
+        index_path_pinned(plan, dir, name, guard)
+    })
+}
+
+fn index_path_pinned(
+    plan: &Plan<'_>,
+    dir: &ChangedDir<'_>,
+    name: &[u8],
     guard: &Guard,
 ) -> Result<(NameHasher, Vec<PathStep>, Place)> {
     let (core, inode) = (&*plan.mount.core, dir.inode);
     let wanted = names::wanted(core, inode, name);
-    let first = place(core, inode, LogicalBlock(0), guard)?;
+    let place = |at| {
+        let block = structure::dir_place(core, inode, at, guard)?;
+        Ok::<_, Error>(Place { at, block })
+    };
+    let first = place(LogicalBlock(0))?;
     let root =
         structure::check_dir_block(core, inode, &dir.format, first.block, DirBlock::Root, guard)?;
     let info = htree::root_info(root).map_err(|error| dir.broken(error))?;
@@ -190,21 +201,24 @@ fn index_path(
     let input = wanted.hash_input().ok_or_else(no_hash)?;
     let hash = hasher.hash(input).hash;
     let mut index = Index::root(root).map_err(|error| dir.broken(error))?;
-    let mut place = first;
+    let mut here = first;
     let mut path = Vec::with_capacity(3);
     loop {
         let position = index.search(hash);
-        path.push(PathStep { place, position });
+        path.push(PathStep {
+            place: here,
+            position,
+        });
         let below = index.block(position).unwrap_or(LogicalBlock(0));
-        place = self::place(core, inode, below, guard)?;
+        here = place(below)?;
         if path.len() > usize::from(info.indirect_levels) {
-            return Ok((hasher, path, place));
+            return Ok((hasher, path, here));
         }
         let node = structure::check_dir_block(
             core,
             inode,
             &dir.format,
-            place.block,
+            here.block,
             DirBlock::Node,
             guard,
         )?;
@@ -321,22 +335,23 @@ fn enter_leaf(
 
 /// Returns the block of the entry of `name`, and the offset of the entry in it in bytes.
 fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Place, usize)> {
-    let guard = epoch::pin();
     let core = &*plan.mount.core;
     let wanted = names::wanted(core, dir.inode, name);
     let indexed = structure::is_indexed(core, dir.inode);
     let start = if indexed && wanted.hash_input().is_some() {
-        let (_, _, leaf) = index_path(plan, dir, name, &guard)?;
+        let (_, _, leaf) = index_path(plan, dir, name)?;
         Some(leaf)
     } else {
         None
     };
     let find_in_leaf = |leaf: Place| {
-        let found =
-            leaf_search::look_at_leaf(core, dir.inode, &dir.format, leaf.block, &guard, |bytes| {
-                let entry = wanted.find_in(&dir.format, bytes)?;
-                Ok(entry.map(|entry| (leaf, entry.at)))
-            })?;
+        let find = |bytes: &[u8]| {
+            let entry = wanted.find_in(&dir.format, bytes)?;
+            Ok(entry.map(|entry| (leaf, entry.at)))
+        };
+        let found = with_guard(core, |guard| {
+            leaf_search::look_at_leaf(core, dir.inode, &dir.format, leaf.block, guard, find)
+        })?;
         found.map_err(|error: DirentError| dir.broken(error))
     };
     // First the leaf that the hash maps to; then, for names whose hashes are equal or were computed
@@ -348,11 +363,13 @@ fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Pla
     }
     let is_plain = !dir.inode.has(InodeFlags::INDEX_FL);
     for at in 0..dir.end.0 {
-        let place = place(core, dir.inode, LogicalBlock(at), &guard)?;
-        let is_leaf = is_plain || {
-            let (at, block) = (place.at, place.block);
-            blocks::listed_bytes(core, dir.inode, &dir.format, at, block, &guard)?.is_some()
-        };
+        let place = place(core, dir.inode, LogicalBlock(at))?;
+        let (at, block) = (place.at, place.block);
+        let is_leaf = is_plain
+            || with_guard(core, |guard| {
+                let bytes = blocks::listed_bytes(core, dir.inode, &dir.format, at, block, guard)?;
+                Ok(bytes.is_some())
+            })?;
         if is_leaf && let Some(found) = find_in_leaf(place)? {
             return Ok(found);
         }
@@ -395,8 +412,7 @@ pub(crate) fn set_parent(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, parent: Inod
     if dir.is_inline() {
         return inline_names::set_inline_parent(plan, dir, parent);
     }
-    let guard = epoch::pin();
-    let first = place(&plan.mount.core, dir.inode, LogicalBlock(0), &guard)?;
+    let first = place(&plan.mount.core, dir.inode, LogicalBlock(0))?;
     let what = if structure::is_indexed(&plan.mount.core, dir.inode) {
         DirBlock::Root
     } else {

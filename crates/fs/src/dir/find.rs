@@ -19,7 +19,6 @@
 use fourscore_ondisk::dirent::MAX_NAME_BYTES;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::{InodeNr, LogicalBlock};
-use fourscore_sync::epoch::{self, Guard};
 use fourscore_sync::thread;
 
 use crate::core::Core;
@@ -27,6 +26,7 @@ use crate::dir::blocks::{self, Course, Left, Through, break_if};
 use crate::dir::wanted::Wanted;
 use crate::dir::{departure, index, leaf_search, names, structure};
 use crate::file::inline;
+use crate::guard::{Guard, Loader, with_guard};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::consistent::{UNLOCKED_ATTEMPTS, read_locked};
@@ -140,13 +140,12 @@ fn search_blocks(
     let mut course = Course::default();
     let mut left = Left::More;
     while left == Left::More {
-        let cache = &mut Through::Cache;
         left = blocks::visit_blocks(
             core,
             dir,
             &format,
             &mut course,
-            cache,
+            Through::Cache,
             guard,
             &mut |listed| {
                 let entry = wanted.find_in(&format, listed.bytes);
@@ -160,55 +159,96 @@ fn search_blocks(
     Ok(found)
 }
 
+/// The result of one attempt to find a name without a lock.
+enum Attempt {
+    /// The name was found or is missing.
+    Ended(Result<InodeNr>),
+    /// The name was found, and its inode is not in memory.
+    FoundAbsent(InodeNr),
+    /// The directory seems to be damaged, which is checked under its lock.
+    FoundDamage,
+    /// The directory changed meanwhile.
+    Overtaken,
+}
+
+fn try_to_find(
+    core: &Core,
+    dir: InodeNr,
+    name: &[u8],
+    keep: Keep,
+    guard: &Guard,
+) -> Result<Attempt> {
+    let cell = cache::cell(core, dir, guard)?;
+    // The moment is read first: the result is cached only if no name has departed since.
+    let (begun, moment) = (cell.sequence().begin(), cell.departures().moment());
+    let here = cell.version(guard)?.not_a_value()?.as_directory()?;
+    let key = departure::name_key(core, here, name);
+    if let Some(known) = key.and_then(|key| core.names.get(&key, guard)) {
+        return Ok(Attempt::Ended(Ok(known)));
+    }
+    match look_up_once(core, here, name, guard) {
+        // Found in a block that the directory has, or had when this attempt began.
+        Ok(inode) => {
+            if keep == Keep::Found {
+                // A name in the name cache has passed this check.
+                match core.inodes.get(&inode, guard) {
+                    Some(cell) => cell
+                        .version(guard)
+                        .map_or(Ok(()), |inode| inode.not_a_value().map(drop))?,
+                    None => return Ok(Attempt::FoundAbsent(inode)),
+                }
+            }
+            if let (Keep::Found, Some(key), Some(moment)) = (keep, key, moment) {
+                departure::keep_name(core, &key, inode, moment, guard);
+            }
+            Ok(Attempt::Ended(Ok(inode)))
+        }
+        Err(_) if !begun.is_some_and(|begun| cell.sequence().is_still(begun)) => {
+            Ok(Attempt::Overtaken)
+        }
+        Err(Error::Corrupt(_)) if core.looks_again_at_damage() => Ok(Attempt::FoundDamage),
+        Err(error) => Ok(Attempt::Ended(Err(error))),
+    }
+}
+
 /// Returns the inode that `name` refers to in the directory `dir`. The caller holds no lock of a
 /// directory and no epoch guard.
 ///
 /// # Errors
 /// `NotFound`, `NotADirectory`, `NameTooLong`.
 pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> Result<InodeNr> {
-    for attempt in 0..UNLOCKED_ATTEMPTS {
-        let guard = epoch::pin();
-        let cell = cache::cell(core, dir, &guard)?;
-        // The moment is read first: the result is cached only if no name has departed since.
-        let (begun, moment) = (cell.sequence().begin(), cell.departures().moment());
-        let here = cell.version(&guard)?.not_a_value()?.as_directory()?;
-        let key = departure::name_key(core, here, name);
-        if let Some(known) = key.and_then(|key| core.names.get(&key, &guard)) {
-            return Ok(known);
+    let (mut attempt, mut loader) = (0, Loader::default());
+    while attempt < UNLOCKED_ATTEMPTS {
+        let guard = loader.pin();
+        let found = try_to_find(core, dir, name, keep, &guard);
+        if let Some(missed) = loader.unpin(guard) {
+            loader.load(core, missed)?;
+            continue;
         }
-        match look_up_once(core, here, name, &guard) {
-            // Found in a block that the directory has, or had when this attempt began.
-            Ok(inode) => {
-                // A name in the name cache has passed this check.
-                if keep == Keep::Found
-                    && let Ok(found) = cache::any_inode(core, inode, &guard)
-                {
-                    found.not_a_value()?;
-                }
-                if let (Keep::Found, Some(key), Some(moment)) = (keep, key, moment) {
-                    departure::keep_name(core, &key, inode, moment, &guard);
-                }
-                return Ok(inode);
-            }
-            Err(error) => {
-                if begun.is_some_and(|begun| cell.sequence().is_still(begun)) {
-                    if matches!(error, Error::Corrupt(_)) && core.looks_again_at_damage() {
-                        break;
-                    }
-                    return Err(error);
-                }
-            }
+        match found? {
+            Attempt::Ended(found) => return found,
+            Attempt::FoundDamage => break,
+            // An inode that cannot be loaded has its name nevertheless.
+            Attempt::FoundAbsent(inode) => match cache::load_cell(core, inode) {
+                Ok(_) => {}
+                Err(_) => return Ok(inode),
+            },
+            Attempt::Overtaken => thread::back_off(attempt),
         }
-        drop(guard);
-        thread::back_off(attempt);
+        attempt += 1;
     }
     read_locked(core, dir, |dir, guard| {
-        look_up_locked(core, dir, name, guard)
+        look_up_pinned(core, dir, name, guard)
     })
 }
 
-/// As `find_name`, for a holder of the directory's lock, shared or exclusive.
-pub(crate) fn look_up_locked(
+/// As `find_name`, for a caller that holds the directory's lock, shared or exclusive, and no guard.
+pub(crate) fn look_up_locked(core: &Core, dir: &CachedInode, name: &[u8]) -> Result<InodeNr> {
+    with_guard(core, |guard| look_up_pinned(core, dir, name, guard))
+}
+
+/// As [`look_up_locked`], under the guard of the caller.
+pub(crate) fn look_up_pinned(
     core: &Core,
     dir: &CachedInode,
     name: &[u8],

@@ -12,7 +12,6 @@
 use fourscore_ondisk::dirent::DirFormat;
 use fourscore_ondisk::htree::{self, Index};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
-use fourscore_sync::epoch::Guard;
 
 use crate::Result;
 use crate::core::Core;
@@ -20,6 +19,7 @@ use crate::dir::blocks::READAHEAD_BLOCKS;
 use crate::dir::leaf_search;
 use crate::dir::structure::{self, DirBlock};
 use crate::dir::wanted::Wanted;
+use crate::guard::Guard;
 use crate::inode::cached::CachedInode;
 
 /// The bit of a leaf's least hash which says that the names of the leaf before continue in it.

@@ -43,6 +43,7 @@ use crate::dir::structure::{self, DirBlock};
 use crate::dir::touch::{self, Touch};
 use crate::dir::wanted::Wanted;
 use crate::dir::{entries, find, index, lost_name, names};
+use crate::guard::with_guard;
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::Pinned;
@@ -212,18 +213,19 @@ fn lock_leaf<'w>(
     if !is_by_its_bytes || matches!(name, b"." | b"..") || !has_leaves(&mount.core, dir) {
         return Ok(None);
     }
-    let guard = epoch::pin();
     let is_indexed = structure::is_indexed(&mount.core, dir);
-    let at = match is_indexed {
-        true => index::only_leaf(&mount.core, dir, name, &guard)?,
-        false => Some(LogicalBlock(0)),
-    };
-    let Some(at) = at else {
+    // Taking the leaf's lock may wait, so no epoch guard is held then.
+    let target = with_guard(&mount.core, |guard| {
+        let at = match is_indexed {
+            true => index::only_leaf(&mount.core, dir, name, guard)?,
+            false => Some(LogicalBlock(0)),
+        };
+        let map = |at| lookup::map(&mount.core, dir, at, guard);
+        at.map(map).transpose()
+    })?;
+    let Some(target) = target.map(|mapping| mapping.target) else {
         return Ok(None);
     };
-    let target = lookup::map(&mount.core, dir, at, &guard)?.target;
-    // Taking the leaf's lock may wait, so no epoch guard is held.
-    drop(guard);
     Ok(match target {
         Target::Written(block) => Some(Leaf {
             block,

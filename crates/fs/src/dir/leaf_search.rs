@@ -9,11 +9,11 @@
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::dirent::{DirFormat, DirentError};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
-use fourscore_sync::epoch::Guard;
 
 use crate::core::Core;
 use crate::dir::structure::{self, DirBlock};
 use crate::dir::wanted::Wanted;
+use crate::guard::Guard;
 use crate::inode::cached::CachedInode;
 use crate::{Result, metadata};
 

@@ -31,7 +31,7 @@ use std::ops::{ControlFlow, Range};
 use fourscore_ondisk::dirent::{Entry, EntryType};
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use crate::Result;
 use crate::core::Core;
@@ -40,6 +40,7 @@ use crate::dir::find::{DirEntry, OwnedDirEntry};
 use crate::dir::index;
 use crate::dir::names::{self, NamePresentation};
 use crate::dir::structure::{self, DirBlock};
+use crate::guard::{Guard, Loader};
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
 use crate::mount::fast_commit::DirChanges;
@@ -83,22 +84,58 @@ pub(crate) fn for_each_entry(
     if core.is_live() {
         return list_live(core, dir, &mut visit);
     }
-    let mut course = Course::default();
-    let mut left = Left::More;
-    while left == Left::More {
-        let guard = epoch::pin();
-        let dir = cache::inode(core, dir, &guard)?.as_directory()?;
-        left = visit_shown(
-            core,
-            dir,
-            &mut course,
-            &mut Through::Cache,
-            &guard,
-            &mut visit,
-        )?;
-        course.accept();
+    let mut list = Unchanging {
+        core,
+        dir,
+        uncached: None,
+        through: Through::Cache,
+    };
+    list.visit(&mut Loader::default(), &mut visit)
+}
+
+/// A listing of a directory of a file system that was opened for reading.
+struct Unchanging<'c> {
+    core: &'c Core,
+    dir: InodeNr,
+    /// The directory, if it is not in the inode cache.
+    uncached: Option<CachedInode>,
+    through: Through,
+}
+
+impl Unchanging<'_> {
+    fn visit(
+        &mut self,
+        loader: &mut Loader,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut course = Course::default();
+        let mut left = Left::More;
+        while left == Left::More {
+            // A piece that is restarted after a miss has the same entries again.
+            let mut visited = 0;
+            left = loader.run(self.core, |guard| {
+                let dir = match &self.uncached {
+                    Some(uncached) => uncached,
+                    None => cache::inode(self.core, self.dir, guard)?,
+                };
+                let mut nth = 0;
+                let mut visit_once = |entry: DirEntry<'_>| {
+                    nth += 1;
+                    if nth <= visited {
+                        return ControlFlow::Continue(());
+                    }
+                    visited = nth;
+                    visit(entry)
+                };
+                let (core, through) = (self.core, self.through);
+                let dir = dir.as_directory()?;
+                visit_shown(core, dir, &mut course, through, guard, &mut visit_once)
+            })?;
+            course.accept();
+            loader.next_piece();
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Lists a directory that other threads may be changing.
@@ -138,7 +175,7 @@ fn visit_piece(
         || core.dir_changes(dir.nr()).is_some()
         || core.faults.lacks(Sabotage::ListingToOldEnd)
     {
-        return visit_shown(core, dir, course, &mut Through::Cache, guard, visit);
+        return visit_shown(core, dir, course, Through::Cache, guard, visit);
     }
     course.begin_piece(core, dir)?;
     let shown = names::shown(core, dir, structure::index_algorithm(core, dir, guard)?);
@@ -174,24 +211,18 @@ pub(crate) fn scan_entries(
         // Blocks in memory are newer than on the device.
         return list_live(core, dir, &mut visit);
     }
-    let mut course = Course::default();
-    let mut through = Through::Buffer(buf);
-    let mut left = Left::More;
-    while left == Left::More {
-        let guard = epoch::pin();
-        let loaded;
-        let dir = match core.inodes.get(&dir, &guard) {
-            Some(cell) => cell.version(&guard)?,
-            None => {
-                loaded = cache::uncached_inode(core, dir)?;
-                &loaded
-            }
-        }
-        .as_directory()?;
-        left = visit_shown(core, dir, &mut course, &mut through, &guard, &mut visit)?;
-        course.accept();
-    }
-    Ok(())
+    let is_cached = core.inodes.get(&dir, &epoch::pin()).is_some();
+    let uncached = (!is_cached).then(|| cache::uncached_inode(core, dir));
+    let mut list = Unchanging {
+        core,
+        dir,
+        uncached: uncached.transpose()?,
+        through: Through::Passing,
+    };
+    let mut loader = Loader::with_buffer(std::mem::take(buf));
+    let visited = list.visit(&mut loader, &mut visit);
+    *buf = loader.into_buffer();
+    visited
 }
 
 /// Calls `visit` for the next entries of `dir` as users see them.
@@ -199,7 +230,7 @@ fn visit_shown(
     core: &Core,
     dir: &CachedInode,
     course: &mut Course,
-    through: &mut Through<'_>,
+    through: Through,
     guard: &Guard,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<Left> {
@@ -231,8 +262,8 @@ fn visit_changed(
 ) -> Result<Left> {
     let mut flow = ControlFlow::Continue(());
     if changes.made_in().is_none() {
-        let cache = &mut Through::Cache;
-        let left = blocks::visit_entries(core, dir, course, cache, guard, &mut |entry| {
+        let through = Through::Cache;
+        let left = blocks::visit_entries(core, dir, course, through, guard, &mut |entry| {
             let wanted = names::wanted(core, dir, entry.name);
             if changes.find(&wanted, entry.name).is_none() {
                 let (inode, name) = (entry.inode, entry.name);

@@ -16,13 +16,13 @@ use fourscore_ondisk::inode::{
     DeviceNr, FAST_SYMLINK_MAX_BYTES, FileMode, FileType, InodeFlags, NewInode,
 };
 use fourscore_ondisk::{InodeNr, LogicalBlock};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::changed::{ChangedDir, tag};
 use crate::dir::touch::{self, LINKS_MAX};
 use crate::dir::{entries, inline_names};
 use crate::file::inline_change::{self, Written};
+use crate::guard::with_guard;
 use crate::inode::alloc::{self, Want};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::{Changing, Pinned};
@@ -37,8 +37,18 @@ use crate::txn::slot::{self, Slot};
 use crate::xattr::acl;
 use crate::{Error, Result};
 
-/// The attributes of a new inode.
+/// The attributes of a new inode. The library has no current user and no umask of its own.
+///
+/// ```
+/// use fourscore::NewAttributes;
+///
+/// const FILE: NewAttributes = NewAttributes::owned_by(1000, 1000);
+/// const DIRECTORY: NewAttributes = FILE.permissions(0o777).umask(0o022);
+/// assert_eq!(FILE.permissions, 0o644);
+/// assert_eq!(NewAttributes::default().uid, 0);
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct NewAttributes {
     /// Permissions, set-id bits and the sticky bit: 0o7777 at most.
     pub permissions: u16,
@@ -49,6 +59,42 @@ pub struct NewAttributes {
     /// The group that owns it, unless the directory gives its own (`S_ISGID`, mount option
     /// `grpid`).
     pub gid: u32,
+}
+
+impl NewAttributes {
+    /// Returns the attributes of a file that everybody may read, and the user `uid` may write:
+    /// permissions 0o644, without a umask. `gid` is the owning group.
+    #[must_use]
+    pub const fn owned_by(uid: u32, gid: u32) -> Self {
+        Self {
+            permissions: 0o644,
+            umask: 0,
+            uid,
+            gid,
+        }
+    }
+
+    /// Sets permissions, set-id bits and the sticky bit: 0o7777 at most. A directory needs the
+    /// permission to execute for its names to be found, as in 0o755.
+    #[must_use]
+    pub const fn permissions(mut self, permissions: u16) -> Self {
+        self.permissions = permissions;
+        self
+    }
+
+    /// Sets the permissions to leave out, unless the directory has a default list: 0o777 at most.
+    #[must_use]
+    pub const fn umask(mut self, umask: u16) -> Self {
+        self.umask = umask;
+        self
+    }
+}
+
+impl Default for NewAttributes {
+    /// Returns [`NewAttributes::owned_by`] root.
+    fn default() -> Self {
+        Self::owned_by(0, 0)
+    }
 }
 
 /// The kind of inode to make.
@@ -183,14 +229,17 @@ pub(crate) fn plan_inode(
     plan.use_inode(claim)?;
     let slot = slot::slot(plan, nr)?;
     let generation = slot::next_generation(plan, slot);
-    let inherited = acl::inherit(
-        &mount.core,
-        parent,
-        kind.file_type(),
-        new.permissions & 0o7777,
-        new.umask,
-        &epoch::pin(),
-    )?;
+    let (permissions, umask) = (new.permissions & 0o7777, new.umask);
+    let inherited = with_guard(&mount.core, |guard| {
+        acl::inherit(
+            &mount.core,
+            parent,
+            kind.file_type(),
+            permissions,
+            umask,
+            guard,
+        )
+    })?;
     let (mut permissions, mut gid) = (inherited.permissions, new.gid);
     let is_set_gid = parent.on_disk().mode().0 & 0o2000 != 0;
     if is_set_gid || mount.gives_group() {

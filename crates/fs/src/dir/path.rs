@@ -17,13 +17,13 @@ use std::borrow::Cow;
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
-use fourscore_sync::epoch::{self, Guard};
 use fourscore_sync::thread;
 
 use crate::core::Core;
 use crate::dir::find::{self, Keep};
 use crate::dir::name_cache::Moment;
 use crate::file::symlink;
+use crate::guard::{Guard, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent, stat};
 use crate::txn::faults::Sabotage;
@@ -103,7 +103,9 @@ pub(crate) enum Step {
 /// As [`find::find_name`]; `Corrupt` for a symbolic link that breaks the format.
 pub(crate) fn step_to(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Step> {
     let step = || {
-        let moment = cache::cell(core, dir, &epoch::pin())?.departures().moment();
+        let moment = with_guard(core, |guard| {
+            Ok(cache::cell(core, dir, guard)?.departures().moment())
+        })?;
         let nr = find::find_name(core, dir, name, Keep::Found)?;
         let step =
             consistent::read_consistent(core, nr, |inode, guard| step_of(core, inode, guard))?;
@@ -119,18 +121,21 @@ pub(crate) fn step_to(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Step> {
         false => revalidated(core, &[(dir, name)], step),
         true => {
             let nr = find::find_name(core, dir, name, Keep::Found)?;
-            step_of(core, cache::inode(core, nr, &epoch::pin())?, &epoch::pin())
+            with_guard(core, |guard| {
+                step_of(core, cache::inode(core, nr, guard)?, guard)
+            })
         }
     }
 }
 
 /// Whether no name has departed from the directory `dir` since `moment`.
 pub(crate) fn has_kept_names(core: &Core, dir: InodeNr, moment: Option<Moment>) -> Result<bool> {
-    let guard = epoch::pin();
-    let cell = cache::cell(core, dir, &guard)?;
-    // Names of an inline directory are removed without a departure.
-    let has_departures = !cell.version(&guard)?.is_inline();
-    Ok(has_departures && moment.is_some() && cell.departures().moment() == moment)
+    with_guard(core, |guard| {
+        let cell = cache::cell(core, dir, guard)?;
+        // Names of an inline directory are removed without a departure.
+        let has_departures = !cell.version(guard)?.is_inline();
+        Ok(has_departures && moment.is_some() && cell.departures().moment() == moment)
+    })
 }
 
 fn step_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Step> {

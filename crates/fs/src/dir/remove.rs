@@ -23,7 +23,6 @@
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
-use fourscore_sync::epoch;
 
 use crate::dir::changed::ChangedDir;
 use crate::dir::new_inode::{self, check_name};
@@ -91,7 +90,7 @@ fn remove(mount: &Mount, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()
             (locked_dir, pinned.lock())
         };
         let parent = &new_inode::directory_to_change(&pinned_dir)?;
-        if find::look_up_locked(&mount.core, parent, name, &epoch::pin())? != nr {
+        if find::look_up_locked(&mount.core, parent, name)? != nr {
             continue;
         }
         let inode = &pinned.copy()?;
@@ -101,7 +100,7 @@ fn remove(mount: &Mount, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()
             (Victim::Directory, false) => return Err(Error::NotADirectory),
             _ => {}
         }
-        if is_directory && !entries::is_empty_dir(&mount.core, inode, &epoch::pin())? {
+        if is_directory && !entries::is_empty_dir(&mount.core, inode)? {
             return Err(Error::NotEmpty);
         }
         let mut plan = Plan::new(mount);

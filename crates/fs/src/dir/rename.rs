@@ -29,6 +29,7 @@ use crate::dir::changed::ChangedDir;
 use crate::dir::new_inode::{self, NewAttributes, check_key, check_name, entry_type};
 use crate::dir::{create, entries, find, lost_name, path, remove};
 use crate::file::sync;
+use crate::guard::with_guard;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::Pinned;
 use crate::inode::immutable::{check_is_no_value, check_name_may_go, check_project};
@@ -306,10 +307,11 @@ fn moves_of<'w>(
 
 /// Whether the names of a rename still refer to the same inodes. The directories are locked.
 pub(crate) fn leads_as_before(core: &Core, names: &Renaming<'_>, taking: &Taking) -> Result<bool> {
-    let guard = epoch::pin();
     let leads = |(dir, name): (InodeNr, &[u8])| {
-        let dir = taking.get(dir)?.version(&guard)?;
-        found(find::look_up_locked(core, dir, name, &guard))
+        let dir = taking.get(dir)?;
+        found(with_guard(core, |guard| {
+            find::look_up_pinned(core, dir.version(guard)?, name, guard)
+        }))
     };
     Ok(leads(names.from)? == Some(names.nr) && leads(names.to)? == names.victim)
 }
@@ -423,9 +425,7 @@ fn check_replacing(core: &Core, inode: &CachedInode, victim: &CachedInode) -> Re
     match (is_dir(inode), is_dir(victim)) {
         (true, false) => Err(Error::NotADirectory),
         (false, true) => Err(Error::IsADirectory),
-        (true, true) if !entries::is_empty_dir(core, victim, &epoch::pin())? => {
-            Err(Error::NotEmpty)
-        }
+        (true, true) if !entries::is_empty_dir(core, victim)? => Err(Error::NotEmpty),
         _ => Ok(()),
     }
 }

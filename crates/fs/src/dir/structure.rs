@@ -14,10 +14,10 @@ use fourscore_ondisk::htree::{self, IndexLevels};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
-use fourscore_sync::epoch::Guard;
 
 use crate::core::Core;
 use crate::dir::structure;
+use crate::guard::Guard;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::map::lookup;
 use crate::map::mapping::Target;

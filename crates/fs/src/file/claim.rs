@@ -8,7 +8,7 @@
 
 use fourscore_mballoc::{ClusterCount, FilePrealloc, Neighbour, Request};
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
-use fourscore_sync::{Arc, epoch};
+use fourscore_sync::Arc;
 
 use crate::Result;
 use crate::core::Core;
@@ -38,22 +38,19 @@ pub(crate) fn claim(
     let clusters = Clusters::of(core);
     let wanted = at..LogicalBlock(at.0.saturating_add(blocks));
     let start = clusters.floor(at);
-    let goal = account::goal_behind(plan, inode, start)?;
+    let before = start.0.checked_sub(1);
+    let before = before.map(|block| lookup::map_locked(core, inode, LogicalBlock(block)));
+    let before = before.transpose()?;
+    let goal = account::goal_after(plan, inode, before.as_ref())?;
     let len = clusters.count(&wanted);
     let mut request = Request::data(inode.nr(), clusters.nr(at), len, goal);
     let size = inode.size_bytes().max(end_bytes);
     let cluster_bytes = core.geometry().cluster_size_bytes() as u64;
     request.size = ClusterCount(low32(size.div_ceil(cluster_bytes)));
     request.reach = MapForm::of(inode).reach();
-    request.left = match start.0.checked_sub(1) {
-        None => None,
-        Some(before) => {
-            let before = lookup::map(core, inode, LogicalBlock(before), &epoch::pin())?;
-            neighbour(&before, clusters)
-        }
-    };
+    request.left = before.and_then(|before| neighbour(&before, clusters));
     let behind = clusters.ceil(wanted.end);
-    request.right = neighbour(&lookup::map(core, inode, behind, &epoch::pin())?, clusters);
+    request.right = neighbour(&lookup::map_locked(core, inode, behind)?, clusters);
     let file = locked
         .prealloc
         .get_or_insert_with(|| Arc::new(FilePrealloc::default()));

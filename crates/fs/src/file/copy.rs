@@ -14,7 +14,7 @@
 //!
 //! **References.** copy_file_range(2), pwritev(2); `generic_copy_file_checks` of Linux.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
@@ -178,9 +178,7 @@ fn copy_piece(
 
 /// Reads without checking the sequence count: an injected fault.
 fn read_at_once(core: &Core, inode: InodeNr, buffer: &mut [u8], offset: u64) -> Result<usize> {
-    let guard = epoch::pin();
-    let inode = cache::inode(core, inode, &guard)?;
-    read::read_content(core, inode, &mut [IoSliceMut::new(buffer)], offset, &guard)
+    read::read_unchecked(core, &cache::inode_copy(core, inode)?, buffer, offset)
 }
 
 /// Makes a range read as zeroes. The file is long enough for the range afterwards.

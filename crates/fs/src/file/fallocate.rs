@@ -246,7 +246,7 @@ impl<'a> Steps<'a> {
         }
         let whole = self.whole_blocks(bytes);
         while at < end && plan.size() < capacity {
-            let mapping = lookup::map(&self.mount.core, inode, at, &epoch::pin())?;
+            let mapping = lookup::map_locked(&self.mount.core, inode, at)?;
             let mut run = mapping.blocks.min(end.0 - at.0);
             match mapping.target {
                 Target::Hole => {

@@ -37,7 +37,7 @@ pub(crate) fn finish(
     (size, written_at): (u64, WrittenAt),
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
-    publication(plan, slot, (size, written_at), (pinned, locked), &[pinned])
+    finish_with(plan, slot, (size, written_at), (pinned, locked), &[pinned])
 }
 
 /// The same, where the caller raises the sequence count of the inode for several plans together.
@@ -47,10 +47,10 @@ pub(crate) fn finish_in_change(
     (size, written_at): (u64, WrittenAt),
     (pinned, locked): (&Pinned, &Changing),
 ) -> Result<()> {
-    publication(plan, slot, (size, written_at), (pinned, locked), &[])
+    finish_with(plan, slot, (size, written_at), (pinned, locked), &[])
 }
 
-pub(crate) fn publication(
+pub(crate) fn finish_with(
     mut plan: Plan<'_>,
     slot: Slot,
     (size, written_at): (u64, WrittenAt),

@@ -31,7 +31,6 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inline::{HEAD_BYTES, InlineError, InlineMut, InlineRoom};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{Corrupt, LogicalBlock};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::file::finish::{WrittenAt, finish};
@@ -102,7 +101,7 @@ fn may_go_inside(core: &Core, inode: &CachedInode) -> Result<bool> {
     if inode.layout() == Layout::BlockMap {
         return Ok(inode.i_block().iter().all(|&byte| byte == 0));
     }
-    let mapping = lookup::map(core, inode, LogicalBlock(0), &epoch::pin())?;
+    let mapping = lookup::map_locked(core, inode, LogicalBlock(0))?;
     Ok(mapping.target == Target::Hole && mapping.end() == LOGICAL_END)
 }
 

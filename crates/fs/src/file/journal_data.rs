@@ -9,7 +9,6 @@ use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::extent::LOGICAL_END;
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
-use fourscore_sync::epoch;
 
 use crate::Result;
 use crate::core::Core;
@@ -51,7 +50,7 @@ pub(crate) fn forget_content(mount: &Mount, inode: &CachedInode) -> Result<()> {
     let tid = mount.journal().running_tid();
     let mut at = LogicalBlock(0);
     while at < LOGICAL_END {
-        let mapping = lookup::map(&mount.core, inode, at, &epoch::pin())?;
+        let mapping = lookup::map_locked(&mount.core, inode, at)?;
         at = mapping.end();
         let Some(extent) = mapping.extent() else {
             continue;

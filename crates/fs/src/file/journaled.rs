@@ -31,13 +31,13 @@
 use fourscore_block::BlockDevice as _;
 use fourscore_ondisk::PhysBlock;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
-use fourscore_sync::epoch::Guard;
 
 use crate::Result;
 use crate::core::Core;
 use crate::file::scatter::Scatter;
 use crate::inode::cached::CachedInode;
 use crate::mount::modes::DataMode;
+use fourscore_sync::epoch;
 
 /// Whether the data of `inode` goes through the journal.
 pub(crate) fn journals_content(core: &Core, inode: &CachedInode) -> bool {
@@ -58,18 +58,18 @@ pub(crate) fn read_journaled(
     out: &mut Scatter<'_, '_>,
     len_bytes: u64,
     from: u64,
-    guard: &Guard,
 ) -> Result<()> {
     let bits = core.geometry().block_size().bits();
     let (mut at, end) = (from, from.saturating_add(len_bytes));
-    let cached = |at: u64| core.buffers.cached(PhysBlock(at >> bits), guard);
+    let block = |at: u64| PhysBlock(at >> bits);
     while at < end {
         let stop = |at: u64| end.min(((at >> bits) + 1) << bits);
         let mut until = stop(at);
-        if let Some(buffer) = cached(at) {
+        let guard = epoch::pin();
+        if let Some(buffer) = core.buffers.cached(block(at), &guard) {
             // A buffer is as long as a block, so the rest of the block is there.
             let inside = usize::try_from(at & ((1 << bits) - 1)).unwrap_or(usize::MAX);
-            let mut rest = buffer.bytes(guard).get(inside..).unwrap_or_default();
+            let mut rest = buffer.bytes(&guard).get(inside..).unwrap_or_default();
             while at < until {
                 let done = out.with_next(until - at, |buf| {
                     let (now, later) = rest.split_at(buf.len().min(rest.len()));
@@ -83,9 +83,10 @@ pub(crate) fn read_journaled(
             }
             continue;
         }
-        while until < end && cached(until).is_none() {
+        while until < end && core.buffers.cached(block(until), &guard).is_none() {
             until = stop(until);
         }
+        drop(guard);
         out.read(until - at, at, |slices, from| {
             core.device.read_vectored_at(slices, from)
         })?;

@@ -7,7 +7,6 @@
 
 use fourscore_ondisk::LogicalBlock;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::file::{journal_data, journaled};
@@ -45,7 +44,7 @@ pub(crate) fn zero_in_block(
         return Ok(());
     }
     let at = LogicalBlock(low32(bytes.start >> block_size.bits()));
-    let target = lookup::map(core, inode, at, &epoch::pin())?.target;
+    let target = lookup::map_locked(core, inode, at)?.target;
     if let Target::Written(block) = target {
         let inside = bytes.start & (block_size.bytes() as u64 - 1);
         if journaled::journals_content(core, inode) {

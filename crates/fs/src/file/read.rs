@@ -5,22 +5,24 @@
 //! and behind the file's size are never returned, whatever blocks lie there.
 //!
 //! **Locking.** None as a rule: the module [`consistent`] says how a read sees one state of a file
-//! that is being written. No cache line is written that another thread reads.
+//! that is being written. No cache line is written that another thread reads, and no epoch guard
+//! is held while the device is read.
 
 use std::io::IoSliceMut;
+use std::iter;
 use std::ops::ControlFlow;
 
 use fourscore_ondisk::extent::{Extent, LOGICAL_END};
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
-use fourscore_sync::epoch::Guard;
 
 use crate::core::Core;
 use crate::file::scatter::Scatter;
 use crate::file::{inline, journaled};
+use crate::guard::{Guard, with_guard};
 use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::consistent;
+use crate::inode::consistent::{self, Found};
 use crate::map::lookup;
 use crate::map::mapping::Target;
 use crate::{Error, Result};
@@ -49,69 +51,171 @@ pub(crate) fn read_vectored_at(
     bufs: &mut [IoSliceMut<'_>],
     offset: u64,
 ) -> Result<usize> {
-    consistent::read_consistent(core, inode, |inode, guard| match inode.file_type() {
-        FileType::Regular => read_content(core, inode, bufs, offset, guard),
-        FileType::Directory => Err(Error::IsADirectory),
-        _ => Err(Error::InvalidArgument("not a regular file")),
-    })
+    consistent::read_consistent_data(
+        core,
+        inode,
+        bufs,
+        |bufs, inode, guard| match inode.file_type() {
+            FileType::Regular => find_content(core, inode, bufs, offset, guard),
+            FileType::Directory => Err(Error::IsADirectory),
+            _ => Err(Error::InvalidArgument("not a regular file")),
+        },
+        |bufs, places| places.read(core, bufs),
+    )
 }
 
-/// Reads the data of a file as its user sees it.
-pub(crate) fn read_content(
+/// As [`read_at`], from an inode that the caller found before, without checking that it has not
+/// changed.
+pub(crate) fn read_unchecked(
+    core: &Core,
+    inode: &CachedInode,
+    buf: &mut [u8],
+    offset: u64,
+) -> Result<usize> {
+    let bufs = &mut [IoSliceMut::new(buf)][..];
+    match with_guard(core, |guard| find_content(core, inode, bufs, offset, guard))? {
+        Found::All(len) => Ok(len),
+        Found::Places(places) => places.read(core, bufs),
+    }
+}
+
+/// The places of the data that one call reads.
+struct Places {
+    runs: Runs,
+    /// Whether the data is journaled, so that data in memory may be newer.
+    are_journaled: bool,
+}
+
+/// Runs of bytes that follow each other in a file. Most reads have one, which takes no memory of
+/// the heap.
+struct Runs {
+    first: ByteRun,
+    more: Vec<ByteRun>,
+}
+
+/// Finds the data of a file as its user sees it; copies it if it is in the inode. Returns the
+/// places, or the number of bytes copied.
+fn find_content(
     core: &Core,
     inode: &CachedInode,
     bufs: &mut [IoSliceMut<'_>],
     offset: u64,
     guard: &Guard,
-) -> Result<usize> {
+) -> Result<Found<Places, usize>> {
     if inode.is_encrypted() {
         return Err(Error::NoKey { inode: inode.nr() });
     }
-    read_stored(core, inode, bufs, offset, guard)
+    let asked: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+    let left = asked.min(inode.size_bytes().saturating_sub(offset));
+    if inode.layout() == Layout::Inline {
+        return copy_inline(core, inode, bufs, offset, left).map(Found::All);
+    }
+    match runs(core, inode, offset, left, guard)? {
+        None => Ok(Found::All(0)),
+        Some(runs) => Ok(Found::Places(Places {
+            runs,
+            are_journaled: journaled::journals_content(core, inode),
+        })),
+    }
 }
 
-/// Reads the data of any inode that has data, as it is stored: files, long symbolic links, the
-/// values of EA inodes.
-pub(crate) fn read_stored(
+/// Copies the data of an inode that holds its data itself. Returns the number of bytes.
+fn copy_inline(
     core: &Core,
     inode: &CachedInode,
     bufs: &mut [IoSliceMut<'_>],
     offset: u64,
-    guard: &Guard,
+    mut left: u64,
 ) -> Result<usize> {
-    let asked: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
-    let mut left = asked.min(inode.size_bytes().saturating_sub(offset));
     let mut out = Scatter::new(bufs);
-    if inode.layout() == Layout::Inline {
-        let inline = inline::inline_data(core, inode)?;
-        let mut at = offset;
-        while left > 0 {
-            let done = out.with_next(left, |buf| inline.read_at(at, buf));
-            if done == 0 {
-                break;
-            }
-            at += done;
-            left -= done;
-        }
-        return Ok(out.filled);
-    }
-    let journaled = journaled::journals_content(core, inode);
+    let inline = inline::inline_data(core, inode)?;
     let mut at = offset;
     while left > 0 {
-        let run = byte_run(core, inode, at, left, guard)?;
-        match run.device_offset {
-            None => out.zero(run.len_bytes),
-            Some(from) if journaled => {
-                journaled::read_journaled(core, &mut out, run.len_bytes, from, guard)?;
-            }
-            Some(from) => out.read(run.len_bytes, from, |slices, from| {
-                core.device.read_vectored_at(slices, from)
-            })?,
+        let done = out.with_next(left, |buf| inline.read_at(at, buf));
+        if done == 0 {
+            break;
         }
-        at += run.len_bytes;
-        left -= run.len_bytes;
+        at += done;
+        left -= done;
     }
     Ok(out.filled)
+}
+
+/// Returns the runs of the next `len` bytes; `None` for no bytes.
+fn runs(
+    core: &Core,
+    inode: &CachedInode,
+    offset: u64,
+    len: u64,
+    guard: &Guard,
+) -> Result<Option<Runs>> {
+    if len == 0 {
+        return Ok(None);
+    }
+    let first = byte_run(core, inode, offset, len, guard)?;
+    let mut found = first.len_bytes;
+    let mut more = Vec::new();
+    while found < len {
+        let run = byte_run(core, inode, offset + found, len - found, guard)?;
+        found += run.len_bytes;
+        more.push(run);
+    }
+    Ok(Some(Runs { first, more }))
+}
+
+impl Runs {
+    fn iter(&self) -> impl Iterator<Item = &ByteRun> {
+        iter::once(&self.first).chain(&self.more)
+    }
+}
+
+impl Places {
+    /// Reads the data from the device. Returns the number of bytes.
+    fn read(&self, core: &Core, bufs: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        let mut out = Scatter::new(bufs);
+        for run in self.runs.iter() {
+            match run.device_offset {
+                None => out.zero(run.len_bytes),
+                Some(from) if self.are_journaled => {
+                    journaled::read_journaled(core, &mut out, run.len_bytes, from)?;
+                }
+                Some(from) => out.read(run.len_bytes, from, |slices, from| {
+                    core.device.read_vectored_at(slices, from)
+                })?,
+            }
+        }
+        Ok(out.filled)
+    }
+}
+
+/// Reads the data of an inode, as it is stored, under the caller's guard: a long symbolic link, or
+/// the value of an EA inode. `out` is as long as the data or shorter.
+///
+/// # Errors
+/// The data is not loaded and was noted as missed.
+pub(crate) fn read_pinned(
+    core: &Core,
+    inode: &CachedInode,
+    out: &mut [u8],
+    guard: &Guard,
+) -> Result<()> {
+    if inode.layout() == Layout::Inline {
+        let len = out.len() as u64;
+        return copy_inline(core, inode, &mut [IoSliceMut::new(out)], 0, len).map(drop);
+    }
+    let Some(runs) = runs(core, inode, 0, out.len() as u64, guard)? else {
+        return Ok(());
+    };
+    let mut rest = out;
+    for run in runs.iter() {
+        let len = usize::try_from(run.len_bytes).unwrap_or(usize::MAX);
+        let (part, behind) = rest.split_at_mut(len.min(rest.len()));
+        if let Some(from) = run.device_offset {
+            part.copy_from_slice(guard.data(from, part.len())?);
+        }
+        rest = behind;
+    }
+    Ok(())
 }
 
 /// Returns the longest run of at most `limit` bytes from byte `at` on that is contiguous on disk,
@@ -191,11 +295,15 @@ pub(crate) fn for_each_extent(
 
 /// See [`Fs::extents`](crate::Fs::extents).
 pub(crate) fn extents(core: &Core, inode: InodeNr) -> Result<Vec<Extent>> {
-    consistent::read_consistent(core, inode, |inode, guard| extents_of(core, inode, guard))
+    consistent::read_consistent(core, inode, |inode, guard| all_extents(core, inode, guard))
 }
 
 /// The same for an inode that need not be in the cache.
-pub(crate) fn extents_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Vec<Extent>> {
+pub(crate) fn extents_of(core: &Core, inode: &CachedInode) -> Result<Vec<Extent>> {
+    with_guard(core, |guard| all_extents(core, inode, guard))
+}
+
+fn all_extents(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Vec<Extent>> {
     let mut extents = Vec::new();
     let from = (LogicalBlock(0), 0);
     extents_from(core, inode, from, usize::MAX, &mut extents, guard)?;

@@ -3,16 +3,14 @@
 //! **Model.** A target of less than 60 bytes lies in the inode. A longer one is the data of the
 //! link, at most one block. A zero byte ends the target early, as it does for the kernel.
 
-use std::io::IoSliceMut;
-
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
-use fourscore_sync::epoch::Guard;
 
 use crate::core::Core;
 use crate::dir::names;
 use crate::file::read;
+use crate::guard::Guard;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::consistent;
 use crate::map::lookup;
@@ -70,7 +68,6 @@ fn long_target(core: &Core, inode: &CachedInode, len: usize, guard: &Guard) -> R
         return Ok(bytes.get(..len).unwrap_or(bytes).to_vec());
     }
     let mut target = vec![0; len];
-    let bufs = &mut [IoSliceMut::new(&mut target)];
-    read::read_stored(core, inode, bufs, 0, guard)?;
+    read::read_pinned(core, inode, &mut target, guard)?;
     Ok(target)
 }

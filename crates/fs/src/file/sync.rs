@@ -10,6 +10,7 @@
 //! inode ([`crate::file::write`]) joins no transaction at all. The inode knows that there may be
 //! such data, and an inode that was reloaded assumes it.
 
+use fourscore_journal::Flushed;
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{InodeNr, Tid};
 use fourscore_sync::atomic::Ordering;
@@ -33,8 +34,7 @@ fn make_durable(mount: &Mount, inode: InodeNr) -> Result<()> {
     };
     if let Some(count) = unjoined {
         // All earlier changes are durable then, as if they had joined a transaction.
-        mount.journal().commit()?;
-        mount.core.device.flush()?;
+        commit_and_flush(mount)?;
         pinned.lock().unjoined.settle_up_to(count);
         return Ok(());
     }
@@ -74,8 +74,16 @@ pub(crate) fn sync(mount: &Mount) -> Result<()> {
 
 fn make_all_durable(mount: &Mount) -> Result<()> {
     lazy_times::write_times(mount)?;
-    mount.journal().commit()?;
-    Ok(mount.core.device.flush()?)
+    commit_and_flush(mount)
+}
+
+/// Commits the running transaction. Data in place is durable as well afterwards: the commit flushes
+/// the device, and without one the device is flushed here.
+fn commit_and_flush(mount: &Mount) -> Result<()> {
+    match mount.journal().commit()? {
+        Flushed::Yes => Ok(()),
+        Flushed::No => Ok(mount.core.device.flush()?),
+    }
 }
 
 /// Commits the transaction, unless it is committed already.

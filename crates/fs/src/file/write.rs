@@ -211,7 +211,7 @@ fn write_part(
     let mut at = LogicalBlock(prepare::low32(offset >> bits));
     let end = LogicalBlock(prepare::low32((range.end + (1 << bits) - 1) >> bits));
     while at < end && plan.size() < mount.step_capacity() {
-        let mapping = lookup::map(&mount.core, inode, at, &epoch::pin())?;
+        let mapping = lookup::map_locked(&mount.core, inode, at)?;
         let blocks = mapping.blocks.min(end.0 - at.0);
         let blocks = blocks.min(journal_data::longest_run(mount, &plan, inode));
         let (physical, blocks) = match mapping.target {
@@ -278,7 +278,7 @@ fn write_over(
     }
     let bits = mount.core.geometry().block_size().bits();
     let first = LogicalBlock(prepare::low32(range.offset >> bits));
-    let mapping = lookup::map(&mount.core, inode, first, &epoch::pin())?;
+    let mapping = lookup::map_locked(&mount.core, inode, first)?;
     let Target::Written(physical) = mapping.target else {
         return Ok(WrittenOver::No);
     };

@@ -190,10 +190,10 @@ impl GroupSource for Source {
             bitmap[..len].copy_from_slice(&implied_bitmap[..len]);
             return Ok(());
         }
-        let guard = epoch::pin();
-        let bytes = descriptor::written_block_bitmap(&self.core, group, &guard)?;
-        let len = bitmap.len().min(bytes.len());
-        bitmap[..len].copy_from_slice(&bytes[..len]);
+        descriptor::with_block_bitmap(&self.core, group, |bytes| {
+            let len = bitmap.len().min(bytes.len());
+            bitmap[..len].copy_from_slice(&bytes[..len]);
+        })?;
         Ok(())
     }
 

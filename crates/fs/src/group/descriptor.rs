@@ -11,9 +11,10 @@ use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::group::{GroupDesc, GroupFlags};
 use fourscore_ondisk::superblock::MetadataChecksum;
 use fourscore_ondisk::{BlockCount, BytePlace, Corrupt, GroupNr, PhysBlock};
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use crate::core::Core;
+use crate::guard::with_guard;
 use crate::{Error, Result, metadata};
 
 /// Blocks of an inode table read together, as in Linux (`inode_readahead_blks`).
@@ -109,9 +110,10 @@ enum Bit {
 /// See [`Fs::group`](crate::Fs::group).
 pub(crate) fn desc(core: &Core, group: GroupNr) -> Result<GroupDesc> {
     let place = desc_place(core, group)?;
-    let guard = epoch::pin();
-    let block = metadata::unchecked_metadata(core, place.block, &guard)?;
-    parsed(core, group, place, block)
+    with_guard(core, |guard| {
+        let block = metadata::unchecked_metadata(core, place.block, guard)?;
+        parsed(core, group, place, block)
+    })
 }
 
 /// Passes every descriptor to `each`, in the order of groups; looks up each block of descriptors
@@ -124,13 +126,17 @@ pub(crate) fn for_each_group(core: &Core, mut each: impl FnMut(&GroupDesc)) -> R
     let groups = geometry.groups();
     let in_block = geometry.descs_per_block().max(1) as usize;
     for first in (0..groups).step_by(in_block) {
-        let mut place = desc_place(core, GroupNr(first))?;
-        let guard = epoch::pin();
-        let block = metadata::unchecked_metadata(core, place.block, &guard)?;
-        for group in (first..groups).take(in_block) {
-            each(&parsed(core, GroupNr(group), place, block)?);
-            place.offset_bytes += geometry.desc_size_bytes();
-        }
+        let place = desc_place(core, GroupNr(first))?;
+        with_guard(core, |guard| {
+            // Nothing else is read, so `each` is called once for each descriptor.
+            let block = metadata::unchecked_metadata(core, place.block, guard)?;
+            let mut place = place;
+            for group in (first..groups).take(in_block) {
+                each(&parsed(core, GroupNr(group), place, block)?);
+                place.offset_bytes += geometry.desc_size_bytes();
+            }
+            Ok(())
+        })?;
     }
     Ok(())
 }
@@ -163,22 +169,23 @@ pub(crate) fn block_bitmap(core: &Core, group: GroupNr) -> Result<Bitmap> {
     if is_uninit(core, group, &desc, GroupFlags::BLOCK_UNINIT) {
         return unused_block_bitmap(core, group, bits);
     }
-    let guard = epoch::pin();
-    let bytes = written_block_bitmap(core, group, &guard)?;
-    Ok(Bitmap::new(bytes, bits))
+    with_block_bitmap(core, group, |bytes| Bitmap::new(bytes, bits))
 }
 
-/// Returns the block bitmap of a group that has one on disk.
-pub(crate) fn written_block_bitmap<'g>(
+/// Returns the result of `use_bytes` on the block bitmap of a group that has one on disk.
+pub(crate) fn with_block_bitmap<T>(
     core: &Core,
     group: GroupNr,
-    guard: &'g Guard,
-) -> Result<&'g [u8]> {
+    mut use_bytes: impl FnMut(&[u8]) -> T,
+) -> Result<T> {
     let desc = desc(core, group)?;
     let tag = VerifiedAs::of_group(Structure::BlockBitmap, group);
-    metadata::tagged_metadata(core, desc.block_bitmap(), tag, guard, |bytes| {
-        desc.verify_block_bitmap(bytes, core.superblock())
-            .map_err(|error| Corrupt::from(error).in_group(group))
+    with_guard(core, |guard| {
+        let bytes = metadata::tagged_metadata(core, desc.block_bitmap(), tag, guard, |bytes| {
+            desc.verify_block_bitmap(bytes, core.superblock())
+                .map_err(|error| Corrupt::from(error).in_group(group))
+        })?;
+        Ok(use_bytes(bytes))
     })
 }
 
@@ -199,13 +206,14 @@ pub(crate) fn inode_bitmap(core: &Core, group: GroupNr) -> Result<Bitmap> {
         let bytes = vec![0; core.geometry().block_size().bytes()];
         return Ok(Bitmap::new(&bytes, bits));
     }
-    let guard = epoch::pin();
     let tag = VerifiedAs::of_group(Structure::InodeBitmap, group);
-    let bytes = metadata::tagged_metadata(core, desc.inode_bitmap(), tag, &guard, |bytes| {
-        desc.verify_inode_bitmap(bytes, core.superblock())
-            .map_err(|error| Corrupt::from(error).in_group(group))
-    })?;
-    Ok(Bitmap::new(bytes, bits))
+    with_guard(core, |guard| {
+        let bytes = metadata::tagged_metadata(core, desc.inode_bitmap(), tag, guard, |bytes| {
+            desc.verify_inode_bitmap(bytes, core.superblock())
+                .map_err(|error| Corrupt::from(error).in_group(group))
+        })?;
+        Ok(Bitmap::new(bytes, bits))
+    })
 }
 
 /// Whether descriptors have checksums; only then are the flags for unused groups valid.
@@ -259,8 +267,7 @@ pub(crate) fn look_at_inode_table<R>(
     block: PhysBlock,
     look: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
-    let guard = epoch::pin();
-    if let Some(buffer) = core.buffers.cached(block, &guard) {
+    if let Some(buffer) = core.buffers.cached(block, &epoch::pin()) {
         return Ok(buffer.look(look));
     }
     let (geometry, desc) = (core.geometry(), desc(core, group)?);
@@ -278,7 +285,8 @@ pub(crate) fn look_at_inode_table<R>(
         let first = PhysBlock(desc.inode_table().0 + start);
         core.buffers.read_ahead(first, BlockCount(end - start));
     }
-    Ok(look(metadata::unchecked_metadata(core, block, &guard)?))
+    let buffer = core.buffers.load(block)?;
+    Ok(look(buffer.bytes(&epoch::pin())))
 }
 
 /// Sets bits, whole bytes at a time where possible; ignores bits behind the end.

@@ -17,6 +17,7 @@ use fourscore_ondisk::inode::FileType;
 use fourscore_sync::epoch;
 
 use crate::Result;
+use crate::guard::with_guard;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, lazy_times};
 use crate::mount::clock::now;
@@ -37,7 +38,10 @@ fn change_access_time(mount: &Mount, inode: InodeNr) -> Result<()> {
         let skipped = mount.skips_directories() && inode.file_type() == FileType::Directory;
         !skipped && mount.access_times().is_due(inode, now)
     };
-    if !is_due(cache::inode(&mount.core, inode, &epoch::pin())?) {
+    let is_read_due = with_guard(&mount.core, |guard| {
+        Ok(is_due(cache::inode(&mount.core, inode, guard)?))
+    })?;
+    if !is_read_due {
         return Ok(());
     }
     let pinned = cache::pin_inode(&mount.core, inode)?;

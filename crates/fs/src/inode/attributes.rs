@@ -9,8 +9,8 @@
 use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
-use fourscore_sync::epoch::{self, Guard};
 
+use crate::guard::{Guard, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::inode::caller::AttributeChange;
 use crate::inode::immutable::{check_changeable, check_is_no_value};
@@ -113,7 +113,7 @@ fn change_attributes(
     }
     if let Some(permissions) = change.permissions {
         mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
-        acl::chmod_acl(&mut plan, current, slot, permissions, &epoch::pin())?;
+        acl::chmod_acl(&mut plan, current, slot, permissions)?;
     }
     slot::edit(&mut plan, slot, |inode| {
         inode.set_mode(mode);
@@ -160,7 +160,7 @@ fn take_privileges(mount: &Mount, inode: InodeNr, caller: &Caller<'_>) -> Result
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let locked = pinned.lock();
     let current = &pinned.copy()?;
-    if !has_something(current, &epoch::pin())? {
+    if !with_guard(&mount.core, |guard| has_something(current, guard))? {
         return Ok(Privileges::Kept);
     }
     if current.has(InodeFlags::IMMUTABLE_FL) {

@@ -4,15 +4,17 @@
 //! verifies the checksum, and decodes the inode ([`crate::inode::cached`]).
 //!
 //! **Locking.** A hit writes nothing. A miss takes the lock of the cache's shard to insert; the
-//! lock is never held while the table is read.
+//! lock is never held while the table is read, and neither is the guard of a reader
+//! ([`crate::guard`]).
 
 use fourscore_ondisk::inode::{Inode, InodeFlags};
 use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::Arc;
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::group::descriptor;
+use crate::guard::{Guard, Missed, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::{InodeCell, Pinned};
 use crate::mount::fast_commit::{InodeChange, InodePatch};
@@ -30,9 +32,10 @@ pub(crate) fn uncached_inode(core: &Core, nr: InodeNr) -> Result<CachedInode> {
 }
 /// See [`Fs::holds_value`](crate::Fs::holds_value).
 pub(crate) fn holds_value(core: &Core, inode: InodeNr) -> Result<bool> {
-    let guard = epoch::pin();
-    let found = any_inode(core, inode, &guard)?;
-    Ok(found.has(InodeFlags::EA_INODE_FL))
+    with_guard(core, |guard| {
+        let found = any_inode(core, inode, guard)?;
+        Ok(found.has(InodeFlags::EA_INODE_FL))
+    })
 }
 
 /// Returns the inode with this number, from the cache or the disk; it lives as long as the guard.
@@ -51,18 +54,22 @@ pub(crate) fn any_inode<'g>(core: &Core, nr: InodeNr, guard: &'g Guard) -> Resul
 
 /// Returns a copy of the current version, for callers that use the inode without a guard.
 pub(crate) fn inode_copy(core: &Core, nr: InodeNr) -> Result<CachedInode> {
-    inode(core, nr, &epoch::pin()).cloned()
+    with_guard(core, |guard| inode(core, nr, guard).cloned())
 }
 
 /// Returns the cell of inode `nr`, which lives as long as the guard.
+///
+/// # Errors
+/// The inode is not in memory and was noted as missed; `NotFound`, `Corrupt`, `Io`.
 pub(crate) fn cell<'g>(core: &Core, nr: InodeNr, guard: &'g Guard) -> Result<&'g InodeCell> {
     loop {
         if let Some(cell) = core.inodes.get(&nr, guard) {
             return Ok(cell);
         }
-        load_cell(core, nr)?;
+        guard.miss(Missed::Inode(nr))?;
         // The next iteration finds it, unless the cache was so short of space that it was evicted
         // again.
+        load_cell(core, nr)?;
     }
 }
 

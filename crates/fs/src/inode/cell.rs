@@ -120,7 +120,7 @@ impl Changing {
 
 impl InodeCell {
     /// Creates a cell for `inode`, which transactions up to `last` may have changed. `lives`
-    /// numbers the times that a directory is loaded.
+    /// numbers the times that an inode is loaded.
     pub(crate) fn new(inode: CachedInode, last: Option<Tid>, lives: &Serial) -> Self {
         let changing = Changing {
             last: LastTid::of(last),
@@ -135,15 +135,16 @@ impl InodeCell {
             _ if inode.has(InodeFlags::EA_INODE_FL) => order::VALUE,
             _ => order::FILE,
         };
+        let life = lives.next();
         let departures = match inode.file_type() {
-            FileType::Directory => Departures::of_life(lives.next()),
+            FileType::Directory => Departures::of_life(life),
             _ => Departures::default(),
         };
         Self {
             place: rank.place(inode.nr().0.into()),
             version: EpochCell::new(Some(Box::new(inode))),
             pins: AtomicU32::new(0),
-            sequence: SeqCount::default(),
+            sequence: SeqCount::of_life(life),
             departures,
             changing: RwLock::new(changing),
             only_leaf: Mutex::default(),

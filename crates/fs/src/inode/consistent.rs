@@ -22,6 +22,12 @@
 //! | the same even number | what was read, unless it is `Corrupt` |
 //! | the same, and the result is `Corrupt` | none: the reader retries under the inode's lock |
 //!
+//! A reader of data finds the places of the data, drops its guard, reads the device, and compares
+//! the count then. So a change that unmaps or frees blocks raises the count: without a guard the
+//! grace period does not wait for the reader, and the blocks may already hold another file's data.
+//! What is not in memory is loaded without a guard as well ([`crate::guard`]); the reader then
+//! begins again and is not counted as an attempt.
+//!
 //! After [`UNLOCKED_ATTEMPTS`] attempts the reader takes the inode's lock shared and reads once
 //! more. The inode cannot change then, so that result is final. Readers therefore make progress
 //! beside any number of writers, and damage on disk is reported only if it is there while no thread
@@ -49,15 +55,15 @@
 //! **Invariants.**
 //! - A change that replaces one block or one version needs no sequence count: a reader sees it as a
 //!   whole or not at all. A change raises the count (`Plan::raise_sequence`) if it spans more,
-//!   moves entries from one block to another, forgets buffers, or hides mapped blocks behind a
-//!   smaller size.
+//!   moves entries from one block to another, forgets buffers, unmaps or frees blocks, or hides
+//!   mapped blocks behind a smaller size.
 //! - A count belongs to the inode in memory. When the inode leaves the cache, its count becomes odd
 //!   forever ([`SeqCount::close`](crate::inode::sequence::SeqCount::close)). The next thread that
 //!   changes the inode loads it again and gets another count than the one that an earlier reader
 //!   compares.
 //! - Only the holder of the inode's exclusive lock raises its count. So a reader that holds the
 //!   lock, shared or exclusive, needs no count:
-//!   [`find::look_up_locked`](crate::dir::find::look_up_locked) and every function that takes a
+//!   [`find::look_up_pinned`](crate::dir::find::look_up_pinned) and every function that takes a
 //!   `&CachedInode` is for such callers, or is called inside `consistent::read_consistent`.
 //! - A name refers to the inode that had it when both were read. After the inode is loaded, the
 //!   name is looked up again, unless no name has left the directory in between
@@ -69,11 +75,14 @@
 //!
 //! **References.** Linux, Documentation/locking/seqlock.rst and Documentation/RCU/whatisRCU.rst.
 
+use std::convert::Infallible;
+
 use fourscore_ondisk::InodeNr;
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 use fourscore_sync::thread;
 
 use crate::core::Core;
+use crate::guard::{Guard, Loader, with_guard};
 use crate::inode::cache;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::InodeCell;
@@ -95,24 +104,111 @@ pub(crate) fn read_consistent<T>(
     nr: InodeNr,
     mut look: impl FnMut(&CachedInode, &Guard) -> Result<T>,
 ) -> Result<T> {
-    for attempt in 0..UNLOCKED_ATTEMPTS {
-        let guard = epoch::pin();
-        let cell = cache::cell(core, nr, &guard)?;
-        let begun = cell.sequence().begin();
-        let inode = cell.version(&guard)?.not_a_value()?;
-        if let Some(begun) = begun {
-            let found = look(inode, &guard);
-            if cell.sequence().is_still(begun) || overlooks_eviction(core.faults, cell, begun) {
-                if matches!(found, Err(Error::Corrupt(_))) && core.looks_again_at_damage() {
-                    break;
-                }
-                return found;
+    let look = |(): &mut (), inode: &CachedInode, guard: &Guard| look(inode, guard).map(Found::All);
+    let read = |(): &mut (), places: &Infallible| match *places {};
+    read_consistent_data(core, nr, &mut (), look, read)
+}
+
+/// What a reader has found in memory.
+pub(crate) enum Found<P, T> {
+    /// All that it reads.
+    All(T),
+    /// The places of data, which it reads from the device next.
+    Places(P),
+}
+
+/// As [`read_consistent`], for a reader of data: `look` finds the places of the data, and `read`
+/// reads it from the device, without a guard. Both store into `output`. The blocks may be freed,
+/// allocated for another file and overwritten during `read`; then the sequence count has changed,
+/// and the reader retries.
+///
+/// # Errors
+/// As [`read_consistent`]; the errors of `read`.
+pub(crate) fn read_consistent_data<O: ?Sized, P, T>(
+    core: &Core,
+    nr: InodeNr,
+    output: &mut O,
+    mut look: impl FnMut(&mut O, &CachedInode, &Guard) -> Result<Found<P, T>>,
+    mut read: impl FnMut(&mut O, &P) -> Result<T>,
+) -> Result<T> {
+    let (mut attempt, mut loader) = (0, Loader::default());
+    // The sequence count when the loader began to read data.
+    let mut loaded_since = None;
+    while attempt < UNLOCKED_ATTEMPTS {
+        let guard = loader.pin();
+        let mut begun = None;
+        let found = attempt_to_read(core, nr, &guard, &mut begun, |inode| {
+            look(output, inode, &guard)
+        });
+        let may_use_data = !guard.has_data() || begun == loaded_since;
+        if let Some(missed) = loader.unpin(guard) {
+            if !may_use_data {
+                loader.forget_data();
             }
+            loaded_since = begun;
+            loader.load(core, missed)?;
+            continue;
         }
-        drop(guard);
+        match found {
+            _ if !may_use_data => {}
+            Ok(Attempt::Overtaken) => {}
+            Ok(Attempt::Consistent(Found::All(found))) => return Ok(found),
+            Ok(Attempt::Consistent(Found::Places(places))) => {
+                epoch::assert_not_pinned();
+                let found = read(output, &places);
+                if begun.is_some_and(|begun| has_kept(core, nr, begun)) {
+                    return found;
+                }
+            }
+            Err(Error::Corrupt(_)) if core.looks_again_at_damage() => break,
+            Err(error) => return Err(error),
+        }
+        loader.next_piece();
+        attempt += 1;
         thread::back_off(attempt);
     }
-    read_locked(core, nr, look)
+    read_locked_data(core, nr, output, look, read)
+}
+
+/// The result of one attempt to read without a lock.
+enum Attempt<T> {
+    Consistent(T),
+    /// The inode changed meanwhile.
+    Overtaken,
+}
+
+/// Reads once. Stores the sequence count of the beginning in `begun`.
+///
+/// # Errors
+/// `NotFound`; the errors of `look`, if the inode did not change meanwhile.
+fn attempt_to_read<T>(
+    core: &Core,
+    nr: InodeNr,
+    guard: &Guard,
+    begun: &mut Option<Sequence>,
+    look: impl FnOnce(&CachedInode) -> Result<T>,
+) -> Result<Attempt<T>> {
+    let cell = cache::cell(core, nr, guard)?;
+    *begun = cell.sequence().begin();
+    let inode = cell.version(guard)?.not_a_value()?;
+    let Some(begun) = *begun else {
+        return Ok(Attempt::Overtaken);
+    };
+    let found = look(inode);
+    let is_still = cell.sequence().is_still(begun) || overlooks_eviction(core.faults, cell, begun);
+    match is_still {
+        true => found.map(Attempt::Consistent),
+        false => Ok(Attempt::Overtaken),
+    }
+}
+
+/// Whether inode `nr` exists and has not changed since `begun`.
+fn has_kept(core: &Core, nr: InodeNr, begun: Sequence) -> bool {
+    let guard = epoch::pin();
+    match core.inodes.get(&nr, &guard) {
+        Some(cell) => cell.sequence().is_still(begun) && cell.version(&guard).is_ok(),
+        None => core.faults.lacks(Sabotage::UnnoticedEviction),
+    }
 }
 
 /// Like `read_consistent`, but under the inode's shared lock.
@@ -124,8 +220,23 @@ pub(crate) fn read_locked<T>(
 ) -> Result<T> {
     let pinned = cache::pin_inode(core, nr)?;
     let _shared = pinned.share();
-    let guard = epoch::pin();
-    look(pinned.version(&guard)?, &guard)
+    with_guard(core, |guard| look(pinned.version(guard)?, guard))
+}
+
+#[cold]
+fn read_locked_data<O: ?Sized, P, T>(
+    core: &Core,
+    nr: InodeNr,
+    output: &mut O,
+    mut look: impl FnMut(&mut O, &CachedInode, &Guard) -> Result<Found<P, T>>,
+    mut read: impl FnMut(&mut O, &P) -> Result<T>,
+) -> Result<T> {
+    let pinned = cache::pin_inode(core, nr)?;
+    let _shared = pinned.share();
+    match with_guard(core, |guard| look(output, pinned.version(guard)?, guard))? {
+        Found::All(found) => Ok(found),
+        Found::Places(places) => read(output, &places),
+    }
 }
 
 /// With the injected fault `UnnoticedEviction`: whether a reader of `cell` that began at `begun`

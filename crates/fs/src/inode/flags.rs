@@ -13,7 +13,6 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::entries;
@@ -81,7 +80,7 @@ fn check_casefold(core: &Core, dir: &CachedInode) -> Result<()> {
             "the file system has no feature casefold".into(),
         ));
     }
-    match entries::is_empty_dir(core, dir, &epoch::pin())? {
+    match entries::is_empty_dir(core, dir)? {
         true => Ok(()),
         false => Err(Error::NotEmpty),
     }

@@ -15,10 +15,11 @@ use std::collections::HashSet;
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, InodeSeed, LogicalBlock, PhysBlock, orphan};
-use fourscore_sync::{Mutex, epoch};
+use fourscore_sync::Mutex;
 
 use crate::core::Core;
 use crate::dir::structure;
+use crate::guard::with_guard;
 use crate::inode::cache;
 use crate::inode::orphan_slots::{SlotNr, SlotTable};
 use crate::inode::orphans::{Chain, OrphanFile, Orphans as OrphanRecord};
@@ -71,7 +72,6 @@ fn read_orphan_chain(core: &Core, orphans: &mut Orphans) -> Result<()> {
 }
 
 fn read_orphan_file(core: &Core, file: InodeNr, orphans: &mut Orphans) -> Result<()> {
-    let guard = epoch::pin();
     let sb = core.superblock();
     let (blocks, seed) = orphan_file_blocks(core, file)?;
     for (nth, &place) in blocks.iter().enumerate() {
@@ -80,9 +80,12 @@ fn read_orphan_file(core: &Core, file: InodeNr, orphans: &mut Orphans) -> Result
                 .map(drop)
                 .map_err(|error| Corrupt::from(error).in_inode(file))
         };
-        let bytes = metadata::metadata(core, place, Structure::OrphanFile, file, &guard, check)?;
-        let entries = orphan::parse(bytes, place, seed, sb)
-            .map_err(|error| Corrupt::from(error).in_inode(file).in_block(place))?;
+        let entries: Vec<_> = with_guard(core, |guard| {
+            let bytes = metadata::metadata(core, place, Structure::OrphanFile, file, guard, check)?;
+            let entries = orphan::parse(bytes, place, seed, sb)
+                .map_err(|error| Corrupt::from(error).in_inode(file).in_block(place))?;
+            Ok(entries.collect())
+        })?;
         for (index, inode) in entries {
             orphans.add(inode, Where::File { block: nth, index })?;
         }
@@ -95,8 +98,7 @@ pub(crate) fn orphan_file_blocks(
     core: &Core,
     file: InodeNr,
 ) -> Result<(Vec<PhysBlock>, InodeSeed)> {
-    let guard = epoch::pin();
-    let inode = cache::inode(core, file, &guard)?;
+    let inode = &cache::inode_copy(core, file)?;
     if inode.size_bytes() > ORPHAN_FILE_BYTES_MAX {
         let error = RelationError::OrphanFileSize {
             found_bytes: inode.size_bytes(),
@@ -105,7 +107,7 @@ pub(crate) fn orphan_file_blocks(
         return Err(Corrupt::from(error).in_inode(file).into());
     }
     let end = structure::size_in_blocks(core, inode)?;
-    let place = |at| match lookup::map(core, inode, at, &guard)?.target {
+    let place = |at| match lookup::map_locked(core, inode, at)?.target {
         Target::Written(place) => Ok(place),
         Target::Hole | Target::Unwritten(_) => {
             let hole = RelationError::OrphanFileHole { found: at };

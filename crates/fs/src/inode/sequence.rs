@@ -6,43 +6,60 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 
 /// A sequence count: odd while the objects that it covers are being changed, and odd forever once
 /// their inode has left memory.
-#[derive(Debug, Default)]
-pub(crate) struct SeqCount(AtomicU64);
+#[derive(Debug)]
+pub(crate) struct SeqCount {
+    /// The number of this life of the inode: each time that an inode is loaded, it has another.
+    life: u64,
+    count: AtomicU64,
+}
 
-/// The value of the count when a reader began; no change was in progress.
+/// The value of the count when a reader began; no change was in progress. Values of two lives of
+/// an inode differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sequence(u64);
+pub(crate) struct Sequence {
+    life: u64,
+    count: u64,
+}
 
 impl SeqCount {
+    /// Returns the count of an inode that begins a life.
+    pub(crate) fn of_life(life: u64) -> Self {
+        Self {
+            life,
+            count: AtomicU64::new(0),
+        }
+    }
+
     /// Begins a read; `None` while a change is in progress.
     pub(crate) fn begin(&self) -> Option<Sequence> {
-        let count = self.0.load(Ordering::Acquire);
-        count.is_multiple_of(2).then_some(Sequence(count))
+        let (life, count) = (self.life, self.count.load(Ordering::Acquire));
+        let sequence = Sequence { life, count };
+        count.is_multiple_of(2).then_some(sequence)
     }
 
     /// Whether nothing has changed since `begun`. What a reader reads in between is loaded with
     /// acquire ordering, so this load is not moved before it.
     pub(crate) fn is_still(&self, begun: Sequence) -> bool {
-        self.0.load(Ordering::Acquire) == begun.0
+        self.life == begun.life && self.count.load(Ordering::Acquire) == begun.count
     }
 
     /// Whether the inode has left memory since `begun` and nothing else has changed. For a caller
     /// that knows that the inode has left memory.
     pub(crate) fn was_only_closed(&self, begun: Sequence) -> bool {
-        self.0.load(Ordering::Acquire) == begun.0 + 1
+        self.count.load(Ordering::Acquire) == begun.count + 1
     }
 
     /// Closes the count because the inode leaves memory. The next thread that changes the inode
     /// uses a new count, so readers that hold this count retry, and so do readers that find it from
     /// now on.
     pub(crate) fn close(&self) {
-        let before = self.0.fetch_add(1, Ordering::AcqRel);
+        let before = self.count.fetch_add(1, Ordering::AcqRel);
         debug_assert!(before.is_multiple_of(2), "it leaves while it is changed");
     }
 
     /// Begins a change, which ends when the result is dropped. Changes do not nest.
     pub(crate) fn change(&self) -> Change<'_> {
-        let before = self.0.fetch_add(1, Ordering::AcqRel);
+        let before = self.count.fetch_add(1, Ordering::AcqRel);
         debug_assert!(before.is_multiple_of(2), "changes of one inode nest");
         Change(self)
     }
@@ -54,6 +71,6 @@ pub(crate) struct Change<'c>(&'c SeqCount);
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_add(1, Ordering::AcqRel);
+        self.0.count.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -9,11 +9,12 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, InodeFlags};
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::xattr::Xattrs;
-use fourscore_sync::epoch::{self, Guard};
+use fourscore_sync::epoch;
 
 use crate::Result;
 use crate::core::Core;
 use crate::file::symlink;
+use crate::guard::{Guard, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
 
@@ -69,34 +70,40 @@ pub struct Scanned {
 
 /// See [`Fs::stat`](crate::Fs::stat).
 pub(crate) fn stat(core: &Core, inode: InodeNr) -> Result<Stat> {
-    let guard = epoch::pin();
-    let found = cache::inode(core, inode, &guard)?;
-    if found.file_type() == FileType::Symlink && found.is_encrypted() {
-        // The size is that of the target, which may be in a block.
-        drop(guard);
-        return consistent::read_consistent(core, inode, |inode, guard| {
-            stat_of(core, inode, guard)
-        });
+    let found = with_guard(core, |guard| {
+        let found = cache::inode(core, inode, guard)?;
+        // The size of an encrypted link is that of the target, which may be in a block.
+        let is_one_object = found.file_type() != FileType::Symlink || !found.is_encrypted();
+        is_one_object
+            .then(|| stat_of(core, found, guard))
+            .transpose()
+    })?;
+    match found {
+        Some(found) => Ok(found),
+        None => {
+            consistent::read_consistent(core, inode, |inode, guard| stat_of(core, inode, guard))
+        }
     }
-    stat_of(core, found, &guard)
 }
 
 /// See [`Fs::scan`](crate::Fs::scan).
 pub(crate) fn scan(core: &Core, inode: InodeNr) -> Result<Scanned> {
-    let guard = epoch::pin();
-    let loaded;
-    let inode = match core.inodes.get(&inode, &guard) {
-        Some(cell) => cell.version(&guard)?,
-        None => {
-            loaded = cache::uncached_inode(core, inode)?;
-            &loaded
-        }
-    };
+    let is_cached = core.inodes.get(&inode, &epoch::pin()).is_some();
+    if !is_cached {
+        let uncached = cache::uncached_inode(core, inode)?;
+        return with_guard(core, |guard| scanned(core, &uncached, guard));
+    }
+    with_guard(core, |guard| {
+        scanned(core, cache::any_inode(core, inode, guard)?, guard)
+    })
+}
+
+fn scanned(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Scanned> {
     let inode = inode.not_a_value()?;
     let area = inode.on_disk().xattr_area().unwrap_or_default();
     let has_xattrs =
         inode.on_disk().file_acl().is_some() || Xattrs::in_inode(area).entries().next().is_some();
-    let stat = stat_of(core, inode, &guard)?;
+    let stat = stat_of(core, inode, guard)?;
     Ok(Scanned { stat, has_xattrs })
 }
 

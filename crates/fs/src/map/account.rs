@@ -7,11 +7,10 @@
 
 use fourscore_mballoc::Content as Wanted;
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
-use fourscore_sync::epoch;
 
 use crate::inode::cached::CachedInode;
 use crate::map::lookup;
-use crate::map::mapping::Target;
+use crate::map::mapping::{Mapping, Target};
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
@@ -32,13 +31,22 @@ pub(crate) fn goal_behind(
     inode: &CachedInode,
     at: LogicalBlock,
 ) -> Result<PhysBlock> {
+    let before = at.0.checked_sub(1);
+    let before =
+        before.map(|block| lookup::map_locked(&plan.mount.core, inode, LogicalBlock(block)));
+    goal_after(plan, inode, before.transpose()?.as_ref())
+}
+
+/// As [`goal_behind`], for a caller that has looked the preceding block up; `None` if there is none.
+pub(crate) fn goal_after(
+    plan: &Plan<'_>,
+    inode: &CachedInode,
+    before: Option<&Mapping>,
+) -> Result<PhysBlock> {
     let core = &*plan.mount.core;
-    let guard = epoch::pin();
-    if let Some(before) = at.0.checked_sub(1) {
-        let mapping = lookup::map(core, inode, LogicalBlock(before), &guard)?;
-        if let Target::Written(block) | Target::Unwritten(block) = mapping.target {
-            return Ok(PhysBlock(block.0 + 1));
-        }
+    let before = before.map_or(Target::Hole, |before| before.target);
+    if let Target::Written(block) | Target::Unwritten(block) = before {
+        return Ok(PhysBlock(block.0 + 1));
     }
     let (group, _) = core
         .geometry()

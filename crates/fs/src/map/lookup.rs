@@ -18,9 +18,9 @@
 use fourscore_block::Structure;
 use fourscore_ondisk::extent::{self, Child, LOGICAL_END, Node};
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock, blockmap};
-use fourscore_sync::epoch::Guard;
 
 use crate::core::Core;
+use crate::guard::{Guard, with_guard};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::map::mapping::{Mapping, Target};
 use crate::{Result, metadata};
@@ -42,6 +42,15 @@ pub(crate) fn map(
             Ok(on_disk.until(edits.next_after(logical)))
         }
     }
+}
+
+/// As [`map`], for a caller that holds the inode's lock and no guard.
+pub(crate) fn map_locked(
+    core: &Core,
+    inode: &CachedInode,
+    logical: LogicalBlock,
+) -> Result<Mapping> {
+    with_guard(core, |guard| map(core, inode, logical, guard))
 }
 
 fn map_on_disk(

@@ -25,6 +25,10 @@ pub(crate) fn release(
     pieces: &[Extent],
     was: Content,
 ) -> Result<()> {
+    if !pieces.is_empty() {
+        // A reader of data holds no guard: only the count shows it that its blocks were unmapped.
+        plan.raise_sequence();
+    }
     let clusters = Clusters::of(&plan.mount.core);
     let mut freed = LogicalBlock(0);
     for piece in pieces {

@@ -4,7 +4,6 @@
 //! **Not here.** Applying the fast commits to this state (`crate::mount::fast_commit`).
 
 use fourscore_ondisk::{Inode, InodeNr};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::{find, names};
@@ -38,13 +37,12 @@ impl Before for Core {
     }
 
     fn key(&self, dir: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
-        let guard = epoch::pin();
-        let dir = match cache::inode(self, dir, &guard) {
+        let dir = match cache::inode_copy(self, dir) {
             Ok(dir) => dir,
             Err(Error::NotFound | Error::Corrupt(_)) => return Ok(name.to_vec()),
             Err(error) => return Err(error),
         };
-        let wanted = names::wanted(self, dir, name);
+        let wanted = names::wanted(self, &dir, name);
         Ok(wanted.hash_input().unwrap_or(name).to_vec())
     }
 }

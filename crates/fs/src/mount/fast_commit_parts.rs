@@ -8,7 +8,6 @@ use fourscore_mballoc::{ClusterCount, LogicalCluster, Request, Sizing};
 use fourscore_ondisk::extent::{Extent, ExtentState, MAX_UNWRITTEN_BLOCKS};
 use fourscore_ondisk::jbd2::JournalError;
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::lost_name;
@@ -104,12 +103,11 @@ pub(crate) fn parts(core: &Core, before: Option<&CachedInode>, run: &Mapping) ->
             }]);
         }
     };
-    let guard = epoch::pin();
     let mut parts = Vec::new();
     let mut at = run.logical;
     while at < run.end() {
         let found = match before {
-            Some(inode) => Some(lookup::map(core, inode, at, &guard)?),
+            Some(inode) => Some(lookup::map_locked(core, inode, at)?),
             None => None,
         };
         let left = run.end().0 - at.0;

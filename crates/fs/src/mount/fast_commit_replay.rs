@@ -27,7 +27,6 @@ use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::{Corrupt, InodeNr};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::dir::changed::ChangedDir;
@@ -260,7 +259,7 @@ fn change_names(mount: &Mount, dir: InodeNr, names: &DirChanges) -> Result<()> {
     for (name, now) in names.changed_names() {
         let parent = &new_inode::directory_to_change(&pinned)?;
         check_key(parent)?;
-        let before = match find::look_up_locked(&mount.core, parent, name, &epoch::pin()) {
+        let before = match find::look_up_locked(&mount.core, parent, name) {
             Ok(found) => Some(found),
             Err(Error::NotFound) => None,
             Err(error) => return Err(error),

@@ -262,7 +262,8 @@ pub(crate) fn unmount(mount: Box<Mount>) -> Result<()> {
         .errors
         .check()
         .and_then(|()| lazy_times::write_times(&mount));
-    errors::noting(&mount, written.and_then(|()| Ok(mount.journal.commit()?)))?;
+    let committed = written.and_then(|()| Ok(mount.journal.commit()?));
+    errors::noting(&mount, committed)?;
     mount.allocator.discard_preallocations();
     mount.journal.close()?;
     // Even if it was mounted without barriers, the file system is durable from here on.

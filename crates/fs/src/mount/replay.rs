@@ -13,7 +13,7 @@ use fourscore_ondisk::jbd2::JournalBlock;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_ondisk::{Corrupt, InodeNr};
-use fourscore_sync::{Arc, epoch};
+use fourscore_sync::Arc;
 
 use crate::core::Core;
 use crate::file::read;
@@ -81,7 +81,7 @@ fn log_by_copy(core: &Core) -> Option<Result<Log>> {
         found
             .map_err(|error| Corrupt::from(error).in_inode(number).into())
             .and_then(|inode| CachedInode::new(inode, core.superblock()))
-            .and_then(|inode| read::extents_of(core, &inode, &epoch::pin()))
+            .and_then(|inode| read::extents_of(core, &inode))
             .and_then(|extents| internal_log(core, number, extents)),
     )
 }

@@ -5,7 +5,6 @@
 
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::superblock::JournalPlace;
-use fourscore_sync::epoch;
 
 use crate::Result;
 use crate::core::Core;
@@ -72,8 +71,7 @@ fn overhead_blocks(core: &Core) -> Result<u64> {
     }
     let mut blocks = core.geometry().overhead_blocks().0;
     if let Some(JournalPlace::Inode(journal)) = core.superblock.journal() {
-        let guard = epoch::pin();
-        let journal = cache::inode(core, journal, &guard)?;
+        let journal = cache::inode_copy(core, journal)?;
         if journal.file_type() == FileType::Regular {
             blocks += journal.size_bytes() >> core.geometry().block_size().bits();
         }

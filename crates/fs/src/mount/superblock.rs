@@ -17,9 +17,9 @@ use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::LastTid;
 use fourscore_ondisk::features::{Compat, RoCompat};
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
-use fourscore_sync::epoch;
 
 use crate::core::Core;
+use crate::guard::with_guard;
 use crate::mount::errors;
 use crate::mount::mark::superblock_part;
 use crate::mount::state::Mount;
@@ -32,11 +32,12 @@ const MOST_LABEL_BYTES: usize = 16;
 /// See [`Fs::label`](crate::Fs::label).
 pub(crate) fn label(core: &Core) -> Result<Vec<u8>> {
     let (block, range) = label_place(core);
-    let guard = epoch::pin();
-    let superblock = metadata::unchecked_metadata(core, block, &guard)?;
-    let label = superblock.get(range).unwrap_or_default();
-    let text = label.split(|&byte| byte == 0).next();
-    Ok(text.unwrap_or_default().to_vec())
+    with_guard(core, |guard| {
+        let superblock = metadata::unchecked_metadata(core, block, guard)?;
+        let label = superblock.get(range.clone()).unwrap_or_default();
+        let text = label.split(|&byte| byte == 0).next();
+        Ok(text.unwrap_or_default().to_vec())
+    })
 }
 
 /// See [`Fs::set_label`](crate::Fs::set_label).

@@ -422,6 +422,7 @@ impl<'f> Plan<'f> {
 
     /// Frees `count` clusters, beginning with the one that holds `first`.
     pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
+        self.raise_sequence();
         let allocator = self.mount.allocator();
         let runs = allocator.geometry().runs(first, count.0.into());
         for run in runs.into_iter().flatten() {

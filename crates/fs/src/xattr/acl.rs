@@ -14,9 +14,9 @@ use fourscore_ondisk::acl::{self, AclEntry, AclError, Says};
 use fourscore_ondisk::inode::{FileMode, FileType};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{Corrupt, InodeNr};
-use fourscore_sync::epoch::Guard;
 
 use crate::core::Core;
+use crate::guard::{Guard, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::inode::caller::SetGid;
 use crate::txn::plan::Plan;
@@ -164,10 +164,10 @@ pub(crate) fn chmod_acl(
     inode: &CachedInode,
     slot: Slot,
     permissions: u16,
-    guard: &Guard,
 ) -> Result<()> {
     let index = NameIndex::POSIX_ACL_ACCESS;
-    if let Some(mut list) = acl(&plan.mount.core, inode, index, guard)? {
+    let core = &*plan.mount.core;
+    if let Some(mut list) = with_guard(core, |guard| acl(core, inode, index, guard))? {
         acl::chmod(&mut list, permissions);
         store_acl(plan, slot, index, &list)?;
     }

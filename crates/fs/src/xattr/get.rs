@@ -11,7 +11,6 @@
 //!
 //! **References.** xattr(7), acl(5).
 
-use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 
 use fourscore_block::Structure;
@@ -19,11 +18,11 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{self, EaInode, Entry, NameIndex, Value, Xattrs};
 use fourscore_ondisk::{Corrupt, InodeNr, acl};
-use fourscore_sync::epoch::{self, Guard};
 
 use crate::core::Core;
 use crate::file::read;
 use crate::group::descriptor;
+use crate::guard::Guard;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
 use crate::xattr::format;
@@ -55,8 +54,8 @@ pub enum XattrPlace {
 
 /// See [`Fs::xattr_place`](crate::Fs::xattr_place).
 pub(crate) fn xattr_place(core: &Core, inode: InodeNr) -> Result<Option<XattrPlace>> {
-    let guard = epoch::pin();
-    let inode = cache::inode(core, inode, &guard)?.on_disk();
+    let inode = cache::inode_copy(core, inode)?;
+    let inode = inode.on_disk();
     let block_size = core.geometry().block_size();
     if let Some(area) = inode.xattr_area()
         && area.starts_with(&xattr::MAGIC.to_le_bytes())
@@ -256,7 +255,7 @@ fn ea_inode_value(core: &Core, holder: InodeNr, bytes: u32, guard: &Guard) -> Re
         }));
     }
     let mut value = vec![0; len];
-    read::read_content(core, inode, &mut [IoSliceMut::new(&mut value)], 0, guard)?;
+    read::read_pinned(core, inode, &mut value, guard)?;
     let facts = EaInode::of(inode.on_disk().raw());
     let computed = EaInode::hash_of(&value, core.superblock().checksum_seed());
     if facts.lustre_parent.0 == 0 && facts.value_hash != computed {

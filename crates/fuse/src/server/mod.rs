@@ -35,7 +35,7 @@ use fourscore_ondisk::features::Incompat;
 
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 
-use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, opcode};
+use crate::abi::{BatchForgetIn, CopyFileRangeIn, ForgetIn, ForgetOne, InHeader, opcode};
 use crate::device;
 use crate::latencies::Latencies;
 use crate::listing::Listings;
@@ -127,7 +127,7 @@ impl<'f> Server<'f> {
             }
             _ => {
                 let result = self.handle(request, reply);
-                let result = result.and_then(|()| self.sync_if_wanted(request.header.opcode));
+                let result = result.and_then(|()| self.sync_if_wanted(request));
                 if result.is_err() {
                     self.undo_lookups(reply);
                 }
@@ -202,9 +202,10 @@ impl<'f> Server<'f> {
         }
     }
 
-    /// Syncs after an operation if the mount's durability demands it.
-    fn sync_if_wanted(&self, operation: u32) -> Result<(), Errno> {
-        let changes = match operation {
+    /// Makes the changes of an operation durable if the mount's durability demands it. One inode
+    /// that the operation changed is synced: all of its changes are in the transaction of that.
+    fn sync_if_wanted(&self, request: &Request<'_>) -> Result<(), Errno> {
+        let changes = match request.header.opcode {
             opcode::SYMLINK..=opcode::LINK | opcode::CREATE | opcode::RENAME2 => Durability::Names,
             opcode::SETATTR
             | opcode::WRITE
@@ -213,14 +214,19 @@ impl<'f> Server<'f> {
             | opcode::FALLOCATE
             | opcode::COPY_FILE_RANGE
             | opcode::COPY_FILE_RANGE_64
-            | opcode::OPEN
-            | opcode::TMPFILE => Durability::Everything,
+            | opcode::OPEN => Durability::Everything,
             _ => return Ok(()),
         };
-        match changes <= self.durability {
-            true => self.sync(),
-            false => Ok(()),
+        if changes > self.durability || self.is_read_only {
+            return Ok(());
         }
+        let changed = match request.header.opcode {
+            opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
+                request.arguments().take::<CopyFileRangeIn>()?.nodeid_out
+            }
+            _ => request.header.nodeid,
+        };
+        Ok(self.fs.fsync(self.nodes.inode(changed)?)?)
     }
 
     /// DESTROY: writes everything to the device, and freezes the file system.

@@ -265,7 +265,7 @@ impl<'j> Worker<'j> {
                 9..=10 => self.write_data()?,
                 11 => self.drop_data()?,
                 12..=13 => self.sync()?,
-                14 => self.journal.commit()?,
+                14 => drop(self.journal.commit()?),
                 _ if self.rng.happens(1, 8) => self.journal.checkpoint()?,
                 _ if self.rng.happens(1, 4) => self.client.device.flush()?,
                 _ => thread::yield_now(),

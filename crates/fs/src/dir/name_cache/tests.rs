@@ -53,9 +53,9 @@ fn large_directory(fs: &Fs, called: &[u8]) -> InodeNr {
 
 /// Returns what a name refers to, if that is cached.
 fn known(fs: &Fs, dir: InodeNr, name: &[u8]) -> Option<InodeNr> {
-    let guard = epoch::pin();
-    let key = departure::name_key(&fs.core, cache::inode(&fs.core, dir, &guard).unwrap(), name)?;
-    fs.core.names.get(&key, &guard)
+    let dir = cache::inode_copy(&fs.core, dir).unwrap();
+    let key = departure::name_key(&fs.core, &dir, name)?;
+    fs.core.names.get(&key, &epoch::pin())
 }
 
 /// Looks a name up, which is cached then.

@@ -80,10 +80,10 @@ fn a_moment_ends_when_the_directory_leaves_memory() {
         fs.unlink(dir, name.as_bytes()).unwrap();
     };
     let moment = || {
-        cache::cell(&fs.core, dir, &epoch::pin())
-            .unwrap()
-            .departures()
-            .moment()
+        with_guard(&fs.core, |guard| {
+            Ok(cache::cell(&fs.core, dir, guard)?.departures().moment())
+        })
+        .unwrap()
     };
     remove(0);
     let before = moment();

@@ -6,12 +6,13 @@ use fourscore_block::{BlockDevice as _, DeviceOptions, RamDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::LogicalBlock;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
-use fourscore_sync::{Arc, epoch, thread};
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::*;
+use crate::guard::Loader;
 use crate::inode::cache;
 use crate::map::account::Freed;
 use crate::map::mapping::Target;
@@ -68,7 +69,7 @@ fn read_in_the_middle(fs: &Fs, file: InodeNr) -> u8 {
     let [ticked, is_in, is_written] = [const { AtomicBool::new(false) }; 3];
     let read = || {
         wait_until(&ticked, Duration::MAX);
-        let guard = epoch::pin();
+        let guard = Loader::default().pin();
         let inode = cache::inode(&fs.core, file, &guard).unwrap();
         let Target::Written(block) = lookup::map(&fs.core, inode, LogicalBlock(0), &guard)
             .unwrap()
