@@ -21,12 +21,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use common::mount;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// Blocks and clusters in bytes.
 const SIZES: [(u64, u64); 4] = [

@@ -17,12 +17,7 @@ use fourscore_testkit::tools::Need;
 
 use common::mount;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 const THREADS: u32 = 8;
 
 fn image() -> Image {

@@ -27,12 +27,7 @@ use zerocopy::IntoBytes;
 use common::open;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn image(features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4").features(features);

@@ -29,12 +29,7 @@ use fourscore_testkit::tools::{self, Need};
 use common::open;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 const NO_JOURNAL: &str = "^has_journal";
 
 fn device(image: &Image) -> Arc<dyn BlockDevice> {

@@ -18,12 +18,7 @@ use fourscore_testkit::tools::{self, Need};
 use common::names;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 fn device(path: &Path, options: DeviceOptions) -> Arc<dyn BlockDevice> {
     Arc::new(open_path(path, options).unwrap())

@@ -18,12 +18,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use common::mount;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 const ALL: [Fallocate; 7] = [
     Fallocate::Allocate,

@@ -25,12 +25,7 @@ use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
 
 use outcome::{errno, ours, theirs};
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn mount_with(image: &Image, words: &str) -> Arc<Fs> {
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();

@@ -31,12 +31,7 @@ use outcome::{errno, ours, theirs};
 use common::{host_names, mount, mount_with, names};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 fn image(block_size: u32, inode_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64))

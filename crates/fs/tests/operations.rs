@@ -24,12 +24,7 @@ use fourscore_testkit::tools::Need;
 use common::{mount, mount_with};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn image() -> Image {
     Image::builder(MiB(64)).kind("ext4").make().unwrap()

@@ -26,12 +26,7 @@ use tree::open;
 
 use common::mount;
 
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    uid: 1,
-    gid: 2,
-    umask: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 
 /// File systems whose orphan list is a chain, an orphan file, or a chain with files mapped by
 /// pointers, and one with clusters of 16 blocks.

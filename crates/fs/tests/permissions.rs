@@ -68,19 +68,13 @@ fn list(random: &mut Rng) -> Vec<u8> {
 fn populate(fs: &Fs, random: &mut Rng) -> Vec<(String, InodeNr)> {
     let mut all = Vec::new();
     for number in 0..45 {
-        let new = NewAttributes {
-            permissions: small(random, 0o1000),
-            umask: 0,
-            uid: one_of(1001, random),
-            gid: one_of(2001, random),
-        };
+        let new = NewAttributes::owned_by(one_of(1001, random), one_of(2001, random))
+            .permissions(small(random, 0o1000));
         let name = format!("o{number}");
         let inode = if number % 3 == 0 {
             let dir = fs.mkdir(InodeNr::ROOT, name.as_bytes(), &new).unwrap();
-            let new = NewAttributes {
-                uid: one_of(1001, random),
-                ..new
-            };
+            let new =
+                NewAttributes::owned_by(one_of(1001, random), new.gid).permissions(new.permissions);
             let below = fs.create(dir, b"below", &new).unwrap();
             all.push((format!("{name}/below"), below));
             let sticky = AttributeChange {
@@ -310,12 +304,7 @@ fn privileged_files(fs: &Fs) -> Vec<(String, InodeNr)> {
     for gid in [2001, 2003] {
         for permissions in [0o777, 0o4777, 0o6777, 0o6767, 0o2777, 0o2767] {
             for capability in [false, true] {
-                let new = NewAttributes {
-                    permissions,
-                    umask: 0,
-                    uid: 1001,
-                    gid,
-                };
+                let new = NewAttributes::owned_by(1001, gid).permissions(permissions);
                 let name = format!("p{}", files.len());
                 let file = fs.create(InodeNr::ROOT, name.as_bytes(), &new).unwrap();
                 fs.write_at(file, b"content", 0).unwrap();

@@ -18,12 +18,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// Fills all space with a file.
 fn fill(fs: &Fs) {

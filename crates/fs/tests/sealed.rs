@@ -27,12 +27,7 @@ use outcome::{ours, theirs};
 use common::{host_names, mount};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 fn casefolded(fs: &Fs, name: &[u8]) -> InodeNr {
     let dir = fs.mkdir(ROOT, name, &OWNER).unwrap();

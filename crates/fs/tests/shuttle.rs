@@ -20,12 +20,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 const SCHEDULES: usize = 60;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// A device whose every call is one step of the model.
 #[derive(Debug)]

@@ -26,12 +26,7 @@ use fourscore_testkit::tools::Need;
 
 use common::open;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// The time limit for operations that should take almost no time.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -18,12 +18,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 /// The number of attempts to finish within one tick: the work takes microseconds, a tick
 /// milliseconds.
 const MOST_ATTEMPTS: u8 = 250;

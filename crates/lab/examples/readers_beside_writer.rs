@@ -26,12 +26,7 @@ use fourscore_sync::thread;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 const BLOCK: u64 = 4096;
 const BLOCK_BYTES: usize = 4096;
 /// Size of the files in blocks.

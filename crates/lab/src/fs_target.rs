@@ -10,12 +10,7 @@ use fourscore_sync::Arc;
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 
 /// Attributes of new directories and files; no workload depends on them.
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// A file system, in whose root directory workloads run.
 #[derive(Debug)]

@@ -195,10 +195,7 @@ pub(crate) fn plan_whiteout(
     parent: &CachedInode,
     owner: &NewAttributes,
 ) -> Result<InodeNr> {
-    let new = NewAttributes {
-        permissions: 0,
-        ..*owner
-    };
+    let new = owner.permissions(0);
     let kind = Kind::Device(FileType::CharDevice, DeviceNr { major: 0, minor: 0 });
     Ok(new_inode::plan_inode(mount, plan, parent, &new, kind)?.nr)
 }

@@ -65,6 +65,7 @@ struct Leaf<'w> {
 }
 
 /// Space for an entry, in a plan.
+#[derive(Clone, Copy)]
 struct Place {
     room: Room,
     region: RegionId,

@@ -14,12 +14,7 @@ use fourscore_sync::CoreNr;
 use fourscore_sync::count::{Cores, Report};
 use fourscore_testkit::image::{Image, MiB};
 
-pub const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+pub const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// The number of groups, and how many of them form one flexible group.
 pub enum Groups {

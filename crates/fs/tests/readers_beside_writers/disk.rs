@@ -15,12 +15,7 @@ use fourscore_testkit::image::{Image, ImageBuilder, MiB};
 
 pub(crate) const ROOT: InodeNr = InodeNr::ROOT;
 pub(crate) const BLOCK_BYTES: usize = 1024;
-pub(crate) const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+pub(crate) const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 /// The time limit for events that come at once unless the test is wrong.
 const SOON: Duration = Duration::from_secs(20);
 

@@ -404,10 +404,7 @@ impl Pair {
 }
 
 fn attributes(owner: &Owner) -> NewAttributes {
-    NewAttributes {
-        permissions: owner.permissions,
-        umask: owner.umask,
-        uid: owner.uid,
-        gid: owner.gid,
-    }
+    NewAttributes::owned_by(owner.uid, owner.gid)
+        .permissions(owner.permissions)
+        .umask(owner.umask)
 }

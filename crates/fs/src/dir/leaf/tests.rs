@@ -16,12 +16,7 @@ use crate::dir::leaf;
 use crate::inode::cache;
 use crate::{Fs, MountOptions};
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// A directory with an index over some leaves, none of which is full.
 fn large_directory() -> (Image, Arc<Fs>, InodeNr) {

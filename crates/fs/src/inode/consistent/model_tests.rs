@@ -23,12 +23,7 @@ use crate::{
 const ROOT: InodeNr = InodeNr::ROOT;
 const BLOCK_BYTES: usize = 1024;
 const BLOCK: u64 = BLOCK_BYTES as u64;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// How many interleavings are tried for a sound protocol.
 const SCHEDULES: usize = 1000;

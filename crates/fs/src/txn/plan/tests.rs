@@ -14,12 +14,7 @@ use crate::inode::cache;
 use crate::txn::slot;
 use crate::{Fs, MountOptions, NewAttributes, OpenOptions};
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8);
 
 /// A file system with a small cache and without background work.
 fn mount(image: &Image) -> Arc<Fs> {
