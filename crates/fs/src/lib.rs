@@ -77,6 +77,7 @@ pub use crate::dir::path::Follow;
 pub use crate::dir::rename::Replace;
 pub use crate::error::{Error, Result};
 pub use crate::facade::open_inode::OpenInode;
+pub use crate::facade::stats::{MountStats, Stats};
 pub use crate::file::fallocate::Fallocate;
 pub use crate::file::finish::WrittenAt;
 pub use crate::file::read::{EXTENTS_AT_ONCE, Seek};
@@ -111,12 +112,6 @@ impl Fs {
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         self.core.superblock()
-    }
-
-    /// Returns the statistics of the buffer cache since the file system was opened.
-    #[must_use]
-    pub fn buffer_stats(&self) -> fourscore_block::buffer_cache::CacheStats {
-        self.core.buffers.stats()
     }
 
     /// Returns the geometry: sizes, counts and block numbers.

@@ -619,7 +619,7 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
 }
 
 /// Errors that any call can return.
-fn anywhere() -> [(&'static str, Error); 14] {
+fn anywhere() -> [(&'static str, Error); 15] {
     let inode = ROOT;
     let broken = AclError::Version {
         found: 3,
@@ -649,6 +649,10 @@ fn anywhere() -> [(&'static str, Error); 14] {
         (
             "an argument makes no sense for the object",
             Error::InvalidArgument("argument"),
+        ),
+        (
+            "the library finds a fault of its own; nothing was changed",
+            Error::Internal("credits"),
         ),
         (
             "the content or the names are encrypted, and the key is not known",

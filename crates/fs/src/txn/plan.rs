@@ -101,8 +101,8 @@ impl<'f> Plan<'f> {
         }
         match &self.xattr_block {
             Some((locked, _)) if *locked == block => Ok(()),
-            Some(_) => Err(Error::InvalidArgument(
-                "an operation changes one block of attributes",
+            Some(_) => Err(Error::Internal(
+                "an operation changes two blocks of attributes",
             )),
             None => {
                 let guard = self.mount.xattr_blocks().lock(block);

@@ -332,7 +332,7 @@ fn new_xattr_block(plan: &mut Plan<'_>, slot: Slot) -> Result<Block> {
 
 fn set_file_acl(plan: &mut Plan<'_>, slot: Slot, block: Option<PhysBlock>) -> Result<()> {
     let set = slot::edit(plan, slot, |inode| inode.set_file_acl(block))?;
-    set.map_err(|error| Error::Io(std::io::Error::other(error)))
+    set.map_err(|_| Error::Internal("a block of attributes that the inode cannot name"))
 }
 
 /// Returns the inode's block, verified; the plan holds its lock from here on.

@@ -64,7 +64,7 @@ fn run(image: &Image, fs: Arc<Fs>, seed: u64, threads: usize, calls: usize) -> u
     });
     let (models, seen): (Vec<Model>, Vec<Seen>) = done.into_iter().unzip();
     shared.check(&seen);
-    let begun_anew = fs.plan_restarts().unwrap();
+    let begun_anew = fs.stats().mount.unwrap().plan_restarts;
     fs.unmount().unwrap();
     assert_clean(image.path());
     let fs = open(image.path());
