@@ -3,8 +3,8 @@
 //!
 //! **Model.** An error is the fault of the device, of the bytes on disk, or of the caller.
 //! [`Error::Internal`] is the exception: an operation has found that the library broke a rule of
-//! its own. The step that failed has changed nothing. Where only wrong data could follow, the library
-//! panics instead.
+//! its own. The step that failed has changed nothing. Where only wrong data could follow, the
+//! library panics instead.
 //!
 //! **References.** Numbers are Linux's (`include/uapi/asm-generic/errno*.h`); the choice of
 //! `EUCLEAN` for broken metadata follows the kernel's `EFSCORRUPTED`.
