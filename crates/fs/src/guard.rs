@@ -32,7 +32,6 @@ use fourscore_ondisk::{BlockCount, InodeNr, PhysBlock};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
-use crate::inode::cache;
 use crate::{Error, Result};
 
 /// How many misses of one reader are loaded without a guard. A walk from an inode to the last leaf
@@ -48,14 +47,14 @@ pub(crate) struct Guard {
 }
 
 /// What was not in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Missed {
     /// A block of metadata.
     Block(PhysBlock),
     /// Blocks of metadata that are read together.
     Blocks(PhysBlock, BlockCount),
-    /// An inode.
-    Inode(InodeNr),
+    /// An inode, and the function that loads it into the inode cache.
+    Inode(InodeNr, fn(&Core, InodeNr) -> Result<()>),
     /// Bytes of the device that are not cached: data.
     Data { offset: u64, len: usize },
     /// The same, where the reader has another way if they cannot be read.
@@ -241,7 +240,7 @@ impl Loader {
                 core.buffers.read_ahead(first, count);
                 drop(core.buffers.load(first)?);
             }
-            Missed::Inode(nr) => drop(cache::load_cell(core, nr)?),
+            Missed::Inode(nr, load_inode) => load_inode(core, nr)?,
             Missed::Data { offset, len } => self.read(core, offset, len)?,
             Missed::Hint { offset, len } => {
                 if self.read(core, offset, len).is_err() {

@@ -11,10 +11,13 @@ use std::ops::ControlFlow;
 use fourscore_ondisk::extent::Extent;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 
+use crate::file::copy::BytePosition;
 use crate::file::fallocate::{self, Fallocate};
 use crate::file::finish::WrittenAt;
 use crate::file::read::{self, Seek};
 use crate::file::{copy, symlink, sync, truncate, write};
+use crate::inode::attributes::Privileges;
+use crate::inode::caller::Caller;
 use crate::{Fs, Result};
 
 impl Fs {
@@ -49,7 +52,9 @@ impl Fs {
         to_offset: u64,
         len: u64,
     ) -> Result<u64> {
-        copy::copy_file_range(self.writable()?, (from, from_offset), (to, to_offset), len)
+        let at = |inode, offset| BytePosition { inode, offset };
+        let (from, to) = (at(from, from_offset), at(to, to_offset));
+        copy::copy_file_range(self.writable()?, from, to, len)
     }
 
     /// Applies `what` to the `len` bytes of a regular file from `offset` on. Durable after
@@ -169,6 +174,21 @@ impl Fs {
     /// part at the front may be written; the size then shows how much.
     pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
         write::write_at(self.writable()?, inode, data, offset)
+    }
+
+    /// As [`Fs::write_at`], on behalf of `caller`: set-id bits and capabilities of the file that a
+    /// write by that caller removes are removed before. Returns whether there were any.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`].
+    pub fn write_at_as(
+        &self,
+        caller: &Caller<'_>,
+        inode: InodeNr,
+        data: &[u8],
+        offset: u64,
+    ) -> Result<Privileges> {
+        write::write_at_as(self.writable()?, caller, inode, data, offset)
     }
 
     /// As [`Fs::write_at`], for a caller that has cached data which users wrote earlier: flags that

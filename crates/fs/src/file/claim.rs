@@ -18,20 +18,29 @@ use crate::inode::cell::Changing;
 use crate::map::clusters::{self, Clusters, Place};
 use crate::map::form::MapForm;
 use crate::map::mapping::{Mapping, Target};
+use crate::map::run::BlockRun;
 use crate::map::{account, lookup};
 use crate::txn::plan::Plan;
 use crate::txn::slot::Slot;
+
+/// A file for which a plan claims blocks.
+pub(crate) struct Claimer<'a> {
+    pub(crate) inode: &'a CachedInode,
+    pub(crate) slot: Slot,
+    pub(crate) locked: &'a mut Changing,
+}
 
 /// Finds blocks for a hole in a file that is going to be at least `end_bytes` long. They lie in a
 /// cluster that the file has, or are new. Returns the first block and the number of blocks.
 pub(crate) fn claim(
     core: &Core,
     plan: &mut Plan<'_>,
-    (inode, slot, locked): (&CachedInode, Slot, &mut Changing),
-    (at, blocks): (LogicalBlock, u32),
+    file: Claimer<'_>,
+    hole: BlockRun,
     end_bytes: u64,
 ) -> Result<(PhysBlock, u32)> {
-    let blocks = match clusters::place_for(plan, inode, slot, (at, blocks))? {
+    let (inode, at) = (file.inode, hole.at);
+    let blocks = match clusters::place_for(plan, inode, file.slot, hole)? {
         Place::There(block, blocks) => return Ok((block, blocks)),
         Place::New(blocks) => blocks,
     };
@@ -51,10 +60,11 @@ pub(crate) fn claim(
     request.left = before.and_then(|before| neighbour(&before, clusters));
     let behind = clusters.ceil(wanted.end);
     request.right = neighbour(&lookup::map_locked(core, inode, behind)?, clusters);
-    let file = locked
+    let prealloc = file
+        .locked
         .prealloc
         .get_or_insert_with(|| Arc::new(FilePrealloc::default()));
-    let (first, found) = plan.allocate(&request, Some(file))?;
+    let (first, found) = plan.allocate(&request, Some(prealloc))?;
     let block = PhysBlock(first.0 + u64::from(clusters.inside(at)));
     Ok((block, blocks.min(clusters.blocks(ClusterCount(found), at))))
 }

@@ -21,6 +21,7 @@ use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
+use crate::file::data::Data;
 use crate::file::write::{self, Decided};
 use crate::file::{fallocate, read, truncate};
 use crate::inode::{cache, stat};
@@ -65,7 +66,11 @@ fn write_gathered(
     }
     let mut at = offset;
     let mut write = |data: &[u8]| -> Result<()> {
-        write::write_locked(mount, (&pinned, &mut locked), (data, at), Decided::Now)?;
+        let piece = Data {
+            bytes: data,
+            offset: at,
+        };
+        write::write_locked(mount, pinned.locked(&mut locked), piece, Decided::Now)?;
         at += data.len() as u64;
         Ok(())
     };
@@ -86,14 +91,32 @@ fn write_gathered(
     Ok(total)
 }
 
+/// A byte of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BytePosition {
+    pub(crate) inode: InodeNr,
+    pub(crate) offset: u64,
+}
+
+impl BytePosition {
+    fn plus(self, bytes: u64) -> Self {
+        Self {
+            offset: self.offset + bytes,
+            ..self
+        }
+    }
+}
+
 /// See [`Fs::copy_file_range`](crate::Fs::copy_file_range).
 pub(crate) fn copy_file_range(
     mount: &Mount,
-    (from, from_offset): (InodeNr, u64),
-    (to, to_offset): (InodeNr, u64),
+    from: BytePosition,
+    to: BytePosition,
     len: u64,
 ) -> Result<u64> {
-    let (source_bytes, limit) = errors::noting(mount, check_copy(&mount.core, from, to))?;
+    let (from_offset, to_offset) = (from.offset, to.offset);
+    let (source_bytes, limit) =
+        errors::noting(mount, check_copy(&mount.core, from.inode, to.inode))?;
     let end = |offset: u64| offset.checked_add(len).ok_or(Error::OffsetOverflow);
     let (from_end, to_end) = (end(from_offset)?, end(to_offset)?);
     let len = from_end.min(source_bytes).saturating_sub(from_offset);
@@ -102,17 +125,15 @@ pub(crate) fn copy_file_range(
     }
     let len = len.min(to_end - to_offset);
     let len = len.min(limit - to_offset);
-    if from == to && to_offset < from_offset + len && from_offset < to_offset + len {
+    if from.inode == to.inode && to_offset < from_offset + len && from_offset < to_offset + len {
         return Err(Error::InvalidArgument("the ranges overlap"));
     }
     let mut done = 0;
     let mut buffer = Vec::new();
     while done < len {
-        let (at, target) = (from_offset + done, (to, to_offset + done));
-        match errors::noting(
-            mount,
-            copy_piece(mount, (from, at), target, len - done, &mut buffer),
-        ) {
+        let (source, target) = (from.plus(done), to.plus(done));
+        let copied = copy_piece(mount, source, target, len - done, &mut buffer);
+        match errors::noting(mount, copied) {
             Ok(0) => break,
             Ok(copied) => done += copied,
             Err(error) if done == 0 => return Err(error),
@@ -150,17 +171,18 @@ fn check_copy(core: &Core, from: InodeNr, to: InodeNr) -> Result<(u64, u64)> {
 /// under its lock, so it may be noted.
 fn copy_piece(
     mount: &Mount,
-    (from, at): (InodeNr, u64),
-    (to, target): (InodeNr, u64),
+    source: BytePosition,
+    target: BytePosition,
     len: u64,
     buffer: &mut Vec<u8>,
 ) -> Result<u64> {
+    let (from, at) = (source.inode, source.offset);
     let limit = at + len;
     let data = read::seek(&mount.core, from, at, Seek::Data)?
         .unwrap_or(limit)
         .min(limit);
     if data > at {
-        make_hole(mount, to, target, data - at)?;
+        make_hole(mount, target, data - at)?;
         return Ok(data - at);
     }
     let hole = read::seek(&mount.core, from, at, Seek::Hole)?
@@ -172,7 +194,11 @@ fn copy_piece(
         true => read_at_once(&mount.core, from, buffer, at)?,
         false => read::read_at(&mount.core, from, buffer, at)?,
     };
-    write::write_to(mount, to, &buffer[..got], Some(target), Decided::Now)?;
+    let piece = Data {
+        bytes: &buffer[..got],
+        offset: target.offset,
+    };
+    write::write_piece(mount, target.inode, piece)?;
     Ok(got as u64)
 }
 
@@ -182,7 +208,8 @@ fn read_at_once(core: &Core, inode: InodeNr, buffer: &mut [u8], offset: u64) -> 
 }
 
 /// Makes a range read as zeroes. The file is long enough for the range afterwards.
-fn make_hole(mount: &Mount, inode: InodeNr, offset: u64, len: u64) -> Result<()> {
+fn make_hole(mount: &Mount, at: BytePosition, len: u64) -> Result<()> {
+    let BytePosition { inode, offset } = at;
     let size = stat::stat(&mount.core, inode)?.size_bytes;
     if offset < size {
         fallocate::change_range(mount, inode, Fallocate::PunchHole, offset, len)?;
@@ -191,7 +218,7 @@ fn make_hole(mount: &Mount, inode: InodeNr, offset: u64, len: u64) -> Result<()>
     let mut locked = pinned.lock();
     let size = pinned.version(&epoch::pin())?.size_bytes();
     match offset + len > size {
-        true => truncate::truncate_locked(mount, &pinned, &mut locked, offset + len),
+        true => truncate::truncate_locked(mount, pinned.locked(&mut locked), offset + len),
         false => Ok(()),
     }
 }

@@ -25,7 +25,8 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
 
-use crate::file::finish::{WrittenAt, finish, finish_in_change};
+use crate::file::claim::Claimer;
+use crate::file::finish::{Ending, WrittenAt, finish, finish_in_change};
 use crate::file::prepare::{self, low32};
 use crate::file::{claim, inline_change, journal_data, truncate};
 use crate::inode::cache;
@@ -33,8 +34,10 @@ use crate::inode::cached::CachedInode;
 use crate::inode::cell::{Changing, Pinned};
 use crate::map::account::Freed;
 use crate::map::clusters::Clusters;
+use crate::map::extents::Mapped;
 use crate::map::form::MapForm;
 use crate::map::mapping::Target;
+use crate::map::run::BlockRun;
 use crate::map::{extents, lookup, update};
 use crate::mount::errors;
 use crate::mount::state::Mount;
@@ -135,7 +138,7 @@ pub(crate) fn change_range(
     let bytes = offset..end.ok_or(Error::FileTooLarge)?;
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let mut locked = pinned.lock();
-    truncate::end_truncation(mount, &pinned, &mut locked)?;
+    truncate::end_truncation(mount, pinned.locked(&mut locked))?;
     let (size, only_grows) = {
         let inode = prepare::file_to_change(&pinned)?;
         (inode.size_bytes(), inode.has(InodeFlags::APPEND_FL))
@@ -145,7 +148,7 @@ pub(crate) fn change_range(
     }
     mount
         .space
-        .retried(|| inline_change::move_out(mount, (&pinned, &mut locked)))?;
+        .retried(|| inline_change::move_out(mount, pinned.locked(&mut locked)))?;
     let form = MapForm::of(pinned.version(&epoch::pin())?);
     if form == MapForm::Pointers && what != Fallocate::PunchHole {
         return Err(Error::Unsupported(
@@ -184,10 +187,11 @@ impl<'a> Steps<'a> {
 
     /// Applies the plan of a step; the file has `size` bytes then.
     fn end(&self, plan: Plan<'_>, slot: Slot, size: u64) -> Result<()> {
-        let (change, file) = ((size, WrittenAt::Now), (self.pinned, &*self.locked));
+        let written_at = WrittenAt::Now;
+        let (ending, file) = (Ending { size, written_at }, self.pinned.held(self.locked));
         match self.is_sequence_raised {
-            true => finish_in_change(plan, slot, change, file),
-            false => finish(plan, slot, change, file),
+            true => finish_in_change(plan, slot, ending, file),
+            false => finish(plan, slot, ending, file),
         }
     }
 
@@ -250,8 +254,14 @@ impl<'a> Steps<'a> {
             let mut run = mapping.blocks.min(end.0 - at.0);
             match mapping.target {
                 Target::Hole => {
-                    let hole = (at, run.min(ExtentState::Unwritten.max_blocks()));
-                    let file = (inode, slot, &mut *self.locked);
+                    let blocks = run.min(ExtentState::Unwritten.max_blocks());
+                    let locked = &mut *self.locked;
+                    let file = Claimer {
+                        inode,
+                        slot,
+                        locked,
+                    };
+                    let hole = BlockRun { at, blocks };
                     let (physical, got) =
                         claim::claim(&self.mount.core, &mut plan, file, hole, bytes.end)?;
                     let extent = Extent {
@@ -328,12 +338,11 @@ impl<'a> Steps<'a> {
         if let Some(edges) = edges {
             self.zero_edges(&mut plan, inode, edges)?;
         }
-        let range = (blocks.start, blocks.end);
         let freed = update::unmap(
             &mut plan,
             inode,
             slot,
-            range,
+            blocks.clone(),
             journal_data::content_of(&self.mount.core, inode),
         )?;
         self.end(plan, slot, inode.size_bytes())?;
@@ -372,17 +381,16 @@ impl<'a> Steps<'a> {
                 let inode = &inode;
                 let mut at = at;
                 if at.freed != Freed::All {
-                    let range = (blocks.start, blocks.end);
                     at.freed = update::unmap(
                         &mut plan,
                         inode,
                         slot,
-                        range,
+                        blocks.clone(),
                         journal_data::content_of(&self.mount.core, inode),
                     )?;
                 }
                 at.is_done = at.freed == Freed::All
-                    && self.move_down(&mut plan, (inode, slot), &mut at.from, by)?;
+                    && self.move_down(&mut plan, Mapped { inode, slot }, &mut at.from, by)?;
                 let cut_bytes = match at.is_done {
                     true => bytes.end - bytes.start,
                     false => 0,
@@ -399,10 +407,11 @@ impl<'a> Steps<'a> {
     fn move_down(
         &self,
         plan: &mut Plan<'_>,
-        (inode, slot): (&CachedInode, Slot),
+        file: Mapped<'_>,
         from: &mut LogicalBlock,
         by: u32,
     ) -> Result<bool> {
+        let Mapped { inode, slot } = file;
         let clusters = Clusters::of(&self.mount.core);
         let capacity = self.mount.step_capacity();
         loop {
@@ -438,8 +447,8 @@ impl<'a> Steps<'a> {
                 let (inode, mut plan, slot) = self.begin()?;
                 let inode = &inode;
                 let mut until = until;
-                let is_done =
-                    self.move_up(&mut plan, (inode, slot), (blocks.start, &mut until), by)?;
+                let file = Mapped { inode, slot };
+                let is_done = self.move_up(&mut plan, file, blocks.start, &mut until, by)?;
                 // The size comes first: moved blocks must not lie behind the end of the file.
                 self.end(plan, slot, size + len)?;
                 Ok((until, is_done))
@@ -453,10 +462,12 @@ impl<'a> Steps<'a> {
     fn move_up(
         &self,
         plan: &mut Plan<'_>,
-        (inode, slot): (&CachedInode, Slot),
-        (from, until): (LogicalBlock, &mut LogicalBlock),
+        file: Mapped<'_>,
+        from: LogicalBlock,
+        until: &mut LogicalBlock,
         by: u32,
     ) -> Result<bool> {
+        let Mapped { inode, slot } = file;
         let clusters = Clusters::of(&self.mount.core);
         let capacity = self.mount.step_capacity();
         loop {

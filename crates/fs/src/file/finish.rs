@@ -10,7 +10,7 @@ use fourscore_ondisk::inode::needs_large_file;
 use fourscore_sync::epoch;
 
 use crate::inode::cached::Layout;
-use crate::inode::cell::{Changing, Pinned};
+use crate::inode::cell::{HeldInode, Pinned};
 use crate::inode::lazy_times;
 use crate::mount::clock::now;
 use crate::mount::superblock;
@@ -29,34 +29,44 @@ pub enum WrittenAt {
     ByCaller,
 }
 
+/// The end of a change of a file's data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending {
+    /// The size that the file has then, in bytes.
+    pub(crate) size: u64,
+    pub(crate) written_at: WrittenAt,
+}
+
 /// Ends a change of a file's data: makes its new size and times part of the plan, applies the plan
 /// and publishes the new version.
 pub(crate) fn finish(
     plan: Plan<'_>,
     slot: Slot,
-    (size, written_at): (u64, WrittenAt),
-    (pinned, locked): (&Pinned, &Changing),
+    ending: Ending,
+    file: HeldInode<'_>,
 ) -> Result<()> {
-    finish_with(plan, slot, (size, written_at), (pinned, locked), &[pinned])
+    finish_with(plan, slot, ending, file, &[file.pinned])
 }
 
 /// The same, where the caller raises the sequence count of the inode for several plans together.
 pub(crate) fn finish_in_change(
     plan: Plan<'_>,
     slot: Slot,
-    (size, written_at): (u64, WrittenAt),
-    (pinned, locked): (&Pinned, &Changing),
+    ending: Ending,
+    file: HeldInode<'_>,
 ) -> Result<()> {
-    finish_with(plan, slot, (size, written_at), (pinned, locked), &[])
+    finish_with(plan, slot, ending, file, &[])
 }
 
-pub(crate) fn finish_with(
+fn finish_with(
     mut plan: Plan<'_>,
     slot: Slot,
-    (size, written_at): (u64, WrittenAt),
-    (pinned, locked): (&Pinned, &Changing),
+    ending: Ending,
+    file: HeldInode<'_>,
     changes: &[&Pinned],
 ) -> Result<()> {
+    let Ending { size, written_at } = ending;
+    let HeldInode { pinned, locked } = file;
     let now = now();
     let before = pinned.version(&epoch::pin())?.size_bytes();
     if size < before && plan.size() > 1 {
@@ -85,7 +95,7 @@ pub(crate) fn finish_with(
     let mount = plan.mount;
     if let (false, Some(times)) = (changes_more, mount.lazy_times()) {
         drop(plan);
-        return lazy_times::publish_times(mount, times, pinned.held(locked), version);
+        return lazy_times::publish_times(mount, times, file, version);
     }
     let last = [&locked.last, &locked.last_data];
     let last = if changes_more { &last[..] } else { &last[..1] };

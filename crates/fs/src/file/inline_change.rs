@@ -33,12 +33,17 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{Corrupt, LogicalBlock};
 
 use crate::core::Core;
-use crate::file::finish::{WrittenAt, finish};
+use crate::file::claim::Claimer;
+use crate::file::data::Data;
+use crate::file::finish::{Ending, WrittenAt, finish};
+use crate::file::journal_data::{BlockPart, Novelty};
+use crate::file::prepare::index;
 use crate::file::{claim, inline, journal_data, journaled};
 use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::cell::{Changing, Pinned};
+use crate::inode::cell::LockedInode;
 use crate::map::form::MapForm;
 use crate::map::mapping::Target;
+use crate::map::run::BlockRun;
 use crate::map::{lookup, update};
 use crate::mount::state::Mount;
 use crate::txn::apply::Publication;
@@ -65,34 +70,34 @@ pub(crate) fn has_inline_data(core: &Core) -> bool {
 /// data out that no longer has space.
 pub(crate) fn write_inside(
     mount: &Mount,
-    (pinned, locked): (&Pinned, &mut Changing),
-    (data, offset): (&[u8], u64),
+    file: LockedInode<'_>,
+    data: Data<'_>,
     written_at: WrittenAt,
 ) -> Result<Written> {
     if !has_inline_data(&mount.core) {
         return Ok(Written::NotYet);
     }
-    let inode = &pinned.copy()?;
+    let inode = &file.pinned.copy()?;
     let is_inside = inode.layout() == Layout::Inline;
     if !is_inside && !may_go_inside(&mount.core, inode)? {
         return Ok(Written::NotYet);
     }
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode.nr())?;
-    let end = offset + data.len() as u64;
+    let end = data.end();
     if end > inline_capacity(&mut plan, slot)? as u64 {
         drop(plan);
         if is_inside {
-            move_out(mount, (pinned, locked))?;
+            move_out(mount, file)?;
         }
         return Ok(Written::NotYet);
     }
     if !is_inside {
         begin_inside(&mut plan, slot)?;
     }
-    put_content(&mut plan, slot, inode.size_bytes(), data, offset)?;
+    put_content(&mut plan, slot, inode.size_bytes(), data)?;
     let size = inode.size_bytes().max(end);
-    finish(plan, slot, (size, written_at), (pinned, locked))?;
+    finish(plan, slot, Ending { size, written_at }, file.held())?;
     Ok(Written::Inside)
 }
 
@@ -113,7 +118,8 @@ pub(crate) fn is_longer_than_inside(core: &Core, inode: &CachedInode, size: u64)
 }
 
 /// Moves the data of a regular file to a block, if it is in the inode.
-pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)) -> Result<()> {
+pub(crate) fn move_out(mount: &Mount, file: LockedInode<'_>) -> Result<()> {
+    let LockedInode { pinned, locked } = file;
     let inode = &pinned.copy()?;
     if inode.layout() != Layout::Inline {
         return Ok(());
@@ -128,15 +134,25 @@ pub(crate) fn move_out(mount: &Mount, (pinned, locked): (&Pinned, &mut Changing)
     content.get_mut(shown..).unwrap_or_default().fill(0);
     let outside = CachedInode::new(slot::inode(&mut plan, slot)?, mount.core.superblock())?;
     let first = LogicalBlock(0);
-    let (block, _) = claim::claim(
-        &mount.core,
-        &mut plan,
-        (&outside, slot, locked),
-        (first, 1),
-        size,
-    )?;
+    let claimer = Claimer {
+        inode: &outside,
+        slot,
+        locked,
+    };
+    let hole = BlockRun {
+        at: first,
+        blocks: 1,
+    };
+    let (block, _) = claim::claim(&mount.core, &mut plan, claimer, hole, size)?;
     match journaled::journals_content(&mount.core, &outside) {
-        true => journal_data::write_content(&mut plan, &outside, (block, 0), &content, true)?,
+        true => {
+            let place = BlockPart {
+                block,
+                offset: 0,
+                novelty: Novelty::New,
+            };
+            journal_data::write_content(&mut plan, &outside, place, &content)?;
+        }
         false => mount
             .core
             .device
@@ -195,20 +211,20 @@ pub(crate) fn begin_inside(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
 }
 
 /// Writes into data of which `size` bytes are visible so far, and for which there is space.
-fn put_content(plan: &mut Plan<'_>, slot: Slot, size: u64, data: &[u8], offset: u64) -> Result<()> {
-    let index = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+fn put_content(plan: &mut Plan<'_>, slot: Slot, size: u64, data: Data<'_>) -> Result<()> {
+    let Data { bytes, offset } = data;
     content(plan, slot, |content| {
         let kept = content
             .capacity_bytes()
             .map_err(|error| broken(error, slot))?;
         let shown = kept.min(index(size));
-        let end = index(offset).saturating_add(data.len()).max(shown);
+        let end = index(offset).saturating_add(bytes.len()).max(shown);
         // Bytes that were not visible so far are zero then, whatever wrote them.
         content
             .resize(shown)
             .and_then(|()| content.resize(end))
             .map_err(|error| edit_error(error, slot.nr))?;
-        match content.write_at(index(offset), data) {
+        match content.write_at(index(offset), bytes) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::NoSpace),
             Err(error) => Err(broken(error, slot)),

@@ -75,20 +75,36 @@ pub(crate) fn zero_content(
     Ok(())
 }
 
-/// Plans `bytes` at byte `inside` of a block of a file whose data is journaled. If the block is new
-/// to the file, the rest of it is zeroes.
+/// Whether a block is new to its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Novelty {
+    /// The bytes around those that are written become zeroes.
+    New,
+    Old,
+}
+
+/// A part of a block that is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockPart {
+    pub(crate) block: PhysBlock,
+    /// Where the part begins in the block, in bytes.
+    pub(crate) offset: usize,
+    pub(crate) novelty: Novelty,
+}
+
+/// Plans `bytes` at a place in a block of a file whose data is journaled. If the block is new to
+/// the file, the rest of it is zeroes.
 pub(crate) fn write_content(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
-    (block, inside): (PhysBlock, usize),
+    place: BlockPart,
     bytes: &[u8],
-    is_new: bool,
 ) -> Result<()> {
-    let region = match is_new {
-        true => plan.fresh(block, content_tag(inode)),
-        false => whole_of_content(plan, inode, block)?,
+    let region = match place.novelty {
+        Novelty::New => plan.fresh(place.block, content_tag(inode)),
+        Novelty::Old => whole_of_content(plan, inode, place.block)?,
     };
-    plan.bytes_mut(region)[inside..inside + bytes.len()].copy_from_slice(bytes);
+    plan.bytes_mut(region)[place.offset..place.offset + bytes.len()].copy_from_slice(bytes);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `read`, `scatter` | reads data, lists extents and holes |
-//! | `write`, `claim`, `finish` | a write in three steps: blocks are claimed, data is written, the extent is inserted |
+//! | `write`, `data`, `claim`, `finish` | a write in three steps: blocks are claimed, data is written, the extent is inserted |
 //! | `truncate` | changes the size |
 //! | `prepare` | what all changes of data begin with |
 //! | `fallocate` | preallocates, punches, zeroes and moves ranges |
@@ -15,6 +15,7 @@
 
 pub(crate) mod claim;
 pub(crate) mod copy;
+pub(crate) mod data;
 pub(crate) mod fallocate;
 pub(crate) mod finish;
 pub(crate) mod inline;

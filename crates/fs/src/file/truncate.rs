@@ -12,11 +12,11 @@
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
 
-use crate::file::finish::{self, WrittenAt};
+use crate::file::finish::{self, Ending, WrittenAt};
 use crate::file::inline_change;
 use crate::file::prepare::{file_to_change, low32, zero_tail};
 use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::cell::{Changing, Pinned};
+use crate::inode::cell::{Changing, LockedInode};
 use crate::inode::immutable::check_changeable;
 use crate::inode::{cache, orphan_plan};
 use crate::map::account::Freed;
@@ -47,9 +47,9 @@ pub(crate) fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()
     if is_longer {
         mount
             .space
-            .retried(|| inline_change::move_out(mount, (&pinned, &mut locked)))?;
+            .retried(|| inline_change::move_out(mount, pinned.locked(&mut locked)))?;
     }
-    truncate_locked(mount, &pinned, &mut locked, size)?;
+    truncate_locked(mount, pinned.locked(&mut locked), size)?;
     if before.saturating_sub(size) >= MUCH_BYTES {
         mount.expedite_grace_period();
     }
@@ -58,12 +58,8 @@ pub(crate) fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()
 
 /// Sets the size, in as many transactions as it takes to free the blocks behind it. The first one
 /// publishes the new size; until the last one the file is on the orphan list.
-pub(crate) fn truncate_locked(
-    mount: &Mount,
-    pinned: &Pinned,
-    locked: &mut Changing,
-    size: u64,
-) -> Result<()> {
+pub(crate) fn truncate_locked(mount: &Mount, file: LockedInode<'_>, size: u64) -> Result<()> {
+    let LockedInode { pinned, locked } = file;
     if let Some(file) = &locked.prealloc {
         mount.allocator().discard(file);
     }
@@ -87,7 +83,9 @@ pub(crate) fn truncate_locked(
             }
             (_, unchanged) => unchanged,
         };
-        finish::finish(plan, slot, (size, WrittenAt::Now), (pinned, locked))?;
+        let written_at = WrittenAt::Now;
+        let ending = Ending { size, written_at };
+        finish::finish(plan, slot, ending, pinned.held(locked))?;
         locked.orphan = orphan;
         if freed == Freed::All {
             return Ok(());
@@ -96,14 +94,14 @@ pub(crate) fn truncate_locked(
 }
 
 /// Finishes a truncation that failed midway, so that data it cut off does not become visible again.
-pub(crate) fn end_truncation(mount: &Mount, pinned: &Pinned, locked: &mut Changing) -> Result<()> {
+pub(crate) fn end_truncation(mount: &Mount, file: LockedInode<'_>) -> Result<()> {
     let (size, is_awaited) = {
         let guard = epoch::pin();
-        let inode = pinned.version(&guard)?;
-        (inode.size_bytes(), awaits_truncation(inode, locked))
+        let inode = file.pinned.version(&guard)?;
+        (inode.size_bytes(), awaits_truncation(inode, file.locked))
     };
     if is_awaited {
-        truncate_locked(mount, pinned, locked, size)?;
+        truncate_locked(mount, file, size)?;
     }
     Ok(())
 }
@@ -114,7 +112,7 @@ pub(crate) fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> boo
     inode.on_disk().links_count() > 0 && changing.orphan.is_some()
 }
 
-/// From this many bytes cut off a file on, the grace period of its readers is hurried: blocks that
+/// From this many bytes cut off a file on, the grace period of its readers is expedited. Blocks that
 /// were written and freed in one transaction can then be reused, in memory that is still in the
 /// CPU's caches.
 pub(crate) const MUCH_BYTES: u64 = 4 << 20;

@@ -3,11 +3,18 @@
 //! **Not here.** Changing the size (`file::truncate`); making data durable ([`crate::file::sync`]);
 //! what is different where data goes through the journal ([`crate::file::journaled`]).
 //!
-//! **Model.** Bytes that fall into written blocks go straight there. For the rest, clusters are
-//! claimed, the data is written to them, and one plan maps them and moves the size. So all data
-//! that is visible after a crash was written before it was mapped: blocks with stale data are never
-//! part of a file. If all bytes fall into written blocks, and the inode's times already are those
-//! of this tick of the clock, nothing of the inode changes and there is no plan.
+//! **Model.** A write takes three steps for each run of blocks:
+//!
+//! ```text
+//! claim   find the run's blocks: those that the file has, or new ones from the allocator
+//! data    write the data to them
+//! insert  enter new blocks into the map, and mark preallocated ones as written, in the plan
+//! ```
+//!
+//! Then the plan is applied, with the new size and times. So all data that is visible after a crash
+//! was written before it was mapped: blocks with stale data are never part of a file. If all bytes
+//! fall into written blocks, and the inode's times already are those of this tick of the clock,
+//! nothing of the inode changes and there is no plan.
 //!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
 //! file come one after the other. Data that the caller cached
@@ -20,6 +27,7 @@
 //! plan is noted, and fsync flushes the device for it.
 
 use std::io::IoSlice;
+use std::ops::Range;
 
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::inode::InodeFlags;
@@ -27,28 +35,56 @@ use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
-use crate::file::finish::{self, WrittenAt};
+use crate::file::claim::Claimer;
+use crate::file::data::Data;
+use crate::file::finish::{self, Ending, WrittenAt};
 use crate::file::inline_change::{self, Written};
+use crate::file::journal_data::{BlockPart, Novelty};
 use crate::file::prepare::{self, ZEROES, index};
 use crate::file::{claim, journal_data, journaled, truncate};
+use crate::inode::attributes::{self, Privileges};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::cell::{Changing, Pinned};
+use crate::inode::caller::Caller;
+use crate::inode::cell::{Changing, LockedInode, Pinned};
 use crate::map::mapping::Target;
+use crate::map::run::BlockRun;
 use crate::map::{lookup, update};
 use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
 use crate::txn::plan::Plan;
-use crate::txn::slot;
+use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
 
-/// A write, limited to what one plan does.
+/// A run of blocks that takes a part of the data.
 #[derive(Clone, Copy)]
-struct Range {
-    offset: u64,
-    end: u64,
+struct Piece {
+    run: BlockRun,
+    physical: PhysBlock,
+    before: Before,
+}
+
+/// What the blocks of a [`Piece`] were before the write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// Blocks of the file, with data.
+    Written,
+    /// Blocks of the file that are preallocated.
+    Unwritten,
+    /// Not blocks of the file.
+    Hole,
+}
+
+impl Piece {
+    /// Whether the blocks hold no data of the file yet, so that bytes around the data are zeroed.
+    fn novelty(&self) -> Novelty {
+        match self.before {
+            Before::Written => Novelty::Old,
+            Before::Unwritten | Before::Hole => Novelty::New,
+        }
+    }
 }
 
 /// Whether a write needed no plan.
@@ -78,54 +114,77 @@ impl Decided {
 
 /// See [`Fs::write_at`](crate::Fs::write_at).
 pub(crate) fn write_at(mount: &Mount, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
-    let written = write_to(mount, inode, data, Some(offset), Decided::Now);
-    errors::noting(mount, written.map(|_| data.len()))
+    let bytes = data;
+    let written = write_piece(mount, inode, Data { bytes, offset });
+    errors::noting(mount, written.map(|()| data.len()))
+}
+
+/// As [`write_at`], for callers that note errors themselves.
+pub(crate) fn write_piece(mount: &Mount, inode: InodeNr, data: Data<'_>) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    let mut locked = pinned.lock();
+    write_locked(mount, pinned.locked(&mut locked), data, Decided::Now)
+}
+
+/// See [`Fs::write_at_as`](crate::Fs::write_at_as).
+pub(crate) fn write_at_as(
+    mount: &Mount,
+    caller: &Caller<'_>,
+    inode: InodeNr,
+    bytes: &[u8],
+    offset: u64,
+) -> Result<Privileges> {
+    let write = || {
+        let pinned = cache::pin_inode(&mount.core, inode)?;
+        let mut locked = pinned.lock();
+        let take = || attributes::take_privileges_locked(mount, pinned.held(&locked), caller);
+        let privileges = mount.space.retried(take)?;
+        let data = Data { bytes, offset };
+        write_locked(mount, pinned.locked(&mut locked), data, Decided::Now)?;
+        Ok(privileges)
+    };
+    errors::noting(mount, write())
 }
 
 /// See [`Fs::write_back_at`](crate::Fs::write_back_at).
 pub(crate) fn write_back_at(
     mount: &Mount,
     inode: InodeNr,
-    data: &[u8],
+    bytes: &[u8],
     offset: u64,
     written_at: WrittenAt,
 ) -> Result<usize> {
-    let written = write_to(
-        mount,
-        inode,
-        data,
-        Some(offset),
-        Decided::Earlier(written_at),
-    );
-    errors::noting(mount, written.map(|_| data.len()))
+    let data = Data { bytes, offset };
+    let written = write_cached(mount, inode, data, written_at);
+    errors::noting(mount, written.map(|()| bytes.len()))
+}
+
+fn write_cached(
+    mount: &Mount,
+    inode: InodeNr,
+    data: Data<'_>,
+    written_at: WrittenAt,
+) -> Result<()> {
+    let pinned = cache::pin_inode(&mount.core, inode)?;
+    if write_beside(mount, &pinned, data, written_at)? == WrittenOver::Yes {
+        return Ok(());
+    }
+    let mut locked = pinned.lock();
+    let decided = Decided::Earlier(written_at);
+    write_locked(mount, pinned.locked(&mut locked), data, decided)
 }
 
 /// See [`Fs::append`](crate::Fs::append).
-pub(crate) fn append(mount: &Mount, inode: InodeNr, data: &[u8]) -> Result<u64> {
-    errors::noting(mount, write_to(mount, inode, data, None, Decided::Now))
-}
-
-/// Writes at `offset`, or behind the end without one. Returns the offset of the data.
-pub(crate) fn write_to(
-    mount: &Mount,
-    inode: InodeNr,
-    data: &[u8],
-    offset: Option<u64>,
-    decided: Decided,
-) -> Result<u64> {
-    let pinned = cache::pin_inode(&mount.core, inode)?;
-    if let (Some(offset), Decided::Earlier(written_at)) = (offset, decided)
-        && write_beside(mount, &pinned, (data, offset), written_at)? == WrittenOver::Yes
-    {
-        return Ok(offset);
-    }
-    let mut locked = pinned.lock();
-    let offset = match offset {
-        Some(offset) => offset,
-        None => pinned.version(&epoch::pin())?.size_bytes(),
+pub(crate) fn append(mount: &Mount, inode: InodeNr, bytes: &[u8]) -> Result<u64> {
+    let append = || {
+        let pinned = cache::pin_inode(&mount.core, inode)?;
+        let mut locked = pinned.lock();
+        let offset = pinned.version(&epoch::pin())?.size_bytes();
+        let data = Data { bytes, offset };
+        write_locked(mount, pinned.locked(&mut locked), data, Decided::Now)?;
+        Ok(offset)
     };
-    write_locked(mount, (&pinned, &mut locked), (data, offset), decided)?;
-    Ok(offset)
+    errors::noting(mount, append())
 }
 
 /// Overwrites cached data under the shared lock, beside other such writers, if nothing of the inode
@@ -133,128 +192,152 @@ pub(crate) fn write_to(
 fn write_beside(
     mount: &Mount,
     pinned: &Pinned,
-    (data, offset): (&[u8], u64),
+    data: Data<'_>,
     written_at: WrittenAt,
 ) -> Result<WrittenOver> {
     let shared = pinned.share();
     let decided = Decided::Earlier(written_at);
-    let inode = &pinned.copy_if(|inode| check_may_write(inode, offset, decided))?;
-    let Some(end) = offset.checked_add(data.len() as u64) else {
-        return Ok(WrittenOver::No);
-    };
-    if inode.layout() == Layout::Inline || truncate::awaits_truncation(inode, &shared) {
+    let inode = &pinned.copy_if(|inode| check_may_write(inode, data.offset, decided))?;
+    let reaches_too_far = data.offset.checked_add(data.bytes.len() as u64).is_none();
+    if reaches_too_far
+        || inode.layout() == Layout::Inline
+        || truncate::awaits_truncation(inode, &shared)
+    {
         return Ok(WrittenOver::No);
     }
-    let range = Range { offset, end };
-    write_over(mount, (inode, &shared), (data, range), written_at)
+    write_over(mount, inode, &shared, data, written_at)
 }
 
-/// Writes all of `data`; the caller holds the inode's lock.
+/// Writes all of the data; the caller holds the inode's lock.
 pub(crate) fn write_locked(
     mount: &Mount,
-    (pinned, locked): (&Pinned, &mut Changing),
-    (data, offset): (&[u8], u64),
+    mut file: LockedInode<'_>,
+    data: Data<'_>,
     decided: Decided,
 ) -> Result<()> {
     /// The most bytes that one plan writes, so that written data is mapped soon.
     const MOST_BYTES: usize = 64 << 20;
-    let end = offset.checked_add(data.len() as u64);
-    let limit = update::max_file_bytes(&mount.core, pinned.version(&epoch::pin())?);
+    let end = data.offset.checked_add(data.bytes.len() as u64);
+    let limit = update::max_file_bytes(&mount.core, file.pinned.version(&epoch::pin())?);
     if end.is_none_or(|end| end > limit) {
         return Err(Error::FileTooLarge);
     }
-    truncate::end_truncation(mount, pinned, locked)?;
+    truncate::end_truncation(mount, file.reborrow())?;
     let mut done = 0;
-    while done < data.len() {
-        let part = &data[done..data.len().min(done + MOST_BYTES)];
-        let at = offset + done as u64;
+    while done < data.bytes.len() {
+        let part = Data {
+            bytes: &data.bytes[done..data.bytes.len().min(done + MOST_BYTES)],
+            offset: data.offset + done as u64,
+        };
         done += mount
             .space
-            .retried(|| write_part(mount, (pinned, &mut *locked), (part, at), decided))?;
+            .retried(|| write_part(mount, file.reborrow(), part, decided))?;
     }
     Ok(())
 }
 
-/// Writes as much from the front of `data` as one plan has space for. Returns that number of bytes.
+/// Writes as much from the front of the data as one plan has space for. Returns that number of
+/// bytes.
 fn write_part(
     mount: &Mount,
-    (pinned, locked): (&Pinned, &mut Changing),
-    (data, offset): (&[u8], u64),
+    mut file: LockedInode<'_>,
+    data: Data<'_>,
     decided: Decided,
 ) -> Result<usize> {
-    check_may_write(pinned.version(&epoch::pin())?, offset, decided)?;
+    check_may_write(file.pinned.version(&epoch::pin())?, data.offset, decided)?;
     let written_at = decided.written_at();
-    if inline_change::write_inside(mount, (pinned, locked), (data, offset), written_at)?
-        == Written::Inside
-    {
-        return Ok(data.len());
+    if inline_change::write_inside(mount, file.reborrow(), data, written_at)? == Written::Inside {
+        return Ok(data.bytes.len());
     }
     // The file's data may have left the inode.
-    let inode = &pinned.copy()?;
-    let bits = mount.core.geometry().block_size().bits();
-    let range = Range {
-        offset,
-        end: offset + data.len() as u64,
-    };
-    let over = write_over(mount, (inode, locked), (data, range), written_at);
-    if over? == WrittenOver::Yes {
-        return Ok(data.len());
+    let inode = &file.pinned.copy()?;
+    if write_over(mount, inode, file.locked, data, written_at)? == WrittenOver::Yes {
+        return Ok(data.bytes.len());
     }
+    let bits = mount.core.geometry().block_size().bits();
     // Made before anything is written: while the plan lives, the file system cannot be frozen.
     let mut plan = Plan::new(mount);
-    if range.end > inode.size_bytes() {
+    if data.end() > inode.size_bytes() {
         // Zeroes nothing in front of the end: until the new data has arrived, readers see those
         // bytes, and a crash leaves them.
         prepare::zero_tail(&mount.core, &mut plan, inode, inode.size_bytes())?;
     }
     let (slot, mut late) = (slot::slot(&mut plan, inode.nr())?, Vec::new());
-    let mut at = LogicalBlock(prepare::low32(offset >> bits));
-    let end = LogicalBlock(prepare::low32((range.end + (1 << bits) - 1) >> bits));
+    let mut at = LogicalBlock(prepare::low32(data.offset >> bits));
+    let end = LogicalBlock(prepare::low32((data.end() + (1 << bits) - 1) >> bits));
     while at < end && plan.size() < mount.step_capacity() {
-        let mapping = lookup::map_locked(&mount.core, inode, at)?;
-        let blocks = mapping.blocks.min(end.0 - at.0);
-        let blocks = blocks.min(journal_data::longest_run(mount, &plan, inode));
-        let (physical, blocks) = match mapping.target {
-            Target::Written(block) => (block, blocks),
-            Target::Unwritten(block) => {
-                let until = LogicalBlock(at.0 + blocks);
-                update::set_state(&mut plan, inode, slot, at..until, ExtentState::Written)?;
-                (block, blocks)
-            }
-            Target::Hole => {
-                let blocks = blocks.min(update::blocks_at_once(&mount.core, inode, at));
-                let file = (inode, slot, &mut *locked);
-                let (block, blocks) =
-                    claim::claim(&mount.core, &mut plan, file, (at, blocks), range.end)?;
-                let extent = Extent {
-                    logical: at,
-                    physical: block,
-                    blocks,
-                    state: ExtentState::Written,
-                };
-                update::map_extent(&mut plan, inode, slot, extent)?;
-                (block, blocks)
-            }
+        let claimer = Claimer {
+            inode,
+            slot,
+            locked: &mut *file.locked,
         };
-        let is_new = !matches!(mapping.target, Target::Written(_));
+        let piece = claim_piece(&mut plan, claimer, at..end, data.end())?;
         if journaled::journals_content(&mount.core, inode) {
-            let run = (at, blocks, physical);
-            plan_journaled(&mount.core, &mut plan, inode, (data, range), run, is_new)?;
+            plan_journaled(&mut plan, inode, data, &piece)?;
         } else if mount.core.faults.lacks(Sabotage::LateData) {
-            late.push(((at, blocks), physical, is_new));
+            late.push(piece);
         } else {
-            write_run(&mount.core, data, range, (at, blocks), physical, is_new)?;
+            write_run(&mount.core, data, &piece)?;
         }
-        at = LogicalBlock(at.0 + blocks);
+        insert_piece(&mut plan, inode, slot, &piece)?;
+        at = piece.run.end();
     }
-    let reached = range.end.min(u64::from(at.0) << bits);
+    let reached = data.end().min(u64::from(at.0) << bits);
     let size = inode.size_bytes().max(reached);
-    finish::finish(plan, slot, (size, written_at), (pinned, locked))?;
-    for (run, physical, is_new) in late {
+    finish::finish(plan, slot, Ending { size, written_at }, file.held())?;
+    for piece in late {
         mount.journal().commit()?;
-        write_run(&mount.core, data, range, run, physical, is_new)?;
+        write_run(&mount.core, data, &piece)?;
     }
-    Ok(prepare::index(reached - offset))
+    Ok(prepare::index(reached - data.offset))
+}
+
+/// Finds the blocks for the front of `blocks`: those that the file has, or new ones. The file is
+/// going to be at least `end_bytes` long.
+fn claim_piece(
+    plan: &mut Plan<'_>,
+    file: Claimer<'_>,
+    blocks: Range<LogicalBlock>,
+    end_bytes: u64,
+) -> Result<Piece> {
+    let mount = plan.mount;
+    let (inode, at) = (file.inode, blocks.start);
+    let mapping = lookup::map_locked(&mount.core, inode, at)?;
+    let blocks = mapping.blocks.min(blocks.end.0 - at.0);
+    let blocks = blocks.min(journal_data::longest_run(mount, plan, inode));
+    let (before, physical, blocks) = match mapping.target {
+        Target::Written(physical) => (Before::Written, physical, blocks),
+        Target::Unwritten(physical) => (Before::Unwritten, physical, blocks),
+        Target::Hole => {
+            let blocks = blocks.min(update::blocks_at_once(&mount.core, inode, at));
+            let hole = BlockRun { at, blocks };
+            let (physical, blocks) = claim::claim(&mount.core, plan, file, hole, end_bytes)?;
+            (Before::Hole, physical, blocks)
+        }
+    };
+    Ok(Piece {
+        run: BlockRun { at, blocks },
+        physical,
+        before,
+    })
+}
+
+/// Makes the blocks of a piece part of the file.
+fn insert_piece(plan: &mut Plan<'_>, inode: &CachedInode, slot: Slot, piece: &Piece) -> Result<()> {
+    let (run, state) = (piece.run, ExtentState::Written);
+    match piece.before {
+        Before::Written => Ok(()),
+        Before::Unwritten => update::set_state(plan, inode, slot, run.at..run.end(), state),
+        Before::Hole => {
+            let extent = Extent {
+                logical: run.at,
+                physical: piece.physical,
+                blocks: run.blocks,
+                state,
+            };
+            update::map_extent(plan, inode, slot, extent)
+        }
+    }
 }
 
 /// Overwrites data if nothing of the inode changes by that: one run of written blocks takes all of
@@ -262,11 +345,12 @@ fn write_part(
 /// separately.
 fn write_over(
     mount: &Mount,
-    (inode, locked): (&CachedInode, &Changing),
-    (data, range): (&[u8], Range),
+    inode: &CachedInode,
+    locked: &Changing,
+    data: Data<'_>,
     written_at: WrittenAt,
 ) -> Result<WrittenOver> {
-    if range.end > inode.size_bytes() || journaled::journals_content(&mount.core, inode) {
+    if data.end() > inode.size_bytes() || journaled::journals_content(&mount.core, inode) {
         return Ok(WrittenOver::No);
     }
     // While this guard lives, the file system cannot be frozen; entering may have taken long.
@@ -277,46 +361,38 @@ fn write_over(
         return Ok(WrittenOver::No);
     }
     let bits = mount.core.geometry().block_size().bits();
-    let first = LogicalBlock(prepare::low32(range.offset >> bits));
-    let mapping = lookup::map_locked(&mount.core, inode, first)?;
+    let at = LogicalBlock(prepare::low32(data.offset >> bits));
+    let mapping = lookup::map_locked(&mount.core, inode, at)?;
     let Target::Written(physical) = mapping.target else {
         return Ok(WrittenOver::No);
     };
-    if range.end > u64::from(mapping.end().0) << bits {
+    if data.end() > u64::from(mapping.end().0) << bits {
         return Ok(WrittenOver::No);
     }
     // First, since a write that fails may have written a part, too.
     locked.unjoined.note();
-    write_run(
-        &mount.core,
-        data,
-        range,
-        (first, mapping.blocks),
+    let blocks = mapping.blocks;
+    let piece = Piece {
+        run: BlockRun { at, blocks },
         physical,
-        false,
-    )?;
+        before: Before::Written,
+    };
+    write_run(&mount.core, data, &piece)?;
     Ok(WrittenOver::Yes)
 }
 
-/// Writes the part of `data` that falls into a run of blocks; the rest of new blocks is filled with
-/// zeroes.
-fn write_run(
-    core: &Core,
-    data: &[u8],
-    range: Range,
-    (at, blocks): (LogicalBlock, u32),
-    physical: PhysBlock,
-    is_new: bool,
-) -> Result<()> {
+/// Writes the part of the data that falls into a run of blocks; the rest of new blocks is filled
+/// with zeroes.
+fn write_run(core: &Core, data: Data<'_>, piece: &Piece) -> Result<()> {
     let block_size = core.geometry().block_size();
-    let start = u64::from(at.0) << block_size.bits();
-    let stop = start + (u64::from(blocks) << block_size.bits());
-    let (from, to) = (range.offset.max(start), range.end.min(stop));
-    let part = &data[prepare::index(from - range.offset)..index(to - range.offset)];
-    let place = block_size.offset(physical);
+    let start = u64::from(piece.run.at.0) << block_size.bits();
+    let stop = start + (u64::from(piece.run.blocks) << block_size.bits());
+    let (from, to) = (data.offset.max(start), data.end().min(stop));
+    let part = data.between(from, to);
+    let place = block_size.offset(piece.physical);
     // In one piece if possible: devices may do more with one large write.
     let is_whole = (from, to) == (start, stop);
-    if is_new && !is_whole {
+    if piece.novelty() == Novelty::New && !is_whole {
         let head = &ZEROES[..index(from - start)];
         let tail = &ZEROES[..index(stop - to)];
         let slices = [IoSlice::new(head), IoSlice::new(part), IoSlice::new(tail)];
@@ -326,22 +402,23 @@ fn write_run(
     }
 }
 
-/// Plans the part of `data` that falls into a run of blocks of a file whose data is journaled.
+/// Plans the part of the data that falls into a run of blocks of a file whose data is journaled.
 fn plan_journaled(
-    core: &Core,
     plan: &mut Plan<'_>,
     inode: &CachedInode,
-    (data, range): (&[u8], Range),
-    (at, blocks, physical): (LogicalBlock, u32, PhysBlock),
-    is_new: bool,
+    data: Data<'_>,
+    piece: &Piece,
 ) -> Result<()> {
-    let bits = core.geometry().block_size().bits();
-    for nth in 0..u64::from(blocks) {
-        let start = (u64::from(at.0) + nth) << bits;
-        let (from, to) = (range.offset.max(start), range.end.min(start + (1 << bits)));
-        let part = &data[prepare::index(from - range.offset)..index(to - range.offset)];
-        let place = (PhysBlock(physical.0 + nth), prepare::index(from - start));
-        journal_data::write_content(plan, inode, place, part, is_new)?;
+    let bits = plan.mount.core.geometry().block_size().bits();
+    for nth in 0..u64::from(piece.run.blocks) {
+        let start = (u64::from(piece.run.at.0) + nth) << bits;
+        let (from, to) = (data.offset.max(start), data.end().min(start + (1 << bits)));
+        let place = BlockPart {
+            block: PhysBlock(piece.physical.0 + nth),
+            offset: prepare::index(from - start),
+            novelty: piece.novelty(),
+        };
+        journal_data::write_content(plan, inode, place, data.between(from, to))?;
     }
     Ok(())
 }

@@ -10,9 +10,11 @@ use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags};
 use fourscore_ondisk::xattr::NameIndex;
 use fourscore_ondisk::{InodeNr, Timestamp};
 
+use crate::core::Core;
 use crate::guard::{Guard, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::inode::caller::AttributeChange;
+use crate::inode::cell::HeldInode;
 use crate::inode::immutable::{check_changeable, check_is_no_value};
 use crate::inode::{cache, consistent};
 use crate::mount::clock::now;
@@ -145,34 +147,57 @@ pub(crate) fn remove_privileges(
 }
 
 fn take_privileges(mount: &Mount, inode: InodeNr, caller: &Caller<'_>) -> Result<Privileges> {
-    let has_something = |inode: &CachedInode, guard: &Guard| -> Result<bool> {
-        let mode = inode.on_disk().mode();
-        let has_capability = || {
-            let (index, name) = (NameIndex::SECURITY, b"capability");
-            Ok::<_, Error>(get::stored_xattr(&mount.core, inode, index, name, guard)?.is_some())
-        };
-        let is_file = inode.file_type() == FileType::Regular;
-        Ok(is_file && (kept_when_written(inode, caller) != mode || has_capability()?))
-    };
-    if !consistent::read_consistent(&mount.core, inode, has_something)? {
+    let has_some = consistent::read_consistent(&mount.core, inode, |inode, guard| {
+        has_privileges(&mount.core, inode, caller, guard)
+    })?;
+    if !has_some {
         return Ok(Privileges::Kept);
     }
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let locked = pinned.lock();
-    let current = &pinned.copy()?;
-    if !with_guard(&mount.core, |guard| has_something(current, guard))? {
+    take_privileges_locked(mount, pinned.held(&locked), caller)
+}
+
+/// As [`remove_privileges`], for the holder of the inode's lock.
+pub(crate) fn take_privileges_locked(
+    mount: &Mount,
+    file: HeldInode<'_>,
+    caller: &Caller<'_>,
+) -> Result<Privileges> {
+    let has_some = with_guard(&mount.core, |guard| {
+        has_privileges(&mount.core, file.pinned.version(guard)?, caller, guard)
+    })?;
+    if !has_some {
         return Ok(Privileges::Kept);
     }
+    let current = &file.pinned.copy()?;
     if current.has(InodeFlags::IMMUTABLE_FL) {
         return Err(Error::NotPermitted);
     }
     let mut plan = Plan::new(mount);
-    let slot = slot::slot(&mut plan, inode)?;
+    let slot = slot::slot(&mut plan, current.nr())?;
     remove_capability(&mut plan, slot)?;
     let mode = kept_when_written(current, caller);
     slot::edit(&mut plan, slot, |inode| inode.set_mode(mode))?;
-    finish(plan, slot, pinned.held(&locked))?;
+    finish(plan, slot, file)?;
     Ok(Privileges::Taken)
+}
+
+/// Whether `inode` is a file with set-id bits or a capability that a write by `caller` removes.
+fn has_privileges(
+    core: &Core,
+    inode: &CachedInode,
+    caller: &Caller<'_>,
+    guard: &Guard,
+) -> Result<bool> {
+    if inode.file_type() != FileType::Regular {
+        return Ok(false);
+    }
+    if kept_when_written(inode, caller) != inode.on_disk().mode() {
+        return Ok(true);
+    }
+    let (index, name) = (NameIndex::SECURITY, b"capability");
+    Ok(get::stored_xattr(core, inode, index, name, guard)?.is_some())
 }
 
 /// Removes `security.capability`, if it exists.

@@ -37,7 +37,8 @@ pub(crate) fn goal_behind(
     goal_after(plan, inode, before.transpose()?.as_ref())
 }
 
-/// As [`goal_behind`], for a caller that has looked the preceding block up; `None` if there is none.
+/// As [`goal_behind`], for a caller that has looked the preceding block up; `None` if there is no
+/// such block.
 pub(crate) fn goal_after(
     plan: &Plan<'_>,
     inode: &CachedInode,

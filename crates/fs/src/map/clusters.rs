@@ -31,6 +31,7 @@ use crate::Result;
 use crate::core::Core;
 use crate::inode::cached::CachedInode;
 use crate::map::extents;
+use crate::map::run::BlockRun;
 use crate::txn::plan::Plan;
 use crate::txn::slot::Slot;
 
@@ -144,14 +145,14 @@ pub(crate) fn place_in_cluster(
     Ok(Some(place.map_err(|error| error.in_inode(inode.nr()))?))
 }
 
-/// Returns a location for the `blocks` unmapped blocks from `at` on: for as many as go to one kind
-/// of location.
+/// Returns a location for the unmapped blocks of `hole`: for as many as go to one kind of location.
 pub(crate) fn place_for(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
     slot: Slot,
-    (at, blocks): (LogicalBlock, u32),
+    hole: BlockRun,
 ) -> Result<Place> {
+    let BlockRun { at, blocks } = hole;
     if let Some(place) = place_in_cluster(plan, inode, slot, at)? {
         let clusters = Clusters::of(&plan.mount.core);
         let left = clusters.around(at).end.0 - at.0;

@@ -23,18 +23,18 @@ pub(crate) struct Budget {
     blocks: u32,
 }
 
-/// Takes the blocks from `start` to `end - 1` out of the tree, and frees what was mapped there,
+/// Takes `blocks` out of the tree, and frees what was mapped there,
 /// from the front on and as far as the plan has space.
 pub(crate) fn cut_extents(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
     slot: Slot,
-    (start, end): (LogicalBlock, LogicalBlock),
+    blocks: Range<LogicalBlock>,
     was: Content,
 ) -> Result<Freed> {
     let file = Mapped { inode, slot };
     let capacity = plan.capacity();
-    let mut at = start;
+    let (mut at, end) = (blocks.start, blocks.end);
     while plan.size() < capacity {
         let budget = budget(plan, capacity, was);
         let Some(part) = next_part(plan, file, at, end, budget)? else {

@@ -139,20 +139,20 @@ pub(crate) fn set_state(
     }
 }
 
-/// Unmaps the blocks from `start` to `end - 1`, and frees what was mapped there, from the front on
-/// and as far as the plan has space.
+/// Unmaps `blocks`, and frees what was mapped there, from the front on and as far as the plan has
+/// space.
 pub(crate) fn unmap(
     plan: &mut Plan<'_>,
     inode: &CachedInode,
     slot: Slot,
-    (start, end): (LogicalBlock, LogicalBlock),
+    blocks: Range<LogicalBlock>,
     was: Content,
 ) -> Result<Freed> {
     match MapForm::of(inode) {
-        MapForm::Tree => cut::cut_extents(plan, inode, slot, (start, end), was),
+        MapForm::Tree => cut::cut_extents(plan, inode, slot, blocks, was),
         MapForm::Pointers => {
             check_pointers(plan, inode)?;
-            pointers::cut_pointers(plan, inode, slot, start..end, was)
+            pointers::cut_pointers(plan, inode, slot, blocks, was)
         }
     }
 }
@@ -167,7 +167,7 @@ pub(crate) fn free_map(
 ) -> Result<Freed> {
     let was = journal_data::content_of(&plan.mount.core, inode);
     match inode.layout() {
-        Layout::Extents | Layout::BlockMap => unmap(plan, inode, slot, (start, LOGICAL_END), was),
+        Layout::Extents | Layout::BlockMap => unmap(plan, inode, slot, start..LOGICAL_END, was),
         Layout::Inline | Layout::FastSymlink | Layout::Nothing => Ok(Freed::All),
     }
 }

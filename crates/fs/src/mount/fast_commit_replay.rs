@@ -234,7 +234,7 @@ fn change_inode(core: &Core, change: Pending<'_>, made_in: Option<InodeNr>) -> R
     for piece in pieces {
         match piece {
             Piece::Unmap(start, end) => {
-                update::unmap(&mut plan, &inode, slot, (start, end), was)?;
+                update::unmap(&mut plan, &inode, slot, start..end, was)?;
             }
             Piece::Map(extent) => update::map_extent(&mut plan, &inode, slot, extent)?,
             Piece::SetState(start, end, state) => {

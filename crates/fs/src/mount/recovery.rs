@@ -96,7 +96,7 @@ fn finish_truncation(mount: &Mount, inode: &CachedInode, place: OrphanPlace) -> 
     let mut locked = pinned.lock();
     locked.orphan = Some(place);
     if inode.file_type() == FileType::Regular {
-        return truncate::truncate_locked(mount, &pinned, &mut locked, inode.size_bytes());
+        return truncate::truncate_locked(mount, pinned.locked(&mut locked), inode.size_bytes());
     }
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode.nr())?;

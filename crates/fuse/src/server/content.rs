@@ -116,8 +116,11 @@ impl Server<'_> {
                 0 => Caller::ROOT,
                 _ => Self::without_set_id(&call.header),
             };
-            self.clear_privileges(call.inode, &writer)?;
-            self.fs.write_at(call.inode, data, wanted.offset)?
+            let privileges = self
+                .fs
+                .write_at_as(&writer, call.inode, data, wanted.offset)?;
+            self.note_privileges(call.inode, privileges);
+            data.len()
         } else {
             let written_at = match self.agreed.has(init::WRITEBACK_CACHE) {
                 true => WrittenAt::ByCaller,

@@ -285,10 +285,15 @@ impl<'f> Server<'f> {
     /// old mode in its cache, so that is invalidated.
     fn clear_privileges(&self, inode: InodeNr, writer: &Caller<'_>) -> Result<(), Errno> {
         let privileges = self.fs.remove_privileges(inode, writer)?;
+        self.note_privileges(inode, privileges);
+        Ok(())
+    }
+
+    /// Invalidates the kernel's cached mode of a file that has lost privileges.
+    fn note_privileges(&self, inode: InodeNr, privileges: Privileges) {
         if privileges == Privileges::Taken {
             self.invalidate_attributes(inode);
         }
-        Ok(())
     }
 
     /// Invalidates the attributes of an inode in the kernel's cache, after a change that the kernel

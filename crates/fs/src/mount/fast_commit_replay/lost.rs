@@ -123,7 +123,7 @@ fn free_left_runs(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
             for part in fast_commit_parts::parts(&mount.core, Some(&inode), run)? {
                 if part.before == Lay::Elsewhere {
                     let was = journal_data::content_of(&mount.core, &inode);
-                    update::unmap(&mut plan, &inode, slot, (part.at, part.end), was)?;
+                    update::unmap(&mut plan, &inode, slot, part.at..part.end, was)?;
                 }
             }
         }
