@@ -9,8 +9,7 @@
 
 use std::path::Path;
 
-use fourscore::block::window::Window;
-use fourscore::block::{Access, DeviceOptions, open_path};
+use fourscore::block::{Access, DeviceOptions, Window, open_path};
 use fourscore::{Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions};
 use fourscore_check::{CheckOptions, check};
 

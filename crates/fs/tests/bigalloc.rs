@@ -8,8 +8,8 @@ use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
-use fourscore::block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
+use fourscore_block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

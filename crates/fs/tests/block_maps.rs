@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fallocate, Follow, Fs, InodeNr, NewAttributes};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

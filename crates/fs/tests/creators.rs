@@ -5,8 +5,8 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, InodeNr, NewAttributes, OpenOptions, Stat};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};

@@ -8,12 +8,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     Arc, DataMode, Extent, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
 };
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;

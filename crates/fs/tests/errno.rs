@@ -10,14 +10,14 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::ondisk::acl::AclError;
-use fourscore::ondisk::inode::{DeviceNr, InodeFlags};
-use fourscore::ondisk::relation::RelationError;
 use fourscore::{
     Arc, AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, NewAttributes,
     OpenOptions, Replace, Result, SetXattr,
 };
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_ondisk::acl::AclError;
+use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
+use fourscore_ondisk::relation::RelationError;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;

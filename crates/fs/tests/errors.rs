@@ -7,18 +7,18 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 
-use fourscore::block::{
-    BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RecordingDevice, Rule, open_path,
-};
-use fourscore::ondisk::GroupNr;
-use fourscore::ondisk::checksum::InodeGeneration;
-use fourscore::ondisk::inode::InodeFlags;
-use fourscore::ondisk::superblock::State;
 use fourscore::{
     Arc, AttributeChange, Barriers, Caller, Fallocate, Follow, Fs, InodeNr, MountOptions,
     NewAttributes, OnError, OpenInode, Replace, SetXattr, Trim,
 };
+use fourscore_block::{
+    BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RecordingDevice, Rule, open_path,
+};
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_ondisk::GroupNr;
+use fourscore_ondisk::checksum::InodeGeneration;
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::superblock::State;
 use fourscore_sync::Mutex;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

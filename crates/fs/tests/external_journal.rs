@@ -5,10 +5,10 @@ mod common;
 
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{
     Arc, Error, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Result, block::BlockDevice,
 };
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::loop_device::LoopDevice;
 use fourscore_testkit::mount::{Access, KernelMount};

@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, RecordingDevice, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
+use fourscore_block::{DeviceOptions, RecordingDevice, open_path};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
 use fourscore_testkit::oracle::assert_clean;

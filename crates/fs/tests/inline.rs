@@ -11,11 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use fourscore::block::RamDevice;
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     Arc, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
 };
+use fourscore_block::RamDevice;
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;

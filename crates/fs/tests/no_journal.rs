@@ -7,8 +7,8 @@ mod tree;
 use std::fs;
 
 use anyhow::{Result, ensure};
-use fourscore::block::{BlockDevice, DeviceOptions, Event, RecordingDevice, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
+use fourscore_block::{BlockDevice, DeviceOptions, Event, RecordingDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::{Effort, History, Rng, explore};

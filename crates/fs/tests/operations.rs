@@ -8,12 +8,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::ondisk::Timestamp;
 use fourscore::{
     Arc, AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
     Seek, SetXattr, XattrPlace,
 };
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_ondisk::Timestamp;
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 
-use fourscore::block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
+use fourscore_block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};

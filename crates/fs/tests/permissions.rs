@@ -4,11 +4,11 @@ mod common;
 
 use std::path::Path;
 
-use fourscore::ondisk::acl::{self, AclEntry, AclWho};
 use fourscore::{
     AttributeChange, Caller, Capabilities, Error, Follow, Fs, InodeNr, NewAttributes, Result,
     SetXattr, Wish,
 };
+use fourscore_ondisk::acl::{self, AclEntry, AclWho};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -202,7 +202,7 @@ fn hold_changes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, Inode
     });
     let command = "chattr +i $f";
     hold_against(caller, root, "chattr", command, top, |inode| {
-        let flags = fs.stat(inode)?.flags | fourscore::ondisk::inode::InodeFlags::IMMUTABLE_FL;
+        let flags = fs.stat(inode)?.flags | fourscore_ondisk::inode::InodeFlags::IMMUTABLE_FL;
         fs.check_flags_change(inode, flags, caller)
     });
 }

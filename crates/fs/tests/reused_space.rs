@@ -5,11 +5,11 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fourscore::block::ram::RamDevice;
-use fourscore::block::{BlockDevice, DeviceOptions, Hints, open_path};
 use fourscore::{
     Arc, Discard, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, Trim,
 };
+use fourscore_block::ram::RamDevice;
+use fourscore_block::{BlockDevice, DeviceOptions, Hints, open_path};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{epoch, thread};
 use fourscore_testkit::image::{Image, MiB};

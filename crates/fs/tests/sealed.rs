@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     AttributeChange, Fallocate, Follow, Fs, InodeNr, NewAttributes, OpenInode, Replace, SetXattr,
 };
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

@@ -7,11 +7,11 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 use std::process::Command;
 
-use fourscore::block::BlockDevice;
 use fourscore::{
     Arc, AttributeChange, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
     OpenInode, OpenOptions, Replace,
 };
+use fourscore_block::BlockDevice;
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::{Mutex, model, thread};
 use fourscore_testkit::image::{Image, MiB};

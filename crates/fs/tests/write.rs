@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::{Duration, Instant};
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::mballoc::Tunable;
-use fourscore::mballoc::stats::Count;
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     Arc, DirEntry, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
     Replace,
 };
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_mballoc::Tunable;
+use fourscore_mballoc::stats::Count;
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::thread;

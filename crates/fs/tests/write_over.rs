@@ -5,11 +5,11 @@ use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fourscore::block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
-use fourscore::ondisk::Timestamp;
 use fourscore::{
     Arc, Fs, InodeNr, MountOptions, NewAttributes, Noted, NotedTimes, OpenOptions, Stat, WrittenAt,
 };
+use fourscore_block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
+use fourscore_ondisk::Timestamp;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Mutex, thread};
 use fourscore_testkit::image::{Image, MiB};

@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use fourscore::ondisk::inode::DeviceNr;
 use fourscore::{
     Arc, AttributeChange, Error, FileType, Follow, Fs, InodeNr, NewAttributes, SetXattr,
 };
+use fourscore_ondisk::inode::DeviceNr;
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};

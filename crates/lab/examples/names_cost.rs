@@ -30,8 +30,8 @@ use std::env;
 use std::path::Path;
 use std::time::Instant;
 
-use fourscore::block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Result};
+use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore_sync::thread;
 
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);

@@ -16,8 +16,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fourscore::block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result};
+use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 

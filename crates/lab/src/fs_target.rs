@@ -176,7 +176,7 @@ mod tests {
     use crate::comparison::ThreadCount;
     use crate::files::FileWorkload;
     use fourscore::MountOptions;
-    use fourscore::block::{DeviceOptions, open_path};
+    use fourscore_block::{DeviceOptions, open_path};
     use fourscore_testkit::oracle::assert_clean;
     use fourscore_testkit::tools::Need;
     use fourscore_testkit::{Image, MiB, require};

@@ -24,9 +24,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 
-use fourscore::mballoc::Tunable;
 use fourscore::{Arc, Fs};
 use fourscore_fuse::Latencies;
+use fourscore_mballoc::Tunable;
 use fourscore_sync::{Mutex, Weak, thread};
 use serde_json::{Map, Value, json};
 

@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Trim};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::CoreNr;
 use fourscore_sync::count::{Cores, Report};

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fs, Trim};
+use fourscore_ondisk::inode::InodeFlags;
 
 use super::{Case, END_BYTES, NEW, ROOT, at, open_write, set_flags};
 
@@ -141,7 +141,7 @@ pub(crate) const FLAGS: [Case; 4] = [
     (
         "set_generation",
         "with checksums",
-        |fs| fs.set_generation(at(fs, "file"), fourscore::ondisk::InodeGeneration(1)),
+        |fs| fs.set_generation(at(fs, "file"), fourscore_ondisk::InodeGeneration(1)),
         None,
     ),
 ];

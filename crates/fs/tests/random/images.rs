@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, MountOptions, NewAttributes, OpenOptions};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::image::Image;
 

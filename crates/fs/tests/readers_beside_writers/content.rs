@@ -1,8 +1,8 @@
 //! Reads and copies of file data while its map changes.
 
 use anyhow::{Context as _, Result, ensure};
-use fourscore::ondisk::PhysBlock;
 use fourscore::{DataMode, Error, Fallocate, Fs, InodeNr, MountOptions, OnError};
+use fourscore_ondisk::PhysBlock;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use std::ops::Range;

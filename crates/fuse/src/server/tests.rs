@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
-use fourscore::ondisk::Timestamp;
-use fourscore::ondisk::inode::{DeviceNr, InodeFlags};
 use fourscore::{
     Arc, AttributeChange, Error, Fallocate, FileType, Fs, InodeNr, NewAttributes, OpenInode,
     Replace, SetXattr, Trim,
 };
+use fourscore_ondisk::Timestamp;
+use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
 use rustix::io::Errno;
 
 use super::content::bytes_to_write;
