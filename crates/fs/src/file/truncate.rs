@@ -112,7 +112,7 @@ pub(crate) fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> boo
     inode.on_disk().links_count() > 0 && changing.orphan.is_some()
 }
 
-/// From this many bytes cut off a file on, the grace period of its readers is expedited. Blocks that
+/// If this many bytes are cut off a file, its readers' grace period is expedited. Blocks that
 /// were written and freed in one transaction can then be reused, in memory that is still in the
 /// CPU's caches.
 pub(crate) const MUCH_BYTES: u64 = 4 << 20;
