@@ -26,8 +26,7 @@ pub(crate) fn release(
     was: Content,
 ) -> Result<()> {
     if !pieces.is_empty() {
-        // A reader of data holds no guard: only the count shows it that its blocks were unmapped.
-        plan.raise_sequence();
+        plan.raise_sequence_for_free();
     }
     let clusters = Clusters::of(&plan.mount.core);
     let mut freed = LogicalBlock(0);

@@ -31,6 +31,8 @@ pub enum Sabotage {
     /// Keys of the nodes of a map change without a change of the sequence count, and a node that
     /// looks broken is not read again.
     UnsequencedKeyChange,
+    /// Blocks are unmapped and freed without a change of the sequence count.
+    UnsequencedFree,
     /// Buffers of journaled data are forgotten without a change of the sequence count.
     ForgetBeforePublish,
     /// The stamp of a free is taken before the map without the freed blocks is published.

@@ -136,6 +136,16 @@ impl<'f> Plan<'f> {
         self.raises_sequence = true;
     }
 
+    /// Has the sequence counts raised because the plan unmaps or frees blocks: a reader of their
+    /// data holds no guard, so only the count shows it that they may hold other data now.
+    pub(crate) fn raise_sequence_for_free(&mut self) {
+        let faults = self.mount.core.faults;
+        let is_left_out = faults.lacks(Sabotage::UnsequencedFree)
+            || faults.lacks(Sabotage::UnsequencedKeyChange)
+            || faults.lacks(Sabotage::ForgetBeforePublish);
+        self.raises_sequence |= !is_left_out;
+    }
+
     /// Returns the limit of the plan's size, in blocks, for freeing what is mapped.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
@@ -422,7 +432,7 @@ impl<'f> Plan<'f> {
 
     /// Frees `count` clusters, beginning with the one that holds `first`.
     pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
-        self.raise_sequence();
+        self.raise_sequence_for_free();
         let allocator = self.mount.allocator();
         let runs = allocator.geometry().runs(first, count.0.into());
         for run in runs.into_iter().flatten() {

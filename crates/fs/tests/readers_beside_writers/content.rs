@@ -8,6 +8,8 @@ use fourscore_testkit::tools::Need;
 use std::ops::Range;
 
 use crate::disk::{BLOCK_BYTES, Disk, OWNER, ROOT, quiet, usual};
+#[cfg(feature = "sabotage")]
+use crate::disk::{LONG, beside};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The number of blocks of a file of which no two are contiguous on the device: more extents than
@@ -34,7 +36,8 @@ fn first_extent(fs: &Fs, file: InodeNr) -> Range<PhysBlock> {
     extent.physical..PhysBlock(extent.physical.0 + u64::from(extent.blocks))
 }
 
-/// A copy that has read the root of a map, and reads a leaf after it was freed.
+/// A copy that has found the blocks of its source, and reads them after they were freed and belong
+/// to another file.
 fn copy_beside_a_cut(options: MountOptions) -> Result<()> {
     let disk = Disk::new();
     let fs = disk.mount(&options.on_error(OnError::RemountReadOnly));
@@ -43,10 +46,17 @@ fn copy_beside_a_cut(options: MountOptions) -> Result<()> {
     let copied = disk.stopped_at(
         first_extent(&fs, source),
         || fs.copy_file_range(source, 0, target, 0, LEN),
-        || fs.truncate(source, 0).unwrap(),
+        || {
+            fs.truncate(source, 0).unwrap();
+            fs.sync().unwrap();
+            fill(&fs, b's');
+        },
     );
     let copied = copied.context("the copy")?;
     ensure!(copied == 0 || copied == LEN, "{copied} bytes");
+    let mut bytes = vec![0; usize::try_from(LEN)?];
+    let len = fs.read_at(target, &mut bytes, 0)?;
+    ensure!(!bytes[..len].contains(&b's'), "data of another file");
     fs.create(ROOT, b"another", &OWNER)
         .context("an error was noted in a healthy file system")?;
     fs.unmount().unwrap();
@@ -172,6 +182,57 @@ fn content_that_leaves_its_inode_is_not_hidden_by_an_old_buffer() {
     fs.unmount().unwrap();
 }
 
+/// A read that has found the blocks of a file, and reads them after they were freed and belong to
+/// another file.
+fn read_beside_a_reuse(options: &MountOptions) -> Result<()> {
+    let disk = Disk::new();
+    let fs = disk.mount(options);
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    fs.write_at(file, &[b'a'; 4 * BLOCK_BYTES], 0).unwrap();
+    let mut bytes = vec![b'x'; 4 * BLOCK_BYTES];
+    let read = disk.stopped_at(
+        first_extent(&fs, file),
+        || fs.read_at(file, &mut bytes, 0),
+        || {
+            fs.fallocate(file, Fallocate::PunchHole, 0, 4 * BLOCK)
+                .unwrap();
+            fs.sync().unwrap();
+            fill(&fs, b's');
+        },
+    );
+    ensure!(read? == bytes.len());
+    let first = bytes[0];
+    ensure!(first == b'a' || first == 0, "{:?}", char::from(first));
+    ensure!(bytes.iter().all(|&byte| byte == first));
+    fs.unmount().unwrap();
+    Ok(())
+}
+
+#[test]
+fn a_read_returns_no_data_of_a_file_that_got_its_blocks() {
+    require!(Need::Program("mke2fs"));
+    read_beside_a_reuse(&quiet()).unwrap();
+}
+
+/// Reads of a file beside punches of its first block, which change the first key of a leaf.
+#[cfg(feature = "sabotage")]
+fn reads_beside_punches(options: &MountOptions) -> Result<()> {
+    let disk = Disk::new();
+    let fs = disk.mount(options);
+    let file = scattered(&fs, b"file", b'a');
+    let punch = || {
+        fs.fallocate(file, Fallocate::PunchHole, 0, BLOCK)?;
+        fs.write_at(file, &[b'a'; BLOCK_BYTES], 0)?;
+        Ok(())
+    };
+    let read = || {
+        let mut bytes = vec![0; SCATTERED * BLOCK_BYTES];
+        fs.read_at(file, &mut bytes, 0)?;
+        Ok(())
+    };
+    beside((LONG, 1), punch, read)
+}
+
 #[cfg(feature = "sabotage")]
 mod put_back {
     use super::*;
@@ -185,10 +246,17 @@ mod put_back {
     }
 
     #[test]
-    fn a_quiet_change_of_a_key_is_found() {
+    fn an_unsequenced_change_of_a_key_is_found() {
         require!(Need::Program("mke2fs"));
         let options = quiet().sabotage(Some(Sabotage::UnsequencedKeyChange));
-        println!("{:#}", read_beside_a_punch(&options).unwrap_err());
+        println!("{:#}", reads_beside_punches(&options).unwrap_err());
+    }
+
+    #[test]
+    fn a_free_without_a_sequence_is_found() {
+        require!(Need::Program("mke2fs"));
+        let options = quiet().sabotage(Some(Sabotage::UnsequencedFree));
+        println!("{:#}", read_beside_a_reuse(&options).unwrap_err());
     }
 
     #[test]

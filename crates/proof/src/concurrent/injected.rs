@@ -24,12 +24,12 @@ impl InjectedFault {
 #[cfg(feature = "sabotage")]
 impl InjectedFault {
     /// All faults, by name.
-    pub const ALL: [(&str, Self); 9] = {
+    pub const ALL: [(&str, Self); 10] = {
         use Theme::{Content, Eviction, Listings, Names, NewNames, Reuse, Tree};
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
             PathWithoutRevalidation, RenameByNumber, StampBeforePublish, UnnoticedEviction,
-            UnsequencedKeyChange,
+            UnsequencedFree, UnsequencedKeyChange,
         };
         [
             ("rename-by-number", Self::fs(RenameByNumber, Tree)),
@@ -42,6 +42,7 @@ impl InjectedFault {
                 "forget-before-publish",
                 Self::fs(ForgetBeforePublish, Content),
             ),
+            ("unsequenced-free", Self::fs(UnsequencedFree, Content)),
             ("stamp-before-publish", Self::fs(StampBeforePublish, Reuse)),
             ("name-before-inode", Self::fs(NameBeforeInode, NewNames)),
             ("listing-to-old-end", Self::fs(ListingToOldEnd, Listings)),

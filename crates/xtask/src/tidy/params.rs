@@ -4,38 +4,9 @@ use super::finding::Finding;
 use super::source::Source;
 use super::tokens::{Token, after_group, starts_with, tokens};
 
-/// The folders and files that the rule holds for, by the beginning of their path.
-const PATHS_WITHOUT_TUPLES: &[&str] = &[
-    "crates/block/",
-    "crates/build/",
-    "crates/cache/",
-    "crates/fs/examples/",
-    "crates/fs/src/core.rs",
-    "crates/fs/src/dir/",
-    "crates/fs/src/error.rs",
-    "crates/fs/src/facade/",
-    "crates/fs/src/group/",
-    "crates/fs/src/inode/",
-    "crates/fs/src/lib.rs",
-    "crates/fs/src/mount/",
-    "crates/fs/src/txn/",
-    "crates/fs/src/xattr/",
-    "crates/fs/tests/",
-    "crates/mballoc/",
-    "crates/ondisk/",
-    "crates/proof/",
-    "crates/sync/",
-    "crates/xtask/",
-    "fuzz/",
-];
-
 /// `tuple-parameter`: no function takes a tuple apart in its list of parameters, as in `(block,
 /// offset): (PhysBlock, usize)`. Parameters of closures may.
 pub(super) fn tuple_parameter(source: &Source, found: &mut Vec<Finding>) {
-    let holds_for = |path: &&str| source.path.starts_with(path);
-    if !PATHS_WITHOUT_TUPLES.iter().any(holds_for) {
-        return;
-    }
     let tokens = tokens(source);
     for (at, token) in tokens.iter().enumerate() {
         let Some(name) = tokens.get(at + 1).filter(|name| name.is_word()) else {
@@ -111,13 +82,5 @@ mod tests {
         assert!(lines("fn a(b: B, c: [C; 2]) { d.map(|(e, f): (E, F)| e); }\n").is_empty());
         assert!(lines("fn a(f: impl Fn((B, C)) -> D, Point(x, y): Point) {}\n").is_empty());
         assert!(lines("fn a((): (), b: B) {}\n").is_empty());
-        assert!(
-            findings_of(
-                tuple_parameter,
-                "crates/x/src/a.rs",
-                "fn a((b, c): (B, C)) {}\n"
-            )
-            .is_empty()
-        );
     }
 }
