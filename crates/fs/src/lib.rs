@@ -63,7 +63,6 @@ use fourscore_block::BlockDevice;
 use crate::core::Core;
 use crate::mount::state::Mount;
 
-pub use fourscore_journal::{Background, JournalOptions};
 pub use fourscore_ondisk::extent::{Extent, ExtentState};
 pub use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, InodeFlags};
 pub use fourscore_ondisk::{
@@ -105,6 +104,13 @@ pub mod block {
     pub use fourscore_block::{
         Access, BlockDevice, Caching, DeviceError, DeviceOp, DeviceOptions, FileDevice, Hints,
         HostRange, RamDevice, Sharing, Window, create_image, open_path,
+    };
+}
+
+/// The journal: what [`MountOptions::journal`] takes.
+pub mod journal {
+    pub use fourscore_journal::{
+        Background, Batching, Credits, FastCommitArea, JournalOptions, NewChecksums,
     };
 }
 
