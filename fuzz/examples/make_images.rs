@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use fourscore::block::DeviceOptions;
 use fourscore::{Fs, InodeNr, OpenOptions};
+use fourscore_block::DeviceOptions;
 use fourscore_fuzz::sparse;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::htree;
@@ -490,7 +490,7 @@ fn small_index(root: &Path) -> Result<()> {
 fn deepen_index(image: &Path) -> Result<()> {
     oracle::debugfs_write(image, &["expand_dir /dir", "expand_dir /dir"])?;
     let mut bytes = fs::read(image)?;
-    let device = fourscore::block::open_path(image, DeviceOptions::default())?;
+    let device = fourscore_block::open_path(image, DeviceOptions::default())?;
     let opened = Fs::open(fourscore::Arc::new(device), &OpenOptions::new())?;
     let dir = opened.lookup(InodeNr::ROOT, b"dir")?;
     let mut blocks = Vec::new();

@@ -9,8 +9,7 @@
 
 use std::path::Path;
 
-use fourscore::block::window::Window;
-use fourscore::block::{Access, DeviceOptions, open_path};
+use fourscore::block::{Access, DeviceOptions, Window, open_path};
 use fourscore::{Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions};
 use fourscore_check::{CheckOptions, check};
 
@@ -47,12 +46,7 @@ fn read(image: &Path) -> anyhow::Result<()> {
 }
 
 fn write(image: &Path) -> anyhow::Result<()> {
-    let owner = NewAttributes {
-        permissions: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let owner = NewAttributes::owned_by(0, 0);
     let device = open_path(image, DeviceOptions::read_write())?;
     let fs = Fs::mount(Arc::new(device), &MountOptions::new())?;
     let file = fs.create(InodeNr::ROOT, b"note", &owner)?;
@@ -63,12 +57,7 @@ fn write(image: &Path) -> anyhow::Result<()> {
 }
 
 fn keep_open(image: &Path) -> anyhow::Result<()> {
-    let owner = NewAttributes {
-        permissions: 0o600,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let owner = NewAttributes::owned_by(0, 0).permissions(0o600);
     let device = open_path(image, DeviceOptions::read_write())?;
     let fs = Fs::mount(Arc::new(device), &MountOptions::new())?;
     let temporary = OpenInode::unnamed(&*fs, InodeNr::ROOT, &owner)?;

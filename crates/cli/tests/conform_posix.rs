@@ -41,25 +41,22 @@ fn configuration(remounts: bool) -> String {
 /// Runs every test in `folder`. Tests that remount it read-only run in a separate process, since
 /// others leave files open for writing.
 fn verdicts(place: &Place, folder: &Path) -> Verdicts {
-    let mut verdicts = verdicts_of(place, folder, (false, None));
-    let of_remounts = verdicts_of(place, folder, (true, Some("::erofs_")));
+    let mut verdicts = verdicts_of(place, folder, None);
+    let of_remounts = verdicts_of(place, folder, Some("::erofs_"));
     assert!(of_remounts.len() > 10, "{}", of_remounts.len());
     verdicts.extend(of_remounts);
     verdicts
 }
 
-/// Its output goes to standard error, which is shown if this test fails.
-fn verdicts_of(
-    place: &Place,
-    folder: &Path,
-    (remounts, pattern): (bool, Option<&str>),
-) -> Verdicts {
+/// Runs the tests that match the pattern, which remount the file system; without a pattern, all
+/// others. The output goes to standard error, which is shown if this test fails.
+fn verdicts_of(place: &Place, folder: &Path, pattern_of_remounts: Option<&str>) -> Verdicts {
     let configured = place.path("pjdfstest.toml");
-    fs::write(&configured, configuration(remounts)).expect("space");
+    fs::write(&configured, configuration(pattern_of_remounts.is_some())).expect("space");
     let mut command = tools::command("pjdfstest").expect("it exists");
     command.arg("-c").arg(configured).arg("-p").arg(folder);
     command.arg("-s").arg(place.path("other"));
-    command.args(pattern);
+    command.args(pattern_of_remounts);
     let output = tools::output_of(&mut command).expect("it starts");
     let message = tools::describe(&command, &output);
     eprintln!("{message}");

@@ -50,23 +50,41 @@ const MOST_DEEP: usize = 12;
 const READ_BYTES: u64 = 64 << 10;
 const CHANGES: usize = 150;
 
-/// The images: type, block size in bytes, more arguments. Together they have every form of each
-/// structure that is damaged.
-const FORMS: [(&str, u32, &[&str]); 6] = [
-    ("ext4", 1024, &[]),
-    ("ext4", 4096, &["-O", "inline_data"]),
-    (
+/// How an image is made.
+struct Form {
+    kind: &'static str,
+    block_size_bytes: u32,
+    arguments: &'static [&'static str],
+}
+
+const fn form(
+    kind: &'static str,
+    block_size_bytes: u32,
+    arguments: &'static [&'static str],
+) -> Form {
+    Form {
+        kind,
+        block_size_bytes,
+        arguments,
+    }
+}
+
+/// The images. Together they have every form of each structure that is damaged.
+const FORMS: [Form; 6] = [
+    form("ext4", 1024, &[]),
+    form("ext4", 4096, &["-O", "inline_data"]),
+    form(
         "ext4",
         1024,
         &["-O", "orphan_file,ea_inode,meta_bg,^resize_inode"],
     ),
-    (
+    form(
         "ext4",
         4096,
         &["-O", "bigalloc,^metadata_csum", "-C", "16384"],
     ),
-    ("ext3", 1024, &[]),
-    ("ext2", 1024, &["-I", "128"]),
+    form("ext3", 1024, &[]),
+    form("ext2", 1024, &["-I", "128"]),
 ];
 
 const OPTIONS: [&str; 7] = [
@@ -176,10 +194,10 @@ fn shown(root: &Path) -> Result<BTreeMap<PathBuf, Shown>> {
 }
 
 impl Sound {
-    fn new((kind, block_size_bytes, more): (&str, u32, &[&str])) -> Result<Self> {
-        let builder = Image::builder(MiB(12)).kind(kind);
-        let builder = builder.block_size_bytes(block_size_bytes);
-        let image = builder.arguments(more.iter().copied()).make()?;
+    fn new(form: &Form) -> Result<Self> {
+        let builder = Image::builder(MiB(12)).kind(form.kind);
+        let builder = builder.block_size_bytes(form.block_size_bytes);
+        let image = builder.arguments(form.arguments.iter().copied()).make()?;
         let kernel = KernelMount::new(image.path(), Access::ReadWrite, "")?;
         fill(kernel.path())?;
         kernel.unmount()?;
@@ -191,7 +209,7 @@ impl Sound {
     }
 
     fn all() -> Vec<Self> {
-        let made = FORMS.into_iter().map(Self::new);
+        let made = FORMS.iter().map(Self::new);
         made.collect::<Result<_>>().expect("images")
     }
 }

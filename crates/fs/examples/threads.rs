@@ -38,12 +38,7 @@ fn write(image: &Path) -> anyhow::Result<()> {
 }
 
 fn write_directory(fs: &Fs, thread: u32) -> fourscore::Result<()> {
-    let owner = NewAttributes {
-        permissions: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let owner = NewAttributes::owned_by(0, 0).permissions(0o755);
     let dir = fs.mkdir(InodeNr::ROOT, format!("thread{thread}").as_bytes(), &owner)?;
     for number in 0..FILES {
         let file = fs.create(dir, format!("file{number}").as_bytes(), &owner)?;

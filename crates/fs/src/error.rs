@@ -1,14 +1,19 @@
 //! **Purpose.** The errors of this crate, for programs ([`Error`], [`Error::errno`]) and for people
 //! (one line each).
 //!
+//! **Model.** An error is the fault of the device, of the bytes on disk, or of the caller.
+//! [`Error::Internal`] is the exception: an operation has found that the library broke a rule of
+//! its own. The step that failed has changed nothing. Where only wrong data could follow, the
+//! library panics instead.
+//!
 //! **References.** Numbers are Linux's (`include/uapi/asm-generic/errno*.h`); the choice of
 //! `EUCLEAN` for broken metadata follows the kernel's `EFSCORRUPTED`.
 
 use std::io;
 
 use fourscore_block::raw_os_error;
-use fourscore_mballoc::GroupProblem;
 use fourscore_mballoc::tunables::TunableError;
+use fourscore_mballoc::{GroupProblem, RequestProblem};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::{Corrupt, InodeNr};
@@ -58,7 +63,8 @@ pub enum Error {
     /// An argument that makes no sense for this object.
     #[error("{0}")]
     InvalidArgument(&'static str),
-    /// An invariant of this library does not hold: a bug in it.
+    /// An operation broke an invariant of this library: a fault in it, not in the arguments or in
+    /// the image. The step that failed has changed nothing.
     #[error("internal error: {0}")]
     Internal(&'static str),
     /// The name exists already.
@@ -134,13 +140,13 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Io(error) => raw_os_error(error).unwrap_or(libc_errno::EIO),
-            Self::Internal(_) => libc_errno::EIO,
             Self::Corrupt(_) => libc_errno::EUCLEAN,
             Self::Refused(_)
             | Self::JournalNotGiven { .. }
             | Self::InvalidArgument(_)
             | Self::Tunable(_)
             | Self::MountOption { .. } => libc_errno::EINVAL,
+            Self::Internal(_) => libc_errno::EIO,
             Self::Unsupported(_) => libc_errno::EOPNOTSUPP,
             Self::NotFound => libc_errno::ENOENT,
             Self::NotADirectory => libc_errno::ENOTDIR,
@@ -198,7 +204,12 @@ impl From<fourscore_mballoc::Error> for Error {
             Space::NoSpace { .. } | Space::CommitFirst { .. } | Space::NotContiguous { .. } => {
                 Self::NoSpace
             }
-            Space::BadRequest(_) => Self::Io(io::Error::other(error)),
+            Space::BadRequest(problem) => Self::Internal(match problem {
+                RequestProblem::Empty => "a request for no clusters",
+                RequestProblem::MinLenAboveLen => "a request for more clusters than it wants",
+                RequestProblem::Alignment => "a request whose alignment is not a power of two",
+                RequestProblem::NotReserved => "a request for more clusters than are reserved",
+            }),
             // The file system's own error, from reading a bitmap for the allocator.
             Space::Source { error, .. } => match error.downcast() {
                 Ok(said) => *said,

@@ -59,17 +59,17 @@ mod txn;
 mod xattr;
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::geometry::Geometry;
-use fourscore_ondisk::superblock::Superblock;
 
 use crate::core::Core;
 use crate::mount::state::Mount;
 
 pub use fourscore_ondisk::extent::{Extent, ExtentState};
-pub use fourscore_ondisk::inode::FileType;
-pub use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, LogicalBlock, PhysBlock};
+pub use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, InodeFlags};
+pub use fourscore_ondisk::{
+    BlockCount, BlockSize, Corrupt, CorruptKind, Geometry, GroupDesc, GroupNr, InodeGeneration,
+    InodeNr, LogicalBlock, PhysBlock, Superblock, Timestamp,
+};
 pub use fourscore_sync::Arc;
-pub use {fourscore_block as block, fourscore_mballoc as mballoc, fourscore_ondisk as ondisk};
 
 pub use crate::dir::find::{DirEntry, OwnedDirEntry};
 pub use crate::dir::new_inode::NewAttributes;
@@ -77,6 +77,7 @@ pub use crate::dir::path::Follow;
 pub use crate::dir::rename::Replace;
 pub use crate::error::{Error, Result};
 pub use crate::facade::open_inode::OpenInode;
+pub use crate::facade::stats::{MountStats, Stats};
 pub use crate::file::fallocate::Fallocate;
 pub use crate::file::finish::WrittenAt;
 pub use crate::file::read::{EXTENTS_AT_ONCE, Seek};
@@ -98,6 +99,43 @@ pub use crate::xattr::set::SetXattr;
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;
 
+/// Devices: what a file system is opened on.
+pub mod block {
+    pub use fourscore_block::{
+        Access, BlockDevice, Caching, DeviceError, DeviceOp, DeviceOptions, FileDevice, Hints,
+        HostRange, RamDevice, Sharing, Window, create_image, open_path,
+    };
+}
+
+/// The journal: what [`MountOptions::journal`] takes.
+pub mod journal {
+    pub use fourscore_journal::{
+        Background, Batching, Credits, FastCommitArea, JournalOptions, NewChecksums,
+    };
+}
+
+/// The allocator of blocks: its tunables.
+pub mod mballoc {
+    pub use fourscore_mballoc::tunables::TunableError;
+    pub use fourscore_mballoc::{Tunable, Tunables};
+}
+
+/// What the bytes on disk mean: the parts that calls of [`Fs`] return or take.
+pub mod ondisk {
+    pub use fourscore_ondisk::superblock::SuperblockRejected;
+    pub use fourscore_ondisk::{acl, corrupt, features, group, superblock};
+}
+
+/// The parts of [`Stats`].
+pub mod stats {
+    pub use fourscore_block::CacheStats;
+    pub use fourscore_cache::Stats as CacheCounts;
+    pub use fourscore_journal::JournalStats;
+    pub use fourscore_mballoc::criteria::Criterion;
+    pub use fourscore_mballoc::stats::{Count, CriterionCount, Tally};
+    pub use fourscore_sync::rank::Waits;
+}
+
 /// An open file system. It is shared between threads in an [`Arc`]; every call takes `&self`.
 #[derive(Debug)]
 pub struct Fs {
@@ -111,12 +149,6 @@ impl Fs {
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         self.core.superblock()
-    }
-
-    /// Returns the statistics of the buffer cache since the file system was opened.
-    #[must_use]
-    pub fn buffer_stats(&self) -> fourscore_block::buffer_cache::CacheStats {
-        self.core.buffers.stats()
     }
 
     /// Returns the geometry: sizes, counts and block numbers.

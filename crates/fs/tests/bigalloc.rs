@@ -8,8 +8,8 @@ use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
-use fourscore::block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
+use fourscore_block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -21,12 +21,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use common::mount;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// Blocks and clusters in bytes.
 const SIZES: [(u64, u64); 4] = [
@@ -36,7 +31,7 @@ const SIZES: [(u64, u64); 4] = [
     (1024, 64 << 10),
 ];
 
-fn image((block, cluster): (u64, u64)) -> Image {
+fn image(block: u64, cluster: u64) -> Image {
     let image = Image::builder(MiB(64))
         .kind("ext4")
         .block_size_bytes(u32::try_from(block).unwrap())
@@ -132,7 +127,7 @@ fn clusters_come_and_go_as_in_linux() {
         Need::KernelMount
     );
     for (block, cluster) in SIZES {
-        let (mine, theirs) = (image((block, cluster)), image((block, cluster)));
+        let (mine, theirs) = (image(block, cluster), image(block, cluster));
         let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
         let mut options = HostOptions::new();
         options.read(true).write(true).create_new(true);
@@ -197,7 +192,7 @@ fn clusters_come_and_go_as_in_linux() {
 fn directories_fill_their_clusters() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     for (block, cluster) in SIZES {
-        let image = image((block, cluster));
+        let image = image(block, cluster);
         let fs = mount(&image);
         let free = fs.statfs().unwrap().free_blocks;
         let dir = fs.mkdir(ROOT, b"dir", &NEW).unwrap();
@@ -237,7 +232,7 @@ fn directories_fill_their_clusters() {
 fn a_cut_while_ranges_move_leaves_whole_clusters() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let cluster = 16 << 10;
-    let image = image((1024, cluster));
+    let image = image(1024, cluster);
     let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &NEW).unwrap();
     for number in 0..3000_u64 {

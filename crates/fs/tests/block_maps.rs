@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fallocate, Follow, Fs, InodeNr, NewAttributes};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -22,12 +22,7 @@ use rustix::fs::{FallocateFlags, IFlags};
 use common::{mount, open};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn image(block_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext3");

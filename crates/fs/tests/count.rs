@@ -13,8 +13,8 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Follow, Fs, InodeNr, OpenOptions, Seek};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::CoreNr;
 use fourscore_sync::count::{Cores, with_cores};
 use fourscore_testkit::image::{Image, MiB};

@@ -3,8 +3,8 @@
 
 mod tree;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Error, Fs, InodeNr, MountOptions};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Death, JOURNALS};
 use fourscore_testkit::image::Image;

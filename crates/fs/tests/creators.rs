@@ -5,8 +5,8 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, InodeNr, NewAttributes, OpenOptions, Stat};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
@@ -17,12 +17,7 @@ use fourscore_testkit::tools::Need;
 
 use common::mount;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 const THREADS: u32 = 8;
 
 fn image() -> Image {

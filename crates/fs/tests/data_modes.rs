@@ -8,12 +8,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     Arc, DataMode, Extent, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
 };
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
@@ -28,12 +28,7 @@ use tree::{Tree, assert_same, host_tree, open, our_tree};
 use common::mount_with;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    uid: 1,
-    gid: 2,
-    umask: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 /// The magic number at the beginning of the journal's blocks.
 const MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
 
@@ -404,7 +399,7 @@ fn directories_give_their_group_where_that_is_said() {
     tune(&image, &["-o", "bsdgroups"]);
     for (words, gid) in [("", 77), ("nogrpid", 2), ("bsdgroups", 77)] {
         let fs = mount_with(&image, &quiet().parse(words).unwrap());
-        let owner = NewAttributes { gid: 77, ..NEW };
+        let owner = NewAttributes::owned_by(NEW.uid, 77);
         let dir = match fs.resolve(b"dir", Follow::No) {
             Ok(dir) => dir,
             Err(_) => fs.mkdir(ROOT, b"dir", &owner).unwrap(),

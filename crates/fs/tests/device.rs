@@ -8,11 +8,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fourscore::block::{BlockDevice, DeviceOptions, FileDevice, open_path};
-use fourscore::ondisk::mmp::{MmpBlock, MmpHost, MmpSequence};
 use fourscore::{
     Arc, Discard, Error, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Trim,
 };
+use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, open_path};
+use fourscore_ondisk::mmp::{MmpBlock, MmpHost, MmpSequence};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
@@ -27,12 +27,7 @@ use zerocopy::IntoBytes;
 use common::open;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn image(features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4").features(features);

@@ -10,14 +10,14 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::ondisk::acl::AclError;
-use fourscore::ondisk::inode::{DeviceNr, InodeFlags};
-use fourscore::ondisk::relation::RelationError;
 use fourscore::{
     Arc, AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, NewAttributes,
     OpenOptions, Replace, Result, SetXattr,
 };
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_ondisk::acl::AclError;
+use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
+use fourscore_ondisk::relation::RelationError;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
@@ -30,12 +30,7 @@ use errno_cases::{COPIES, FLAGS, WHOLE};
 use common::mount;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 const LONG: &[u8] = &[b'n'; 256];
 /// The first byte offset that a file with 4 KiB blocks cannot have.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
@@ -624,7 +619,7 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
 }
 
 /// Errors that any call can return.
-fn anywhere() -> [(&'static str, Error); 14] {
+fn anywhere() -> [(&'static str, Error); 15] {
     let inode = ROOT;
     let broken = AclError::Version {
         found: 3,
@@ -654,6 +649,10 @@ fn anywhere() -> [(&'static str, Error); 14] {
         (
             "an argument makes no sense for the object",
             Error::InvalidArgument("argument"),
+        ),
+        (
+            "the library finds a fault of its own; nothing was changed",
+            Error::Internal("credits"),
         ),
         (
             "the content or the names are encrypted, and the key is not known",

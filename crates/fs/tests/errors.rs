@@ -7,18 +7,18 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 
-use fourscore::block::{
-    BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RecordingDevice, Rule, open_path,
-};
-use fourscore::ondisk::GroupNr;
-use fourscore::ondisk::checksum::InodeGeneration;
-use fourscore::ondisk::inode::InodeFlags;
-use fourscore::ondisk::superblock::State;
 use fourscore::{
     Arc, AttributeChange, Barriers, Caller, Fallocate, Follow, Fs, InodeNr, MountOptions,
     NewAttributes, OnError, OpenInode, Replace, SetXattr, Trim,
 };
+use fourscore_block::{
+    BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RecordingDevice, Rule, open_path,
+};
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_ondisk::GroupNr;
+use fourscore_ondisk::checksum::InodeGeneration;
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_ondisk::superblock::State;
 use fourscore_sync::Mutex;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -29,12 +29,7 @@ use fourscore_testkit::tools::{self, Need};
 use common::open;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 const NO_JOURNAL: &str = "^has_journal";
 
 fn device(image: &Image) -> Arc<dyn BlockDevice> {
@@ -264,11 +259,11 @@ const CALLS: [Call; 25] = [
     }),
     ("file/copy.rs", |fs, nr| {
         let source = fs.lookup(ROOT, b"file")?;
-        fs.copy_file_range((source, 0), (nr, 0), 7).map(drop)
+        fs.copy_file_range(source, 0, nr, 0, 7).map(drop)
     }),
     ("file/copy.rs", |fs, nr| {
         let target = fs.lookup(ROOT, b"file")?;
-        fs.copy_file_range((nr, 0), (target, 0), 7).map(drop)
+        fs.copy_file_range(nr, 0, target, 0, 7).map(drop)
     }),
     ("file/fallocate.rs", |fs, nr| {
         fs.fallocate(nr, Fallocate::Allocate, 0, 9)

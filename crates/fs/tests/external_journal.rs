@@ -5,10 +5,10 @@ mod common;
 
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{
     Arc, Error, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Result, block::BlockDevice,
 };
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::loop_device::LoopDevice;
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -18,12 +18,7 @@ use fourscore_testkit::tools::{self, Need};
 use common::names;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 fn device(path: &Path, options: DeviceOptions) -> Arc<dyn BlockDevice> {
     Arc::new(open_path(path, options).unwrap())

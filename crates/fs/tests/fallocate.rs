@@ -6,8 +6,8 @@ mod common;
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fourscore::block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Seek};
+use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -18,12 +18,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use common::mount;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 const ALL: [Fallocate; 7] = [
     Fallocate::Allocate,

@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, RecordingDevice, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
+use fourscore_block::{DeviceOptions, RecordingDevice, open_path};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
 use fourscore_testkit::oracle::assert_clean;
@@ -20,12 +20,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, linkat};
 
 use tree::{Object, Tree, assert_same, host_tree, open, our_tree};
 
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o600,
-    uid: 0,
-    gid: 0,
-    umask: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o600);
 
 /// Returns a number of `fc_info`, such as `commits`.
 fn fc_info(mount: &KernelMount, what: &str) -> u64 {

@@ -8,13 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::ondisk::InodeGeneration;
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     Arc, AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
     SetXattr,
 };
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_ondisk::InodeGeneration;
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -25,12 +25,7 @@ use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
 
 use outcome::{errno, ours, theirs};
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn mount_with(image: &Image, words: &str) -> Arc<Fs> {
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
@@ -329,7 +324,7 @@ fn generations_are_set_where_no_checksum_depends_on_them() {
 
 /// Whether the access time changed after a change, and after another access.
 fn access_times(fs: &Fs, inode: InodeNr) -> [bool; 2] {
-    let old = fourscore::ondisk::Timestamp::new(1_000_000_000, 0).unwrap();
+    let old = fourscore_ondisk::Timestamp::new(1_000_000_000, 0).unwrap();
     let change = AttributeChange {
         atime: Some(old),
         ..AttributeChange::default()

@@ -7,23 +7,18 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::{ControlFlow, Range};
 
-use fourscore::block::{BlockDevice, DeviceOptions, Hints, RamDevice, open_path};
 use fourscore::{
     Arc, Fallocate, Follow, Fs, InodeNr, LogicalBlock, MountOptions, NewAttributes, OpenInode,
     OpenOptions, Replace, Result, Seek, SetXattr,
 };
+use fourscore_block::{BlockDevice, DeviceOptions, Hints, RamDevice, open_path};
 use fourscore_sync::epoch;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 /// So small that the blocks of one operation just fit, and hardly anything stays.
 const CACHE_BYTES: usize = 96 << 10;
 
@@ -88,7 +83,7 @@ fn use_all(fs: &Fs, value_bytes: usize) -> Result<()> {
     let open = OpenInode::named(fs, dir, &name(2))?;
     fs.unlink(dir, &name(2))?;
     open.close()?;
-    fs.copy_file_range((file, 0), (fs.lookup(ROOT, b"moved")?, 0), 1 << 20)?;
+    fs.copy_file_range(file, 0, fs.lookup(ROOT, b"moved")?, 0, 1 << 20)?;
     fs.fsync(file)?;
     fs.truncate(file, 300_000)?;
     assert!(fs.rmdir(ROOT, b"dir").is_err(), "it has names");

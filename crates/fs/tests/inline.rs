@@ -11,11 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use fourscore::block::RamDevice;
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     Arc, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
 };
+use fourscore_block::RamDevice;
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
@@ -31,12 +31,7 @@ use outcome::{errno, ours, theirs};
 use common::{host_names, mount, mount_with, names};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 fn image(block_size: u32, inode_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64))

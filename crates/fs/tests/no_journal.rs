@@ -7,8 +7,8 @@ mod tree;
 use std::fs;
 
 use anyhow::{Result, ensure};
-use fourscore::block::{BlockDevice, DeviceOptions, Event, RecordingDevice, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
+use fourscore_block::{BlockDevice, DeviceOptions, Event, RecordingDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::{Effort, History, Rng, explore};
@@ -22,12 +22,7 @@ use tree::{Tree, assert_same, host_tree, open, our_tree};
 
 use common::mount;
 
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    uid: 1,
-    gid: 2,
-    umask: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 
 fn image(size: MiB, block_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(size).kind("ext4");

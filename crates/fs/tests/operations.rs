@@ -8,12 +8,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::ondisk::Timestamp;
 use fourscore::{
     Arc, AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
     Seek, SetXattr, XattrPlace,
 };
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_ondisk::Timestamp;
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -24,12 +24,7 @@ use fourscore_testkit::tools::Need;
 use common::{mount, mount_with};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn image() -> Image {
     Image::builder(MiB(64)).kind("ext4").make().unwrap()
@@ -156,9 +151,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
         let old = vec![b'o'; 60_000 * number];
         fs.write_at(target, &old, 0).unwrap();
         theirs.write_all_at(&old, 0).unwrap();
-        let copied = fs
-            .copy_file_range((source, from), (target, to), len)
-            .unwrap();
+        let copied = fs.copy_file_range(source, from, target, to, len).unwrap();
         let (mut at, mut into, mut left) = (from, to, usize::try_from(len).unwrap());
         let mut expected = 0;
         loop {
@@ -186,8 +179,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
     // A copy inside one file.
     let before = content(&fs, source);
     assert_eq!(
-        fs.copy_file_range((source, 0), (source, 9000), 9000)
-            .unwrap(),
+        fs.copy_file_range(source, 0, source, 9000, 9000).unwrap(),
         9000
     );
     let mut expected = before.clone();

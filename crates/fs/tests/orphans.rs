@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 
-use fourscore::block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
+use fourscore_block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
@@ -26,12 +26,7 @@ use tree::open;
 
 use common::mount;
 
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    uid: 1,
-    gid: 2,
-    umask: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 
 /// File systems whose orphan list is a chain, an orphan file, or a chain with files mapped by
 /// pointers, and one with clusters of 16 blocks.

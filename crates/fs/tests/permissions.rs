@@ -4,11 +4,11 @@ mod common;
 
 use std::path::Path;
 
-use fourscore::ondisk::acl::{self, AclEntry, AclWho};
 use fourscore::{
     AttributeChange, Caller, Capabilities, Error, Follow, Fs, InodeNr, NewAttributes, Result,
     SetXattr, Wish,
 };
+use fourscore_ondisk::acl::{self, AclEntry, AclWho};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -68,19 +68,13 @@ fn list(random: &mut Rng) -> Vec<u8> {
 fn populate(fs: &Fs, random: &mut Rng) -> Vec<(String, InodeNr)> {
     let mut all = Vec::new();
     for number in 0..45 {
-        let new = NewAttributes {
-            permissions: small(random, 0o1000),
-            umask: 0,
-            uid: one_of(1001, random),
-            gid: one_of(2001, random),
-        };
+        let new = NewAttributes::owned_by(one_of(1001, random), one_of(2001, random))
+            .permissions(small(random, 0o1000));
         let name = format!("o{number}");
         let inode = if number % 3 == 0 {
             let dir = fs.mkdir(InodeNr::ROOT, name.as_bytes(), &new).unwrap();
-            let new = NewAttributes {
-                uid: one_of(1001, random),
-                ..new
-            };
+            let new =
+                NewAttributes::owned_by(one_of(1001, random), new.gid).permissions(new.permissions);
             let below = fs.create(dir, b"below", &new).unwrap();
             all.push((format!("{name}/below"), below));
             let sticky = AttributeChange {
@@ -137,7 +131,8 @@ fn run_as(caller: &Caller<'_>, root: &Path, script: &str) -> Vec<String> {
 fn hold_against(
     caller: &Caller<'_>,
     root: &Path,
-    (what, command): (&str, &str),
+    what: &str,
+    command: &str,
     paths: &[(String, InodeNr)],
     answer: impl Fn(InodeNr) -> Result<()>,
 ) {
@@ -169,45 +164,45 @@ fn hold_wishes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeN
         ("executing", "test -x $f", Wish::EXECUTE),
     ];
     for (what, command, wish) in wishes {
-        hold_against(caller, root, (what, command), top, |inode| {
+        hold_against(caller, root, what, command, top, |inode| {
             fs.check_access(inode, wish, caller)
         });
     }
-    let command = ("setting user.", "setfattr -n user.t -v 1 $f");
-    hold_against(caller, root, command, top, |inode| {
+    let command = "setfattr -n user.t -v 1 $f";
+    hold_against(caller, root, "setting user.", command, top, |inode| {
         fs.check_xattr_change(inode, b"user.t", caller)
     });
-    let command = ("setting trusted.", "setfattr -n trusted.t -v 1 $f");
-    hold_against(caller, root, command, top, |inode| {
+    let command = "setfattr -n trusted.t -v 1 $f";
+    hold_against(caller, root, "setting trusted.", command, top, |inode| {
         fs.check_xattr_change(inode, b"trusted.t", caller)
     });
-    let command = ("setting security.", "setfattr -n security.t -v 1 $f");
-    hold_against(caller, root, command, top, |inode| {
+    let command = "setfattr -n security.t -v 1 $f";
+    hold_against(caller, root, "setting security.", command, top, |inode| {
         fs.check_xattr_change(inode, b"security.t", caller)
     });
 }
 
 /// Compares changes that only the owner may make.
 fn hold_changes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeNr)]) {
-    let command = ("chmod", "chmod $(stat -c %a $f) $f");
-    hold_against(caller, root, command, top, |inode| {
+    let command = "chmod $(stat -c %a $f) $f";
+    hold_against(caller, root, "chmod", command, top, |inode| {
         let change = AttributeChange {
             permissions: Some(fs.stat(inode)?.mode.permissions()),
             ..AttributeChange::default()
         };
         fs.permitted_change(inode, &change, caller).map(drop)
     });
-    let command = ("chown", "chown 1003 $f");
-    hold_against(caller, root, command, top, |inode| {
+    let command = "chown 1003 $f";
+    hold_against(caller, root, "chown", command, top, |inode| {
         let change = AttributeChange {
             uid: Some(1003),
             ..AttributeChange::default()
         };
         fs.permitted_change(inode, &change, caller).map(drop)
     });
-    let command = ("chattr", "chattr +i $f");
-    hold_against(caller, root, command, top, |inode| {
-        let flags = fs.stat(inode)?.flags | fourscore::ondisk::inode::InodeFlags::IMMUTABLE_FL;
+    let command = "chattr +i $f";
+    hold_against(caller, root, "chattr", command, top, |inode| {
+        let flags = fs.stat(inode)?.flags | fourscore_ondisk::inode::InodeFlags::IMMUTABLE_FL;
         fs.check_flags_change(inode, flags, caller)
     });
 }
@@ -309,12 +304,7 @@ fn privileged_files(fs: &Fs) -> Vec<(String, InodeNr)> {
     for gid in [2001, 2003] {
         for permissions in [0o777, 0o4777, 0o6777, 0o6767, 0o2777, 0o2767] {
             for capability in [false, true] {
-                let new = NewAttributes {
-                    permissions,
-                    umask: 0,
-                    uid: 1001,
-                    gid,
-                };
+                let new = NewAttributes::owned_by(1001, gid).permissions(permissions);
                 let name = format!("p{}", files.len());
                 let file = fs.create(InodeNr::ROOT, name.as_bytes(), &new).unwrap();
                 fs.write_at(file, b"content", 0).unwrap();
@@ -331,14 +321,14 @@ fn privileged_files(fs: &Fs) -> Vec<(String, InodeNr)> {
 }
 
 /// Mode and capability of a file, of ours and of the kernel's twin.
-fn assert_same_privileges(fs: &Fs, root: &Path, what: &str, (name, inode): &(String, InodeNr)) {
+fn assert_same_privileges(fs: &Fs, root: &Path, what: &str, name: &str, inode: InodeNr) {
     use std::os::unix::fs::PermissionsExt;
     let path = root.join(name);
     let mode = path.metadata().unwrap().permissions().mode() & 0o7777;
-    let ours = fs.stat(*inode).unwrap().mode.0 & 0o7777;
+    let ours = fs.stat(inode).unwrap().mode.0 & 0o7777;
     assert_eq!(format!("{ours:o}"), format!("{mode:o}"), "{what} {name}");
     let value = rustix::fs::lgetxattr(&path, "security.capability", &mut [0_u8; 64][..]);
-    let ours = fs.xattr(*inode, b"security.capability");
+    let ours = fs.xattr(inode, b"security.capability");
     assert_eq!(ours.is_ok(), value.is_ok(), "{what} {name}");
 }
 
@@ -369,7 +359,7 @@ fn a_change_of_content_removes_set_id_bits_and_capabilities_as_in_linux() {
         run_as(caller, kernel.path(), &script);
         for (name, inode) in &files {
             fs.remove_privileges(*inode, caller).unwrap();
-            assert_same_privileges(&fs, kernel.path(), what, &(name.clone(), *inode));
+            assert_same_privileges(&fs, kernel.path(), what, name, *inode);
         }
         // The super-user keeps the bits, but not the capability.
         let file = fs.lookup(InodeNr::ROOT, names[0].as_bytes()).unwrap();
@@ -395,7 +385,7 @@ fn a_change_of_content_removes_set_id_bits_and_capabilities_as_in_linux() {
             .and_then(|mut file| std::io::Write::write_all(&mut file, b"y"))
             .unwrap();
         fs.remove_privileges(file, &Caller::ROOT).unwrap();
-        assert_same_privileges(&fs, kernel.path(), "as root", &(names[0].into(), file));
+        assert_same_privileges(&fs, kernel.path(), "as root", names[0], file);
         fs.unmount().unwrap();
     }
 }
@@ -426,9 +416,9 @@ fn a_caller_outside_the_group_loses_the_set_group_bit_with_an_acl_or_a_new_owner
             let acl = "system.posix_acl_access";
             let script = format!("setfattr -n {acl} -v 0x{hex} {name}");
             run_as(caller, kernel.path(), &script);
-            fs.set_xattr_as(caller, *inode, (acl.as_bytes(), &list), SetXattr::Any)
+            fs.set_xattr_as(caller, *inode, acl.as_bytes(), &list, SetXattr::Any)
                 .unwrap();
-            assert_same_privileges(&fs, kernel.path(), "a list for", file);
+            assert_same_privileges(&fs, kernel.path(), "a list for", &file.0, file.1);
         } else {
             // Sets the group that the file has: a caller in no other group may set nothing else.
             let gid = fs.stat(*inode).unwrap().gid;
@@ -439,7 +429,7 @@ fn a_caller_outside_the_group_loses_the_set_group_bit_with_an_acl_or_a_new_owner
             };
             let change = fs.permitted_change(*inode, &change, caller).unwrap();
             fs.set_attributes(*inode, &change).unwrap();
-            assert_same_privileges(&fs, kernel.path(), "another group for", file);
+            assert_same_privileges(&fs, kernel.path(), "another group for", &file.0, file.1);
         }
     }
     fs.unmount().unwrap();

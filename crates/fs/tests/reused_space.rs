@@ -5,11 +5,11 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fourscore::block::ram::RamDevice;
-use fourscore::block::{BlockDevice, DeviceOptions, Hints, open_path};
 use fourscore::{
     Arc, Discard, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, Trim,
 };
+use fourscore_block::ram::RamDevice;
+use fourscore_block::{BlockDevice, DeviceOptions, Hints, open_path};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{epoch, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -18,12 +18,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// Fills all space with a file.
 fn fill(fs: &Fs) {

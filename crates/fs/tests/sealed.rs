@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     AttributeChange, Fallocate, Follow, Fs, InodeNr, NewAttributes, OpenInode, Replace, SetXattr,
 };
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -27,12 +27,7 @@ use outcome::{ours, theirs};
 use common::{host_names, mount};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 fn casefolded(fs: &Fs, name: &[u8]) -> InodeNr {
     let dir = fs.mkdir(ROOT, name, &OWNER).unwrap();
@@ -277,13 +272,13 @@ fn without_the_key_names_go_and_nothing_comes() {
     assert_eq!(ours(fs.truncate(nr, 0)), theirs(cut));
     assert_eq!(ours(fs.fallocate(nr, Fallocate::PunchHole, 0, 9)), Err(126));
 
-    removals(&fs, root, (dir, nr), &names);
+    removals(&fs, root, dir, nr, &names);
     fs.unmount().unwrap();
     assert_clean(image.path());
 }
 
 /// The operations that are allowed without the key.
-fn removals(fs: &Fs, root: &Path, (dir, nr): (InodeNr, InodeNr), names: &[Vec<u8>]) {
+fn removals(fs: &Fs, root: &Path, dir: InodeNr, nr: InodeNr, names: &[Vec<u8>]) {
     let host = |name: &[u8]| root.join("dir").join(OsStr::from_bytes(name));
     let below = &names[0][..];
     // Attributes that do not concern data may be changed.

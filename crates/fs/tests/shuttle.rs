@@ -7,11 +7,11 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 use std::process::Command;
 
-use fourscore::block::BlockDevice;
 use fourscore::{
     Arc, AttributeChange, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
     OpenInode, OpenOptions, Replace,
 };
+use fourscore_block::BlockDevice;
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::{Mutex, model, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -20,12 +20,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 const SCHEDULES: usize = 60;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// A device whose every call is one step of the model.
 #[derive(Debug)]

@@ -15,12 +15,7 @@ use fourscore_testkit::tools::Need;
 use common::{mount, mount_with, names, open};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 const VALUE: [u8; 5000] = [7; 5000];
 const EA_INODE_FL: u32 = 0x20_0000;
 

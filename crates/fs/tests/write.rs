@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::{Duration, Instant};
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::mballoc::Tunable;
-use fourscore::mballoc::stats::Count;
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{
     Arc, DirEntry, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
     Replace,
 };
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_mballoc::Tunable;
+use fourscore_mballoc::stats::Count;
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::thread;
@@ -26,12 +26,7 @@ use fourscore_testkit::tools::Need;
 
 use common::open;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// The time limit for operations that should take almost no time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -308,7 +303,7 @@ fn threads_work_side_by_side() {
     };
     check(&fs);
     // Operations restart now and then, and none restarts without end.
-    let (anew, operations) = (fs.plan_restarts().unwrap(), 8 * 300 * 3);
+    let (anew, operations) = (fs.stats().mount.unwrap().plan_restarts, 8 * 300 * 3);
     assert!(
         anew < operations,
         "{anew} of {operations} plans were begun anew"
@@ -376,7 +371,7 @@ fn tunables_are_set_at_the_mount_and_while_it_lasts() {
     fs.write_at(file, &[1; 1 << 20], 0).unwrap();
     fs.tunables().unwrap().set(scan, 1).unwrap();
     fs.write_at(file, &[1; 1 << 20], 1 << 21).unwrap();
-    let stats = fs.mb_stats().unwrap();
+    let stats = fs.stats().mount.unwrap().allocator;
     assert!(
         stats[Count::Reqs] >= 2 && stats[Count::Success] >= 2,
         "{stats:?}"
@@ -399,7 +394,7 @@ fn unused_buddies_leave_memory() {
         let file = fs.create(InodeNr::ROOT, name.as_bytes(), &OWNER).unwrap();
         let bytes = 8 << 20;
         fs.fallocate(file, Fallocate::Allocate, 0, bytes).unwrap();
-        most = most.max(fs.groups_loaded().unwrap());
+        most = most.max(fs.stats().mount.unwrap().groups_loaded);
     }
     assert!(most >= 20, "{most} groups at once");
     for number in 0..5_u32 {
@@ -408,7 +403,7 @@ fn unused_buddies_leave_memory() {
         fs.create(InodeNr::ROOT, name.as_bytes(), &OWNER).unwrap();
         fs.sync().unwrap();
     }
-    let left = fs.groups_loaded().unwrap();
+    let left = fs.stats().mount.unwrap().groups_loaded;
     assert!(left <= 8, "{left} groups are left of {most}");
     for number in 0..20_u32 {
         let name = number.to_string();

@@ -5,11 +5,11 @@ use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fourscore::block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
-use fourscore::ondisk::Timestamp;
 use fourscore::{
     Arc, Fs, InodeNr, MountOptions, NewAttributes, Noted, NotedTimes, OpenOptions, Stat, WrittenAt,
 };
+use fourscore_block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
+use fourscore_ondisk::Timestamp;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Mutex, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -18,12 +18,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 /// The number of attempts to finish within one tick: the work takes microseconds, a tick
 /// milliseconds.
 const MOST_ATTEMPTS: u8 = 250;

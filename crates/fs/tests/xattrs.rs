@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use fourscore::ondisk::inode::DeviceNr;
 use fourscore::{
     Arc, AttributeChange, Error, FileType, Follow, Fs, InodeNr, NewAttributes, SetXattr,
 };
+use fourscore_ondisk::inode::DeviceNr;
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
@@ -30,12 +30,7 @@ use common::{mount, open};
 /// The umask of created files, for us and for this process.
 const UMASK: u16 = 0o027;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn image(block_size: u32, inode_size: u32) -> Image {
     image_with(block_size, inode_size, &[])
@@ -82,11 +77,7 @@ impl Twins {
             return;
         }
         let permissions = u16::try_from(random.below(0o1000)).unwrap();
-        let new = NewAttributes {
-            permissions,
-            umask: UMASK,
-            ..OWNER
-        };
+        let new = OWNER.permissions(permissions).umask(UMASK);
         let name = name.as_bytes();
         let (kind, made, expected) = match random.below(4) {
             0 if self.paths.len() < 60 => {
@@ -218,10 +209,7 @@ impl Twins {
     }
 }
 
-const OWNER_OF_LINK: NewAttributes = NewAttributes {
-    permissions: 0o777,
-    ..OWNER
-};
+const OWNER_OF_LINK: NewAttributes = OWNER.permissions(0o777);
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -14,7 +14,7 @@
 use std::io;
 use std::ops::Range;
 
-use fourscore::block::BlockDevice;
+use fourscore_block::BlockDevice;
 
 use crate::abi::{
     Attr, AttrOut, EntryOut, FallocateIn, InHeader, OpenOut, ROOT_ID, ReadIn, SetattrIn, StatfsOut,
@@ -206,7 +206,7 @@ fn errno_of(error: &io::Error) -> Errno {
 
 #[cfg(test)]
 mod tests {
-    use fourscore::block::{Event, RamDevice, RecordingDevice};
+    use fourscore_block::{Event, RamDevice, RecordingDevice};
     use fourscore_sync::Arc;
     use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -294,7 +294,7 @@ mod tests {
             Event::Write {
                 offset: 512,
                 bytes: b"four"[..].into(),
-                durable: fourscore::block::Durable::AfterFlush,
+                durable: fourscore_block::Durable::AfterFlush,
             },
             Event::Flush { covers: 1 },
             Event::WriteZeroes(1024..1536),

@@ -30,16 +30,11 @@ use std::env;
 use std::path::Path;
 use std::time::Instant;
 
-use fourscore::block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Result};
+use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore_sync::thread;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 /// The data of one read or write.
 const BLOCK: [u8; 4096] = [1; 4096];
 

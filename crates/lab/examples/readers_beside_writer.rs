@@ -16,8 +16,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fourscore::block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result};
+use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
 
@@ -26,12 +26,7 @@ use fourscore_sync::thread;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 const BLOCK: u64 = 4096;
 const BLOCK_BYTES: usize = 4096;
 /// Size of the files in blocks.

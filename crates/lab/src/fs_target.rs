@@ -10,12 +10,7 @@ use fourscore_sync::Arc;
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 
 /// Attributes of new directories and files; no workload depends on them.
-const NEW: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// A file system, in whose root directory workloads run.
 #[derive(Debug)]
@@ -181,7 +176,7 @@ mod tests {
     use crate::comparison::ThreadCount;
     use crate::files::FileWorkload;
     use fourscore::MountOptions;
-    use fourscore::block::{DeviceOptions, open_path};
+    use fourscore_block::{DeviceOptions, open_path};
     use fourscore_testkit::oracle::assert_clean;
     use fourscore_testkit::tools::Need;
     use fourscore_testkit::{Image, MiB, require};

@@ -140,7 +140,7 @@ mod tests {
     use crate::tree::{HostTree, ReadTree};
     use crate::workload::{Until, drive};
     use fourscore::OpenOptions;
-    use fourscore::block::{DeviceOptions, open_path};
+    use fourscore_block::{DeviceOptions, open_path};
     use fourscore_testkit::tools::Need;
     use fourscore_testkit::{Image, MiB, require, scratch};
 

@@ -177,13 +177,15 @@ impl IndexMut<Count> for Tally {
 
 impl Index<(Criterion, CriterionCount)> for Tally {
     type Output = u64;
-    fn index(&self, (criterion, count): (Criterion, CriterionCount)) -> &u64 {
+    fn index(&self, key: (Criterion, CriterionCount)) -> &u64 {
+        let (criterion, count) = key;
         self.word(slot(criterion, count))
     }
 }
 
 impl IndexMut<(Criterion, CriterionCount)> for Tally {
-    fn index_mut(&mut self, (criterion, count): (Criterion, CriterionCount)) -> &mut u64 {
+    fn index_mut(&mut self, key: (Criterion, CriterionCount)) -> &mut u64 {
+        let (criterion, count) = key;
         &mut self.words_mut()[slot(criterion, count)]
     }
 }

@@ -23,9 +23,4 @@ use fourscore::NewAttributes;
 pub use model::{Id, Model, Numbers, Pair, Rules};
 
 /// Attributes of inodes that root creates.
-const BY_ROOT: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const BY_ROOT: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);

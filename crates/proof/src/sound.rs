@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, bail};
 use fourscore::Arc;
-use fourscore::block::BlockDevice;
+use fourscore_block::BlockDevice;
 use fourscore_check::{CheckOptions, Report, Severity, check};
 
 /// Checks a file system, and returns the report, which has no errors.

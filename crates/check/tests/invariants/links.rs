@@ -45,12 +45,7 @@ fn with_value() -> (Image, InodeNr) {
     let image = image.make().expect("mke2fs runs");
     let device = open_path(image.path(), DeviceOptions::read_write()).expect("it is there");
     let fs = Fs::mount(Arc::new(device), &MountOptions::new()).expect("sound");
-    let owner = NewAttributes {
-        permissions: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let owner = NewAttributes::owned_by(0, 0).permissions(0o755);
     let root = InodeNr::ROOT;
     let file = fs.create(root, b"file", &owner).expect("room");
     fs.mkdir(root, b"dir", &owner).expect("room");

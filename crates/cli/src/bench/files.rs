@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, MountOptions};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_lab::files::FileWorkload;
 use fourscore_lab::fs_target::FsTarget;
 use fourscore_lab::{DirectoryTarget, MonotonicClock, Target, ThreadCount};

@@ -223,12 +223,12 @@ impl Copier<'_> {
         match self.fs.lookup(to.dir, to.name) {
             Ok(inode) => self.fs.truncate(inode, 0).map(|()| inode),
             Err(Error::NotFound) => {
-                let new = NewAttributes {
-                    permissions: mode_bits(facts.permissions & 0o777),
-                    umask: 0o022,
-                    uid: rustix::process::geteuid().as_raw(),
-                    gid: rustix::process::getegid().as_raw(),
-                };
+                let new = NewAttributes::owned_by(
+                    rustix::process::geteuid().as_raw(),
+                    rustix::process::getegid().as_raw(),
+                )
+                .permissions(mode_bits(facts.permissions & 0o777))
+                .umask(0o022);
                 self.fs.create(to.dir, to.name, &new)
             }
             Err(error) => Err(error),
@@ -237,12 +237,8 @@ impl Copier<'_> {
 
     fn create(&self, from: HostObject<'_>, facts: &Facts, to: NewName<'_>) -> Result<InodeNr> {
         let NewName { dir, name } = to;
-        let new = NewAttributes {
-            permissions: mode_bits(facts.permissions),
-            umask: 0,
-            uid: facts.uid,
-            gid: facts.gid,
-        };
+        let new =
+            NewAttributes::owned_by(facts.uid, facts.gid).permissions(mode_bits(facts.permissions));
         let node = |file_type| {
             let (major, minor) = (facts.rdev_major, facts.rdev_minor);
             self.fs

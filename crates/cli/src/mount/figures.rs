@@ -24,9 +24,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 
-use fourscore::mballoc::Tunable;
 use fourscore::{Arc, Fs};
 use fourscore_fuse::Latencies;
+use fourscore_mballoc::Tunable;
 use fourscore_sync::{Mutex, Weak, thread};
 use serde_json::{Map, Value, json};
 
@@ -120,7 +120,8 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
         (operation.name.to_owned(), times)
     });
     let mut all = json!({ "operations": operations.collect::<Map<_, _>>() });
-    let buffers = fs.buffer_stats();
+    let counted = fs.stats();
+    let buffers = counted.buffers;
     all["buffers"] = json!({
         "loads": buffers.cache.loads,
         "insertions": buffers.cache.insertions,
@@ -138,17 +139,16 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
     });
     all["locks"] = Value::Object(waits.collect());
     // A read-only mount has no more statistics.
-    if let (Ok(mb_stats), Ok(journal), Ok(tunables)) =
-        (fs.mb_stats(), fs.journal_stats(), fs.tunables())
-    {
-        all["mb_stats"] = mb_stats_to_json(&mb_stats.to_string());
+    if let (Some(mount), Ok(tunables)) = (counted.mount, fs.tunables()) {
+        let journal = mount.journal;
+        all["mb_stats"] = mb_stats_to_json(&mount.allocator.to_string());
         let longest = journal.gate_closed.iter().max();
         all["journal"] = json!({
             "commits": journal.commits,
             "log_blocks": journal.log_blocks,
             "log_blocks_in_use": journal.used_blocks,
             "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),
-            "operation_restarts": fs.plan_restarts().ok(),
+            "operation_restarts": mount.plan_restarts,
         });
         let values = Tunable::ALL
             .iter()

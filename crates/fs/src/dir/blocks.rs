@@ -120,7 +120,8 @@ impl Course {
         &mut self,
         dir: &CachedInode,
         at: LogicalBlock,
-        (first, blocks): (PhysBlock, u32),
+        first: PhysBlock,
+        blocks: u32,
     ) -> Result<()> {
         let is_twice = |&(other, count): &(PhysBlock, u32)| {
             first.0 < other.0 + u64::from(count) && other.0 < first.0 + u64::from(blocks)
@@ -206,7 +207,8 @@ pub(crate) fn listed_bytes<'g>(
     core: &Core,
     dir: &CachedInode,
     format: &DirFormat,
-    (at, block): (LogicalBlock, PhysBlock),
+    at: LogicalBlock,
+    block: PhysBlock,
     guard: &'g Guard,
 ) -> Result<Option<&'g [u8]>> {
     let (bytes, what) = listed_block(core, dir, format, at, block, guard)?;
@@ -264,7 +266,7 @@ pub(crate) fn visit_blocks(
     };
     let count = (run.end().min(end).0 - at.0).min(READAHEAD_BLOCKS);
     let start = PhysBlock(first.0 + u64::from(at.0 - run.logical.0));
-    course.visit(dir, at, (start, count))?;
+    course.visit(dir, at, start, count)?;
     let passing = bring_in(core, start, count, through, guard)?;
     for nr in 0..count {
         let at = LogicalBlock(at.0 + nr);
@@ -289,7 +291,8 @@ pub(crate) fn visit_blocks(
 pub(crate) fn visit_listed(
     core: &Core,
     dir: &CachedInode,
-    (at, what): (LogicalBlock, DirBlock),
+    at: LogicalBlock,
+    what: DirBlock,
     course: &mut Course,
     guard: &Guard,
     visit: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
@@ -297,7 +300,7 @@ pub(crate) fn visit_listed(
     let format = structure::dir_format(core, dir);
     let run = lookup::map(core, dir, at, guard)?;
     let block = structure::dir_place(core, dir, at, guard)?;
-    course.visit(dir, at, (block, 1))?;
+    course.visit(dir, at, block, 1)?;
     if !is_buffered(core, block) {
         let count = run.blocks.min(READAHEAD_BLOCKS);
         bring_in(core, block, count, Through::Cache, guard)?;

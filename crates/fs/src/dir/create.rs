@@ -40,8 +40,8 @@ pub(crate) fn create_open(
     name: &[u8],
     new: &NewAttributes,
 ) -> Result<(InodeNr, Pinned)> {
-    let how = (Kind::File, Opening::Yes);
-    let made = mount.space.retried(|| make(mount, dir, name, new, how));
+    let make = || make(mount, dir, name, new, Kind::File, Opening::Yes);
+    let made = mount.space.retried(make);
     let (nr, pinned) = errors::noting(mount, made)?;
     Ok((nr, pinned.expect("what is made to be open is")))
 }
@@ -102,7 +102,7 @@ fn made(
 ) -> Result<InodeNr> {
     let made = mount
         .space
-        .retried(|| make(mount, dir, name, new, (kind, Opening::No)));
+        .retried(|| make(mount, dir, name, new, kind, Opening::No));
     let (nr, _) = errors::noting(mount, made)?;
     Ok(nr)
 }
@@ -112,11 +112,12 @@ fn make(
     dir: InodeNr,
     name: &[u8],
     new: &NewAttributes,
-    (kind, opening): (Kind<'_>, Opening),
+    kind: Kind<'_>,
+    opening: Opening,
 ) -> Result<Made> {
     new_inode::check_name(name)?;
     let pinned = cache::pin_directory(&mount.core, dir)?;
-    let made = leaf::make_in_leaf(mount, (dir, &pinned), name, new, (kind, opening))?;
+    let made = leaf::make_in_leaf(mount, dir, &pinned, name, new, kind, opening)?;
     if let Some(made) = made {
         return Ok(made);
     }
@@ -147,7 +148,8 @@ fn make(
         plan,
         made,
         opening,
-        (&locked.last, publication),
+        &locked.last,
+        publication,
         || {
             pinned.publish(Some(version));
         },
@@ -178,11 +180,11 @@ pub(crate) fn make_unnamed(
     let slot = new_inode::plan_inode(mount, &mut plan, parent, new, Kind::Unnamed)?;
     let place = orphan_plan::add_orphan(&mut plan, slot)?;
     let version = slot::version(&mut plan, slot)?;
-    let nobody = (None, Publication::nothing());
     let note = |locked: &mut Changing| {
         (locked.orphan, locked.is_linkable) = (Some(place), true);
     };
-    let pinned = new_inode::apply_opening(&mount.core, plan, version, nobody, || (), note)?;
+    let nothing = Publication::nothing();
+    let pinned = new_inode::apply_opening(&mount.core, plan, version, None, nothing, || (), note)?;
     Ok((slot.nr, pinned))
 }
 
@@ -193,10 +195,7 @@ pub(crate) fn plan_whiteout(
     parent: &CachedInode,
     owner: &NewAttributes,
 ) -> Result<InodeNr> {
-    let new = NewAttributes {
-        permissions: 0,
-        ..*owner
-    };
+    let new = owner.permissions(0);
     let kind = Kind::Device(FileType::CharDevice, DeviceNr { major: 0, minor: 0 });
     Ok(new_inode::plan_inode(mount, plan, parent, &new, kind)?.nr)
 }
@@ -216,8 +215,7 @@ fn add_link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<
     if pinned.file_type()? == FileType::Directory {
         return Err(Error::NotPermitted);
     }
-    let place = (dir, &pinned_dir);
-    if let Some(()) = leaf::link_in_leaf(mount, place, name, (inode, &pinned))? {
+    if let Some(()) = leaf::link_in_leaf(mount, dir, &pinned_dir, name, inode, &pinned)? {
         return Ok(());
     }
     let locked_dir = pinned_dir.lock();

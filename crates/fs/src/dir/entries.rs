@@ -364,10 +364,10 @@ fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Pla
     let is_plain = !dir.inode.has(InodeFlags::INDEX_FL);
     for at in 0..dir.end.0 {
         let place = place(core, dir.inode, LogicalBlock(at))?;
-        let at = (place.at, place.block);
+        let (at, block) = (place.at, place.block);
         let is_leaf = is_plain
             || with_guard(core, |guard| {
-                let bytes = blocks::listed_bytes(core, dir.inode, &dir.format, at, guard)?;
+                let bytes = blocks::listed_bytes(core, dir.inode, &dir.format, at, block, guard)?;
                 Ok(bytes.is_some())
             })?;
         if is_leaf && let Some(found) = find_in_leaf(place)? {
@@ -398,7 +398,7 @@ pub(crate) fn redirect_name(
     kind: EntryType,
 ) -> Result<()> {
     if dir.is_inline() {
-        return inline_names::redirect_inline(plan, dir, name, (inode, kind));
+        return inline_names::redirect_inline(plan, dir, name, inode, kind);
     }
     let (place, at) = find_entry(plan, dir, name)?;
     let region = dir_block(plan, dir, place, DirBlock::Leaf)?;

@@ -156,7 +156,8 @@ pub(crate) fn redirect_inline(
     plan: &mut Plan<'_>,
     dir: &ChangedDir<'_>,
     name: &[u8],
-    (inode, kind): (InodeNr, EntryType),
+    inode: InodeNr,
+    kind: EntryType,
 ) -> Result<()> {
     let at = find_inline(plan, dir, name)?;
     change_inline_dir(plan, dir, |names| Ok(names.redirect(at, inode, kind)?))

@@ -65,16 +65,22 @@ struct Leaf<'w> {
 }
 
 /// Space for an entry, in a plan.
-type Place = (Room, RegionId);
+#[derive(Clone, Copy)]
+struct Place {
+    room: Room,
+    region: RegionId,
+}
 
 /// Makes an inode with a name in a leaf that has space for it. Returns `None` if the operation
 /// needs the directory exclusively.
 pub(crate) fn make_in_leaf(
     mount: &Mount,
-    (dir, pinned): (InodeNr, &Pinned),
+    dir: InodeNr,
+    pinned: &Pinned,
     name: &[u8],
     new: &NewAttributes,
-    (kind, opening): (Kind<'_>, Opening),
+    kind: Kind<'_>,
+    opening: Opening,
 ) -> Result<Option<Made>> {
     let shared = pinned.share();
     let parent = &new_inode::directory_to_change(pinned)?;
@@ -83,7 +89,7 @@ pub(crate) fn make_in_leaf(
         // The number of links decides whether there may be another.
         return Ok(None);
     }
-    let Some(leaf) = lock_leaf(mount, (pinned, parent), name)? else {
+    let Some(leaf) = lock_leaf(mount, pinned, parent, name)? else {
         return Ok(None);
     };
     let mut plan = Plan::new(mount);
@@ -99,8 +105,9 @@ pub(crate) fn make_in_leaf(
         dir: pinned,
         links,
     };
-    let parent = (&shared.last, Publication::nothing().touching(Some(&touch)));
-    let made = new_inode::apply_creating(&mount.core, plan, made, opening, parent, || ())?;
+    let publication = Publication::nothing().touching(Some(&touch));
+    let (core, last) = (&mount.core, &shared.last);
+    let made = new_inode::apply_creating(core, plan, made, opening, last, publication, || ())?;
     Ok(Some(made))
 }
 
@@ -108,16 +115,18 @@ pub(crate) fn make_in_leaf(
 /// directory exclusively.
 pub(crate) fn link_in_leaf(
     mount: &Mount,
-    (dir, pinned_dir): (InodeNr, &Pinned),
+    dir: InodeNr,
+    pinned_dir: &Pinned,
     name: &[u8],
-    (inode, pinned): (InodeNr, &Pinned),
+    inode: InodeNr,
+    pinned: &Pinned,
 ) -> Result<Option<()>> {
     let shared = pinned_dir.share();
     let mut locked = pinned.lock();
     let parent = &new_inode::directory_to_change(pinned_dir)?;
     let target = &pinned.copy()?;
     check_link(parent, target, &locked)?;
-    let Some(leaf) = lock_leaf(mount, (pinned_dir, parent), name)? else {
+    let Some(leaf) = lock_leaf(mount, pinned_dir, parent, name)? else {
         return Ok(None);
     };
     let mut plan = Plan::new(mount);
@@ -146,7 +155,8 @@ pub(crate) fn link_in_leaf(
 /// if the name has changed in the meantime.
 pub(crate) fn unlink_in_leaf(
     mount: &Mount,
-    (dir, pinned_dir): (InodeNr, &Pinned),
+    dir: InodeNr,
+    pinned_dir: &Pinned,
     name: &[u8],
 ) -> Result<Option<()>> {
     if !has_leaves(&mount.core, pinned_dir.version(&epoch::pin())?) {
@@ -163,11 +173,11 @@ pub(crate) fn unlink_in_leaf(
     let Ok(inode) = &pinned.copy() else {
         return Ok(None);
     };
-    let Some(leaf) = lock_leaf(mount, (pinned_dir, parent), name)? else {
+    let Some(leaf) = lock_leaf(mount, pinned_dir, parent, name)? else {
         return Ok(None);
     };
     let mut plan = Plan::new(mount);
-    let Some((removal, region)) = leaf.removal(&mut plan, parent, (name, nr))? else {
+    let Some((removal, region)) = leaf.removal(&mut plan, parent, name, nr)? else {
         return Ok(None);
     };
     check_name_may_go(parent, inode)?;
@@ -188,7 +198,7 @@ pub(crate) fn unlink_in_leaf(
         lost.publish(&pinned);
     })?;
     drop((leaf, shared));
-    lost_name::finish_lost(mount, (nr, &pinned), locked, lost)?;
+    lost_name::finish_lost(mount, nr, &pinned, locked, lost)?;
     Ok(Some(()))
 }
 
@@ -196,7 +206,8 @@ pub(crate) fn unlink_in_leaf(
 /// directory exclusively. The caller holds the directory's lock, shared.
 fn lock_leaf<'w>(
     mount: &'w Mount,
-    (pinned, dir): (&'w Pinned, &CachedInode),
+    pinned: &'w Pinned,
+    dir: &CachedInode,
     name: &[u8],
 ) -> Result<Option<Leaf<'w>>> {
     let is_by_its_bytes = matches!(names::wanted(&mount.core, dir, name), Wanted::Exact(_));
@@ -243,14 +254,15 @@ impl Leaf<'_> {
     /// Looks for a name in the leaf and, if it is missing, adds the space for it to the plan.
     /// Returns `None` if the leaf is too full; `Exists` is the error for a name that is there.
     fn place(&self, plan: &mut Plan<'_>, dir: &CachedInode, name: &[u8]) -> Result<Option<Place>> {
-        self.chosen(plan, dir, |bytes| {
+        let place = self.chosen(plan, dir, |bytes| {
             let vacancy = self.format.vacancy(bytes, name);
             match vacancy.map_err(|error| broken(dir, error))? {
                 Vacancy::Taken => Err(Error::Exists),
                 Vacancy::Room(room) => Ok(Some((room, room.range()))),
                 Vacancy::Full => Ok(None),
             }
-        })
+        })?;
+        Ok(place.map(|(room, region)| Place { room, region }))
     }
 
     /// Writes an entry to its space; `entry` is `None` for a name that is too long.
@@ -258,12 +270,12 @@ impl Leaf<'_> {
         &self,
         plan: &mut Plan<'_>,
         dir: &CachedInode,
-        (room, region): Place,
+        place: Place,
         entry: Option<NewEntry<'_>>,
     ) -> Result<()> {
         let entry = entry.ok_or(Error::NameTooLong)?;
         self.format
-            .insert_into_part(plan.bytes_mut(region), room, &entry)
+            .insert_into_part(plan.bytes_mut(place.region), place.room, &entry)
             .map_err(|error| broken(dir, error))
     }
 
@@ -273,7 +285,8 @@ impl Leaf<'_> {
         &self,
         plan: &mut Plan<'_>,
         dir: &CachedInode,
-        (name, nr): (&[u8], InodeNr),
+        name: &[u8],
+        nr: InodeNr,
     ) -> Result<Option<(Removal, RegionId)>> {
         self.chosen(plan, dir, |bytes| {
             let removal = self.format.removal(bytes, name);

@@ -181,14 +181,13 @@ fn visit_piece(
     let shown = names::shown(core, dir, structure::index_algorithm(core, dir, guard)?);
     let mut buf = Vec::new();
     if course.hash() == 0 {
-        let root = (LogicalBlock(0), DirBlock::Root);
-        blocks::visit_listed(core, dir, root, course, guard, &mut |entry| {
+        let (at, what) = (LogicalBlock(0), DirBlock::Root);
+        blocks::visit_listed(core, dir, at, what, course, guard, &mut |entry| {
             show(&shown, dir, entry, &mut buf, visit).map(drop)
         })?;
     }
     let next = index::visit_leaves(core, dir, course.hash(), guard, &mut |at| {
-        let leaf = (at, DirBlock::Leaf);
-        blocks::visit_listed(core, dir, leaf, course, guard, &mut |entry| {
+        blocks::visit_listed(core, dir, at, DirBlock::Leaf, course, guard, &mut |entry| {
             show(&shown, dir, entry, &mut buf, visit).map(drop)
         })
     })?;

@@ -116,7 +116,8 @@ pub(crate) fn plan_end(
 /// removed. Only the inode's own lock is held.
 pub(crate) fn finish_lost(
     mount: &Mount,
-    (nr, pinned): (InodeNr, &Pinned),
+    nr: InodeNr,
+    pinned: &Pinned,
     mut locked: Locked<'_>,
     lost: Lost,
 ) -> Result<()> {

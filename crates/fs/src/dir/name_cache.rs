@@ -44,7 +44,7 @@
 //!
 //! **Crash safety.** None of this is on disk.
 
-use fourscore_cache::{ClockCache, Config, HitCounting, Seed};
+use fourscore_cache::{ClockCache, Config, HitCounting, Seed, Stats};
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -104,6 +104,11 @@ impl NameCache {
             }),
             seed: Seed::new(),
         }
+    }
+
+    /// Returns what was counted so far.
+    pub(crate) fn stats(&self) -> Stats {
+        self.names.stats()
     }
 
     pub(crate) fn key<'n>(&self, dir: InodeNr, name: &'n [u8]) -> NameKey<'n> {

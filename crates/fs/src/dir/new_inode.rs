@@ -37,8 +37,18 @@ use crate::txn::slot::{self, Slot};
 use crate::xattr::acl;
 use crate::{Error, Result};
 
-/// The attributes of a new inode.
+/// The attributes of a new inode. The library has no current user and no umask of its own.
+///
+/// ```
+/// use fourscore::NewAttributes;
+///
+/// const FILE: NewAttributes = NewAttributes::owned_by(1000, 1000);
+/// const DIRECTORY: NewAttributes = FILE.permissions(0o777).umask(0o022);
+/// assert_eq!(FILE.permissions, 0o644);
+/// assert_eq!(NewAttributes::default().uid, 0);
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct NewAttributes {
     /// Permissions, set-id bits and the sticky bit: 0o7777 at most.
     pub permissions: u16,
@@ -49,6 +59,42 @@ pub struct NewAttributes {
     /// The group that owns it, unless the directory gives its own (`S_ISGID`, mount option
     /// `grpid`).
     pub gid: u32,
+}
+
+impl NewAttributes {
+    /// Returns the attributes of a file that everybody may read, and the user `uid` may write:
+    /// permissions 0o644, without a umask. `gid` is the owning group.
+    #[must_use]
+    pub const fn owned_by(uid: u32, gid: u32) -> Self {
+        Self {
+            permissions: 0o644,
+            umask: 0,
+            uid,
+            gid,
+        }
+    }
+
+    /// Sets permissions, set-id bits and the sticky bit: 0o7777 at most. A directory needs the
+    /// permission to execute for its names to be found, as in 0o755.
+    #[must_use]
+    pub const fn permissions(mut self, permissions: u16) -> Self {
+        self.permissions = permissions;
+        self
+    }
+
+    /// Sets the permissions to leave out, unless the directory has a default list: 0o777 at most.
+    #[must_use]
+    pub const fn umask(mut self, umask: u16) -> Self {
+        self.umask = umask;
+        self
+    }
+}
+
+impl Default for NewAttributes {
+    /// Returns [`NewAttributes::owned_by`] root.
+    fn default() -> Self {
+        Self::owned_by(0, 0)
+    }
 }
 
 /// The kind of inode to make.
@@ -101,7 +147,8 @@ pub(crate) fn apply_creating(
     plan: Plan<'_>,
     slot: Slot,
     opening: Opening,
-    (last, publication): (&LastTid, Publication<'_>),
+    last: &LastTid,
+    publication: Publication<'_>,
     publish: impl FnOnce(),
 ) -> Result<Made> {
     let pinned = match opening {
@@ -111,8 +158,16 @@ pub(crate) fn apply_creating(
         }
         Opening::Yes => {
             let inode = CachedInode::new(slot::decoded(&plan, slot)?, core.superblock())?;
-            let parent = (Some(last), publication);
-            Some(apply_opening(core, plan, inode, parent, publish, |_| ())?)
+            let last = Some(last);
+            Some(apply_opening(
+                core,
+                plan,
+                inode,
+                last,
+                publication,
+                publish,
+                |_| (),
+            )?)
         }
     };
     Ok((slot.nr, pinned))
@@ -124,7 +179,8 @@ pub(crate) fn apply_opening(
     core: &Core,
     mut plan: Plan<'_>,
     inode: CachedInode,
-    (last, publication): (Option<&LastTid>, Publication<'_>),
+    last: Option<&LastTid>,
+    publication: Publication<'_>,
     publish: impl FnOnce(),
     note: impl FnOnce(&mut Changing),
 ) -> Result<Pinned> {
@@ -173,9 +229,16 @@ pub(crate) fn plan_inode(
     plan.use_inode(claim)?;
     let slot = slot::slot(plan, nr)?;
     let generation = slot::next_generation(plan, slot);
-    let wish = (new.permissions & 0o7777, new.umask);
+    let (permissions, umask) = (new.permissions & 0o7777, new.umask);
     let inherited = with_guard(&mount.core, |guard| {
-        acl::inherit(&mount.core, parent, kind.file_type(), wish, guard)
+        acl::inherit(
+            &mount.core,
+            parent,
+            kind.file_type(),
+            permissions,
+            umask,
+            guard,
+        )
     })?;
     let (mut permissions, mut gid) = (inherited.permissions, new.gid);
     let is_set_gid = parent.on_disk().mode().0 & 0o2000 != 0;

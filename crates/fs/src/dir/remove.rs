@@ -28,7 +28,7 @@ use crate::dir::changed::ChangedDir;
 use crate::dir::new_inode::{self, check_name};
 use crate::dir::{entries, find, leaf, lost_name, path};
 use crate::inode::cached::CachedInode;
-use crate::inode::cell::{Changing, Pinned};
+use crate::inode::cell::HeldInode;
 use crate::inode::immutable::check_name_may_go;
 use crate::inode::{cache, forget};
 use crate::mount::errors;
@@ -71,7 +71,7 @@ pub(crate) fn rmdir(mount: &Mount, dir: InodeNr, name: &[u8]) -> Result<()> {
 fn remove(mount: &Mount, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()> {
     check_name(name)?;
     let pinned_dir = cache::pin_directory(&mount.core, dir)?;
-    if victim == Victim::File && leaf::unlink_in_leaf(mount, (dir, &pinned_dir), name)?.is_some() {
+    if victim == Victim::File && leaf::unlink_in_leaf(mount, dir, &pinned_dir, name)?.is_some() {
         return Ok(());
     }
     loop {
@@ -116,21 +116,18 @@ fn remove(mount: &Mount, dir: InodeNr, name: &[u8], victim: Victim) -> Result<()
             lost.publish(&pinned);
         })?;
         drop(locked_dir);
-        return lost_name::finish_lost(mount, (nr, &pinned), locked, lost);
+        return lost_name::finish_lost(mount, nr, &pinned, locked, lost);
     }
 }
 
 /// Frees an inode without a name whose open count has fallen to zero, and notes an error.
-pub(crate) fn close_nameless(
-    mount: &Mount,
-    inode: (InodeNr, &Pinned),
-    locked: &Changing,
-) -> Result<()> {
-    errors::noting(mount, free_closed(mount, inode, locked))
+pub(crate) fn close_nameless(mount: &Mount, nr: InodeNr, inode: HeldInode<'_>) -> Result<()> {
+    errors::noting(mount, free_closed(mount, nr, inode))
 }
 
 /// Frees an inode without a name whose open count has fallen to zero.
-fn free_closed(mount: &Mount, (nr, pinned): (InodeNr, &Pinned), locked: &Changing) -> Result<()> {
+fn free_closed(mount: &Mount, nr: InodeNr, inode: HeldInode<'_>) -> Result<()> {
+    let HeldInode { pinned, locked } = inode;
     let Some(place) = locked.orphan else {
         return Ok(());
     };

@@ -248,7 +248,7 @@ fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
         let (nr, pinned) = &taking.0[at];
         let victim = locked.swap_remove(at);
         drop(locked);
-        lost_name::finish_lost(mount, (*nr, pinned), victim, lost)?;
+        lost_name::finish_lost(mount, *nr, pinned, victim, lost)?;
     }
     Ok(true)
 }

@@ -52,7 +52,7 @@ impl Touch<'_> {
         // If there is no space, Linux leaves it as it is, too.
         let _ = slot.expand_extra_isize();
         slot.raise_version();
-        if let Ok(inode) = Inode::sealed_by(bytes, (self.nr, seed), core.superblock())
+        if let Ok(inode) = Inode::sealed_by(bytes, self.nr, seed, core.superblock())
             && let Ok(version) = CachedInode::new(inode, core.superblock())
         {
             self.dir.publish(Some(version));

@@ -46,8 +46,10 @@ impl Fs {
     /// `NoSpace`, `NotPermitted`, `NoKey`, `ReadOnly`.
     pub fn copy_file_range(
         &self,
-        (from, from_offset): (InodeNr, u64),
-        (to, to_offset): (InodeNr, u64),
+        from: InodeNr,
+        from_offset: u64,
+        to: InodeNr,
+        to_offset: u64,
         len: u64,
     ) -> Result<u64> {
         let at = |inode, offset| BytePosition { inode, offset };

@@ -3,7 +3,8 @@
 //!
 //! | module | calls |
 //! |---|---|
-//! | `whole` | opening, mounting, statistics, maintenance |
+//! | `whole` | opening, mounting, maintenance |
+//! | `stats` | statistics |
 //! | `names` | directories and names |
 //! | `files` | file data |
 //! | `inodes` | inodes and their attributes, permissions |
@@ -14,5 +15,6 @@ mod files;
 mod inodes;
 mod names;
 pub(crate) mod open_inode;
+pub(crate) mod stats;
 mod whole;
 mod xattrs;

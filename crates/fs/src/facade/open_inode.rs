@@ -143,7 +143,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         }
         // An inode without a name exists only in a file system that is mounted for writing.
         let mount = self.fs.writable()?;
-        remove::close_nameless(mount, (self.nr, &self.pinned), &locked)
+        remove::close_nameless(mount, self.nr, self.pinned.held(&locked))
     }
 }
 

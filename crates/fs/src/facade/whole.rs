@@ -1,14 +1,13 @@
-//! **Purpose.** The file system as a whole: opening, mounting, statistics, maintenance.
+//! **Purpose.** The file system as a whole: opening, mounting, maintenance.
 //!
 //! **Not here.** The work itself: most calls pass the core or the mount to a module of `mount`.
+//! Statistics ([`crate::facade::stats`]).
 //!
 //! **Invariants.** Calls that need a read-write mount fail with `ReadOnly` if the file system was
 //! opened for reading.
 
 use fourscore_block::BlockDevice;
-use fourscore_journal::JournalStats;
 use fourscore_mballoc::Tunables;
-use fourscore_mballoc::stats::Tally;
 use fourscore_ondisk::group::GroupDesc;
 use fourscore_ondisk::{GroupNr, InodeNr};
 use fourscore_sync::Arc;
@@ -81,41 +80,6 @@ impl Fs {
     /// `ReadOnly` for a file system that was opened for reading.
     pub fn tunables(&self) -> Result<&Tunables> {
         Ok(self.writable()?.allocator().tunables())
-    }
-
-    /// Returns how many groups have their buddy in memory; see [`MountOptions::buddy_bytes`].
-    ///
-    /// # Errors
-    /// `ReadOnly` for a file system that was opened for reading.
-    pub fn groups_loaded(&self) -> Result<u32> {
-        let absent = self.writable()?.allocator().absent_groups();
-        Ok(self.geometry().groups().saturating_sub(absent))
-    }
-
-    /// Returns the statistics of the journal since the mount.
-    ///
-    /// # Errors
-    /// `ReadOnly` for a file system that was opened for reading.
-    pub fn journal_stats(&self) -> Result<JournalStats> {
-        Ok(self.writable()?.journal().stats())
-    }
-
-    /// Returns the allocator's statistics so far, under the names of `mb_stats`.
-    ///
-    /// # Errors
-    /// `ReadOnly` for a file system that was opened for reading.
-    pub fn mb_stats(&self) -> Result<Tally> {
-        Ok(self.writable()?.allocator().mb_stats())
-    }
-
-    /// Returns how many plans were restarted so far, because a block that they change had left the
-    /// cache when they were applied, or because a new transaction had begun. No operation restarts
-    /// more than 64 times.
-    ///
-    /// # Errors
-    /// `ReadOnly` for a file system that was opened for reading.
-    pub fn plan_restarts(&self) -> Result<u64> {
-        Ok(self.writable()?.retries.sum())
     }
 
     /// Returns how often and how long threads waited for locks of each kind, with the names of the

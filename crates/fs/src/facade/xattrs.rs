@@ -74,10 +74,11 @@ impl Fs {
         &self,
         caller: &Caller<'_>,
         inode: InodeNr,
-        (name, value): (&[u8], &[u8]),
+        name: &[u8],
+        value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
-        change::set_xattr_as(self.writable()?, caller, inode, (name, value), how)
+        change::set_xattr_as(self.writable()?, caller, inode, name, value, how)
     }
 
     /// Removes the attribute with the full name `name`.

@@ -277,14 +277,7 @@ pub(crate) fn for_each_extent(
     while at < LOGICAL_END {
         (at, blocks) = consistent::read_consistent(core, inode, |inode, guard| {
             piece.clear();
-            extents_from(
-                core,
-                inode,
-                (at, blocks),
-                EXTENTS_AT_ONCE,
-                &mut piece,
-                guard,
-            )
+            extents_from(core, inode, at, blocks, EXTENTS_AT_ONCE, &mut piece, guard)
         })?;
         if piece.drain(..).any(|extent| visit(extent).is_break()) {
             break;
@@ -305,8 +298,8 @@ pub(crate) fn extents_of(core: &Core, inode: &CachedInode) -> Result<Vec<Extent>
 
 fn all_extents(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Vec<Extent>> {
     let mut extents = Vec::new();
-    let from = (LogicalBlock(0), 0);
-    extents_from(core, inode, from, usize::MAX, &mut extents, guard)?;
+    let (from, most) = (LogicalBlock(0), usize::MAX);
+    extents_from(core, inode, from, 0, most, &mut extents, guard)?;
     Ok(extents)
 }
 
@@ -315,7 +308,8 @@ fn all_extents(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Vec<Ex
 fn extents_from(
     core: &Core,
     inode: &CachedInode,
-    (mut at, mut blocks): (LogicalBlock, u64),
+    mut at: LogicalBlock,
+    mut blocks: u64,
     limit: usize,
     extents: &mut Vec<Extent>,
     guard: &Guard,

@@ -82,7 +82,9 @@ pub(crate) fn prepare(
     } = bits;
     let core = &*mount.core;
     let Some(state) = mount.groups().get(group) else {
-        return Err(Error::InvalidArgument("no such block group"));
+        return Err(Error::Internal(
+            "a change in a block group that does not exist",
+        ));
     };
     let place = state.place(map);
     let desc_place = core.geometry().desc_place(group);

@@ -341,7 +341,6 @@ impl Pinned {
     }
 
     /// Returns the inode with the state that its lock guards, to be changed.
-    #[allow(dead_code, reason = "for the operations on file data")]
     pub(crate) fn locked<'a>(&'a self, locked: &'a mut Changing) -> LockedInode<'a> {
         LockedInode {
             pinned: self,
@@ -362,7 +361,6 @@ pub(crate) struct LockedInode<'a> {
     pub(crate) locked: &'a mut Changing,
 }
 
-#[allow(dead_code, reason = "for the operations on file data")]
 impl LockedInode<'_> {
     /// Returns the same inode, to be passed on for a while.
     pub(crate) fn reborrow(&mut self) -> LockedInode<'_> {

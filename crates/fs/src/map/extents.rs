@@ -271,8 +271,8 @@ fn with_nodes<R>(
             None => account::goal_behind(plan, file.inode, LogicalBlock(0))?,
         };
         while fresh.len() < needed {
-            let owner = (file.inode.nr(), Reach::Full);
-            let (block, region) = plan.allocate_metadata(owner, goal, file.tag())?;
+            let nr = file.inode.nr();
+            let (block, region) = plan.allocate_metadata(nr, Reach::Full, goal, file.tag())?;
             account::count_clusters(plan, file.slot, 1)?;
             fresh.push(Below { region, block });
         }

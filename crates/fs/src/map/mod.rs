@@ -3,7 +3,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `mapping` | the result of a lookup |
-//! | `run` | ranges of bytes and blocks |
+//! | `run` | runs of adjacent blocks |
 //! | `lookup` | looks a block up |
 //! | `form` | extent tree or pointers |
 //! | `update` | changes a map of either form |

@@ -113,8 +113,8 @@ fn holder_of(
         let region = match below {
             Some(block) => pointer_block(plan, file, block)?,
             None => {
-                let owner = (file.inode.nr(), MapForm::Pointers.reach());
-                let (block, region) = plan.allocate_metadata(owner, goal, file.tag())?;
+                let (nr, reach) = (file.inode.nr(), MapForm::Pointers.reach());
+                let (block, region) = plan.allocate_metadata(nr, reach, goal, file.tag())?;
                 account::count_clusters(plan, file.slot, 1)?;
                 change_pointers(plan, file, holder, |bytes| {
                     blockmap::set_pointer(bytes, entry, block).map(drop)

@@ -192,8 +192,8 @@ pub(crate) fn new_block(
         Some(block) => block,
         None => {
             let goal = account::goal_behind(plan, inode, at)?;
-            let owner = (inode.nr(), MapForm::of(inode).reach());
-            let first = plan.claim_metadata(owner, goal)?;
+            let reach = MapForm::of(inode).reach();
+            let first = plan.claim_metadata(inode.nr(), reach, goal)?;
             let inside = Clusters::of(&plan.mount.core).inside(at);
             PhysBlock(first.0 + u64::from(inside))
         }

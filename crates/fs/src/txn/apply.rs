@@ -202,9 +202,7 @@ impl Plan<'_> {
 
     fn restart(&mut self, refused: &Refused) -> Result<()> {
         if refused.error == ModifyError::OutOfCredits {
-            return Err(Error::InvalidArgument(
-                "an operation planned too few credits",
-            ));
+            return Err(Error::Internal("an operation planned too few credits"));
         }
         self.mount.count_retry();
         for region in &mut self.memory.regions {

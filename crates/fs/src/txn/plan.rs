@@ -28,6 +28,7 @@ use std::ops::Range;
 
 use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, Run};
+use fourscore_ondisk::geometry::BytePlace;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{Arc, MutexGuard};
@@ -100,8 +101,8 @@ impl<'f> Plan<'f> {
         }
         match &self.xattr_block {
             Some((locked, _)) if *locked == block => Ok(()),
-            Some(_) => Err(Error::InvalidArgument(
-                "an operation changes one block of attributes",
+            Some(_) => Err(Error::Internal(
+                "an operation changes two blocks of attributes",
             )),
             None => {
                 let guard = self.mount.xattr_blocks().lock(block);
@@ -135,8 +136,8 @@ impl<'f> Plan<'f> {
         self.raises_sequence = true;
     }
 
-    /// Has the sequence counts raised because the plan unmaps or frees blocks: a reader of their data
-    /// holds no guard, so only the count shows it that they may hold other data now.
+    /// Has the sequence counts raised because the plan unmaps or frees blocks: a reader of their
+    /// data holds no guard, so only the count shows it that they may hold other data now.
     pub(crate) fn raise_sequence_for_free(&mut self) {
         let faults = self.mount.core.faults;
         let is_left_out = faults.lacks(Sabotage::UnsequencedFree)
@@ -255,31 +256,27 @@ impl<'f> Plan<'f> {
         self.memory.regions[region.0].kind = RegionKind::WholeSlot;
     }
 
-    /// Links the orphan `nr` to `next`. Its slot begins at `offset` in `block`, and is not
-    /// otherwise in the plan.
+    /// Links the orphan `nr` to `next`. Its slot, at `place`, is not otherwise in the plan.
     pub(crate) fn link_orphan(
         &mut self,
         nr: InodeNr,
-        (block, offset): (PhysBlock, usize),
+        place: BytePlace,
         next: Option<InodeNr>,
     ) -> Result<()> {
-        self.without_content((block, offset), RegionKind::Link(nr, next))
+        self.without_content(place, RegionKind::Link(nr, next))
     }
 
-    /// Notes that the directory whose slot begins at `offset` in `block` is touched.
-    pub(crate) fn note_touched(&mut self, place: (PhysBlock, usize)) -> Result<()> {
+    /// Notes that the directory whose slot is at `place` is touched.
+    pub(crate) fn note_touched(&mut self, place: BytePlace) -> Result<()> {
         self.without_content(place, RegionKind::Touched)
     }
 
-    fn without_content(
-        &mut self,
-        (block, offset): (PhysBlock, usize),
-        kind: RegionKind,
-    ) -> Result<()> {
+    fn without_content(&mut self, place: BytePlace, kind: RegionKind) -> Result<()> {
         let (buffer, start) = (
-            self.mount.core.buffers.load(block)?,
+            self.mount.core.buffers.load(place.block)?,
             self.memory.bytes.len(),
         );
+        let offset = place.offset_bytes;
         let RegionId(at) = self.add(buffer, inode_table_tag(), offset, start, Origin::Disk);
         self.memory.regions[at].kind = kind;
         Ok(())
@@ -403,11 +400,12 @@ impl<'f> Plan<'f> {
     /// the structure that `tag` names.
     pub(crate) fn allocate_metadata(
         &mut self,
-        (inode, reach): (InodeNr, Reach),
+        inode: InodeNr,
+        reach: Reach,
         goal: PhysBlock,
         tag: VerifiedAs,
     ) -> Result<(PhysBlock, RegionId)> {
-        let block = self.claim_metadata((inode, reach), goal)?;
+        let block = self.claim_metadata(inode, reach, goal)?;
         Ok((block, self.fresh(block, tag)))
     }
 
@@ -415,7 +413,8 @@ impl<'f> Plan<'f> {
     /// block.
     pub(crate) fn claim_metadata(
         &mut self,
-        (inode, reach): (InodeNr, Reach),
+        inode: InodeNr,
+        reach: Reach,
         goal: PhysBlock,
     ) -> Result<PhysBlock> {
         let request = Request::metadata(inode, ClusterCount(1), goal);

@@ -8,8 +8,9 @@
 //! **Locking.** The caller that stages an inode holds its lock. Slots of other inodes in the same
 //! block are not touched.
 
+use fourscore_ondisk::geometry::BytePlace;
 use fourscore_ondisk::inode::{self, InodeMut, NewInode, RawInode};
-use fourscore_ondisk::{Corrupt, Inode, InodeGeneration, InodeNr, PhysBlock, Timestamp, extent};
+use fourscore_ondisk::{Corrupt, Inode, InodeGeneration, InodeNr, Timestamp, extent};
 use fourscore_sync::epoch;
 use zerocopy::FromBytes;
 
@@ -35,7 +36,8 @@ impl Slot {
 /// Adds the slot of inode `nr` to the plan.
 pub(crate) fn slot(plan: &mut Plan<'_>, nr: InodeNr) -> Result<Slot> {
     let geometry = plan.mount.core.geometry();
-    let (block, offset) = slot_place(plan, nr)?;
+    let place = slot_place(plan, nr)?;
+    let (block, offset) = (place.block, place.offset_bytes);
     let range = offset..offset + geometry.inode_size_bytes();
     let is_there = plan.has_part(block, offset);
     let region = plan.slot_at(nr, block, range)?;
@@ -47,7 +49,7 @@ pub(crate) fn slot(plan: &mut Plan<'_>, nr: InodeNr) -> Result<Slot> {
 }
 
 /// Returns the block that holds inode `nr`, and the byte offset in it.
-pub(crate) fn slot_place(plan: &Plan<'_>, nr: InodeNr) -> Result<(PhysBlock, usize)> {
+pub(crate) fn slot_place(plan: &Plan<'_>, nr: InodeNr) -> Result<BytePlace> {
     let geometry = plan.mount.core.geometry();
     let Some((group, index)) = geometry.inode_group(nr) else {
         return Err(Error::NotFound);
@@ -55,8 +57,7 @@ pub(crate) fn slot_place(plan: &Plan<'_>, nr: InodeNr) -> Result<(PhysBlock, usi
     let Some(group) = plan.mount.groups().get(group) else {
         return Err(Error::NotFound);
     };
-    let place = geometry.inode_place(group.inodes().table, index);
-    Ok((place.block, place.offset_bytes))
+    Ok(geometry.inode_place(group.inodes().table, index))
 }
 
 /// Sets the time when the inode was deleted.

@@ -45,7 +45,8 @@ pub(crate) fn inherit(
     core: &Core,
     parent: &CachedInode,
     file_type: FileType,
-    (permissions, umask): (u16, u16),
+    permissions: u16,
+    umask: u16,
     guard: &Guard,
 ) -> Result<Inherited> {
     if file_type == FileType::Symlink {
@@ -110,7 +111,8 @@ pub(crate) fn set_acl(
     inode: &CachedInode,
     slot: Slot,
     index: NameIndex,
-    (value, set_gid): (&[u8], SetGid),
+    value: &[u8],
+    set_gid: SetGid,
 ) -> Result<Changed> {
     let list = parse(value);
     if let Err(error) = &list

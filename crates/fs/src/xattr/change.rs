@@ -32,7 +32,7 @@ pub(crate) fn set_xattr(
     value: &[u8],
     how: SetXattr,
 ) -> Result<()> {
-    set_xattr_for(mount, &Caller::ROOT, inode, (name, value), how)
+    set_xattr_for(mount, &Caller::ROOT, inode, name, value, how)
 }
 
 /// See [`Fs::set_xattr_as`](crate::Fs::set_xattr_as).
@@ -40,18 +40,20 @@ pub(crate) fn set_xattr_as(
     mount: &Mount,
     caller: &Caller<'_>,
     inode: InodeNr,
-    (name, value): (&[u8], &[u8]),
+    name: &[u8],
+    value: &[u8],
     how: SetXattr,
 ) -> Result<()> {
     permission::check_xattr_change(&mount.core, inode, name, caller)?;
-    set_xattr_for(mount, caller, inode, (name, value), how)
+    set_xattr_for(mount, caller, inode, name, value, how)
 }
 
 pub(crate) fn set_xattr_for(
     mount: &Mount,
     caller: &Caller<'_>,
     inode: InodeNr,
-    (name, value): (&[u8], &[u8]),
+    name: &[u8],
+    value: &[u8],
     how: SetXattr,
 ) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -103,7 +105,7 @@ pub(crate) fn change_xattr(
                 true => SetGid::Stays,
                 false => SetGid::Goes,
             };
-            acl::set_acl(&mut plan, current, slot, index, (list, set_gid))?
+            acl::set_acl(&mut plan, current, slot, index, list, set_gid)?
         }
         (index, new) => plan_change(&mut plan, slot, index, rest, new)?,
     };

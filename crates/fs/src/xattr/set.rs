@@ -68,6 +68,13 @@ impl Changed {
     }
 }
 
+/// The name of an attribute, as an entry has it.
+#[derive(Clone, Copy, Debug)]
+struct Key<'n> {
+    index: NameIndex,
+    name: &'n [u8],
+}
+
 /// The block of an inode's attributes, in a plan.
 #[derive(Clone, Copy, Debug)]
 struct Block {
@@ -95,11 +102,12 @@ pub(crate) fn plan_change(
     name: &[u8],
     new: NewXattr<'_>,
 ) -> Result<Changed> {
+    let key = Key { index, name };
     let inode = slot::inode(plan, slot)?;
     let block = xattr_block(plan, slot, &inode)?;
     let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(slot.nr);
     let in_block = block.map(|block| plan.bytes(block.region));
-    let (found, value) = find(&plan.mount.core, &inode, in_block, index, name).map_err(broken)?;
+    let (found, value) = find(&plan.mount.core, &inode, in_block, key).map_err(broken)?;
     let (is_same, held) = match (value, new) {
         (Some(Value::Inline(old)), NewXattr::Set(new, _)) => (old == new, None),
         (Some(Value::Inode { bytes, .. }), _) => (false, Some(bytes)),
@@ -113,12 +121,12 @@ pub(crate) fn plan_change(
             return Err(Error::NoAttribute);
         }
         (NewXattr::Set(..), _) if is_same => return Ok(Changed::No),
-        (NewXattr::Remove, Found::InInode) => remove_from_inode(plan, slot, index, name)?,
+        (NewXattr::Remove, Found::InInode) => remove_from_inode(plan, slot, key)?,
         (NewXattr::Remove, Found::InBlock) => {
-            remove_from_block(plan, slot, block, index, name)?;
+            remove_from_block(plan, slot, block, key)?;
         }
         (NewXattr::Set(new, _), found) => {
-            set_value(plan, slot, &inode, block, (index, name, new), found)?;
+            set_value(plan, slot, &inode, block, key, new, found)?;
         }
     }
     if let Some(bytes) = held {
@@ -134,14 +142,15 @@ fn set_value(
     slot: Slot,
     inode: &Inode,
     block: Option<Block>,
-    (index, name, value): (NameIndex, &[u8], &[u8]),
+    key: Key<'_>,
+    value: &[u8],
     found: Found,
 ) -> Result<()> {
     let new = NewValue::Inline(value);
     if !ea_inode::is_large_value(&plan.mount.core, value) {
-        let place = place_xattr(plan, inode, block, (index, name, &new))?;
+        let place = place_xattr(plan, inode, block, key, &new)?;
         if place != Placement::Nowhere {
-            return put_xattr(plan, slot, (place, block), (index, name, &new), found);
+            return put_xattr(plan, slot, block, place, key, &new, found);
         }
     }
     if !ea_inode::has_value_inodes(&plan.mount.core) || value.is_empty() {
@@ -153,12 +162,12 @@ fn set_value(
         bytes: 0,
         hash: 0,
     };
-    let place = place_xattr(plan, inode, block, (index, name, &any))?;
+    let place = place_xattr(plan, inode, block, key, &any)?;
     if place == Placement::Nowhere {
         return Err(Error::NoSpace);
     }
     let new = ea_inode::new_value(plan, slot, value)?;
-    put_xattr(plan, slot, (place, block), (index, name, &new), found)
+    put_xattr(plan, slot, block, place, key, &new, found)
 }
 
 /// Returns the place where an attribute is to be stored.
@@ -166,7 +175,8 @@ fn place_xattr(
     plan: &Plan<'_>,
     inode: &Inode,
     block: Option<Block>,
-    (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
+    key: Key<'_>,
+    new: &NewValue<'_>,
 ) -> Result<Placement> {
     let core = &*plan.mount.core;
     let space = BlockRoom::new(
@@ -177,7 +187,7 @@ fn place_xattr(
     let area = inode
         .xattr_area()
         .filter(|area| area.len() > MIN_AREA_BYTES);
-    let place = xattr::place(area, in_block, space, index, name, new);
+    let place = xattr::place(area, in_block, space, key.index, key.name, new);
     Ok(place.map_err(|error| Corrupt::from(error).in_inode(inode.number()))?)
 }
 
@@ -185,8 +195,10 @@ fn place_xattr(
 fn put_xattr(
     plan: &mut Plan<'_>,
     slot: Slot,
-    (place, block): (Placement, Option<Block>),
-    (index, name, new): (NameIndex, &[u8], &NewValue<'_>),
+    block: Option<Block>,
+    place: Placement,
+    key: Key<'_>,
+    new: &NewValue<'_>,
     found: Found,
 ) -> Result<()> {
     let broken = |error: XattrEditError| edit_error(error, slot.nr);
@@ -194,12 +206,12 @@ fn put_xattr(
         Placement::Inode => {
             let was = slot::edit(plan, slot, |inode| {
                 let area = inode.xattr_area_mut().unwrap_or_default();
-                XattrsMut::in_inode(area)?.set(index, name, new)
+                XattrsMut::in_inode(area)?.set(key.index, key.name, new)
             })?
             .map_err(broken)?;
             drop_value_of(plan, was)?;
             if found == Found::InBlock {
-                remove_from_block(plan, slot, block, index, name)?;
+                remove_from_block(plan, slot, block, key)?;
             }
             return Ok(());
         }
@@ -210,30 +222,30 @@ fn put_xattr(
             let mut bytes = plan.bytes(block.region).to_vec();
             let was = XattrsMut::in_block(&mut bytes)
                 .map_err(XattrEditError::from)
-                .and_then(|mut xattrs| xattrs.set(index, name, new))
+                .and_then(|mut xattrs| xattrs.set(key.index, key.name, new))
                 .map_err(broken)?;
-            store_block(plan, slot, block, &bytes, (was, new))?;
+            store_block(plan, slot, block, &bytes, was, new)?;
         }
         Placement::NewBlock => {
             let block = new_xattr_block(plan, slot)?;
             account::count_clusters(plan, slot, 1)?;
             XattrsMut::init_block(plan.bytes_mut(block.region))
                 .map_err(XattrEditError::from)
-                .and_then(|mut xattrs| xattrs.set(index, name, new))
+                .and_then(|mut xattrs| xattrs.set(key.index, key.name, new))
                 .map_err(broken)?;
         }
         Placement::Nowhere => return Err(Error::NoSpace),
     }
     if found == Found::InInode {
-        remove_from_inode(plan, slot, index, name)?;
+        remove_from_inode(plan, slot, key)?;
     }
     Ok(())
 }
 
-fn remove_from_inode(plan: &mut Plan<'_>, slot: Slot, index: NameIndex, name: &[u8]) -> Result<()> {
+fn remove_from_inode(plan: &mut Plan<'_>, slot: Slot, key: Key<'_>) -> Result<()> {
     let was = slot::edit(plan, slot, |inode| {
         let area = inode.xattr_area_mut().unwrap_or_default();
-        XattrsMut::in_inode(area)?.remove(index, name)
+        XattrsMut::in_inode(area)?.remove(key.index, key.name)
     })?
     .map_err(|error| edit_error(error, slot.nr))?;
     drop_value_of(plan, was)
@@ -251,8 +263,7 @@ fn remove_from_block(
     plan: &mut Plan<'_>,
     slot: Slot,
     block: Option<Block>,
-    index: NameIndex,
-    name: &[u8],
+    key: Key<'_>,
 ) -> Result<()> {
     let Some(block) = block else { return Ok(()) };
     let mut bytes = plan.bytes(block.region).to_vec();
@@ -260,12 +271,12 @@ fn remove_from_block(
         let mut xattrs =
             XattrsMut::in_block(&mut bytes).map_err(|error| edit_error(error.into(), slot.nr))?;
         let was = xattrs
-            .remove(index, name)
+            .remove(key.index, key.name)
             .map_err(|error| edit_error(error, slot.nr))?;
         (was, xattrs.is_empty())
     };
     if !is_empty {
-        return store_block(plan, slot, block, &bytes, (was, &NewValue::Inline(&[])));
+        return store_block(plan, slot, block, &bytes, was, &NewValue::Inline(&[]));
     }
     plan.raise_sequence();
     drop_user(plan, slot.nr, block)?;
@@ -280,7 +291,8 @@ fn store_block(
     slot: Slot,
     block: Block,
     bytes: &[u8],
-    (was, new): (Was, &NewValue<'_>),
+    was: Was,
+    new: &NewValue<'_>,
 ) -> Result<()> {
     plan.raise_sequence();
     let users = xattr::block_header(bytes).map_or(1, |header| header.h_refcount.get());
@@ -313,14 +325,14 @@ fn new_xattr_block(plan: &mut Plan<'_>, slot: Slot) -> Result<Block> {
     let inodes = plan.mount.inodes();
     let group = inodes.placement().goal(group, Wanted::Metadata);
     let goal = core.geometry().group_first_block(group);
-    let (at, region) = plan.allocate_metadata((slot.nr, Reach::Full), goal, tag())?;
+    let (at, region) = plan.allocate_metadata(slot.nr, Reach::Full, goal, tag())?;
     set_file_acl(plan, slot, Some(at))?;
     Ok(Block { at, region })
 }
 
 fn set_file_acl(plan: &mut Plan<'_>, slot: Slot, block: Option<PhysBlock>) -> Result<()> {
     let set = slot::edit(plan, slot, |inode| inode.set_file_acl(block))?;
-    set.map_err(|error| Error::Io(std::io::Error::other(error)))
+    set.map_err(|_| Error::Internal("a block of attributes that the inode cannot name"))
 }
 
 /// Returns the inode's block, verified; the plan holds its lock from here on.
@@ -391,17 +403,16 @@ fn find<'a>(
     core: &Core,
     inode: &'a Inode,
     block: Option<&'a [u8]>,
-    index: NameIndex,
-    name: &[u8],
+    key: Key<'_>,
 ) -> std::result::Result<(Found, Option<Value<'a>>), xattr::XattrError> {
     if let Some(area) = inode.xattr_area() {
         xattr::check_in_inode(area, format::ea_inodes(core))?;
-        if let Some(entry) = Xattrs::in_inode(area).find(index, name)? {
+        if let Some(entry) = Xattrs::in_inode(area).find(key.index, key.name)? {
             return Ok((Found::InInode, Some(entry.value)));
         }
     }
     if let Some(block) = block
-        && let Some(entry) = Xattrs::in_block(block)?.find(index, name)?
+        && let Some(entry) = Xattrs::in_block(block)?.find(key.index, key.name)?
     {
         return Ok((Found::InBlock, Some(entry.value)));
     }

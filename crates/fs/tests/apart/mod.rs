@@ -7,19 +7,14 @@
 
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Trim};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::CoreNr;
 use fourscore_sync::count::{Cores, Report};
 use fourscore_testkit::image::{Image, MiB};
 
-pub const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+pub const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// The number of groups, and how many of them form one flexible group.
 pub enum Groups {

@@ -8,8 +8,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_testkit::image::Image;
 
 /// The image, open for writing.

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fs, Trim};
+use fourscore_ondisk::inode::InodeFlags;
 
 use super::{Case, END_BYTES, NEW, ROOT, at, open_write, set_flags};
 
@@ -15,16 +15,16 @@ pub(crate) const COPIES: [Case; 6] = [
         "a directory",
         |fs| {
             let file = at(fs, "file");
-            fs.copy_file_range((ROOT, 0), (file, 0), 1).map(drop)
+            fs.copy_file_range(ROOT, 0, file, 0, 1).map(drop)
         },
-        Some(|root| copy((root, 0), (&root.join("file"), 0), 1)),
+        Some(|root| copy(root, 0, &root.join("file"), 0, 1)),
     ),
     (
         "copy_file_range",
         "no file",
         |fs| {
             let (fifo, file) = (at(fs, "fifo"), at(fs, "file"));
-            fs.copy_file_range((fifo, 0), (file, 0), 1).map(drop)
+            fs.copy_file_range(fifo, 0, file, 0, 1).map(drop)
         },
         None,
     ),
@@ -34,14 +34,14 @@ pub(crate) const COPIES: [Case; 6] = [
         |fs| {
             let file = at(fs, "frozen");
             let other = fs.create(ROOT, b"copied", &NEW)?;
-            fs.copy_file_range((file, 0), (other, 0), 7)?;
-            let copied = fs.copy_file_range((other, 0), (other, 6), 7);
+            fs.copy_file_range(file, 0, other, 0, 7)?;
+            let copied = fs.copy_file_range(other, 0, other, 6, 7);
             fs.unlink(ROOT, b"copied")?;
             copied.map(drop)
         },
         Some(|root| {
             std::fs::write(root.join("copied"), "content")?;
-            let copied = copy((&root.join("copied"), 0), (&root.join("copied"), 6), 7);
+            let copied = copy(&root.join("copied"), 0, &root.join("copied"), 6, 7);
             std::fs::remove_file(root.join("copied"))?;
             copied
         }),
@@ -51,11 +51,11 @@ pub(crate) const COPIES: [Case; 6] = [
         "a range without an end",
         |fs| {
             let (from, to) = (at(fs, "frozen"), at(fs, "file"));
-            fs.copy_file_range((from, 1), (to, 0), u64::MAX).map(drop)
+            fs.copy_file_range(from, 1, to, 0, u64::MAX).map(drop)
         },
         Some(|root| {
             let (from, to) = (root.join("frozen"), root.join("file"));
-            copy((&from, 1), (&to, 0), usize::MAX)
+            copy(&from, 1, &to, 0, usize::MAX)
         }),
     ),
     (
@@ -63,11 +63,11 @@ pub(crate) const COPIES: [Case; 6] = [
         "past the largest file",
         |fs| {
             let (from, to) = (at(fs, "frozen"), at(fs, "file"));
-            fs.copy_file_range((from, 0), (to, END_BYTES), 1).map(drop)
+            fs.copy_file_range(from, 0, to, END_BYTES, 1).map(drop)
         },
         Some(|root| {
             let (from, to) = (root.join("frozen"), root.join("file"));
-            copy((&from, 0), (&to, END_BYTES), 1)
+            copy(&from, 0, &to, END_BYTES, 1)
         }),
     ),
     (
@@ -75,13 +75,13 @@ pub(crate) const COPIES: [Case; 6] = [
         "to what is immutable",
         |fs| {
             let (from, to) = (at(fs, "grows"), at(fs, "frozen"));
-            fs.copy_file_range((from, 0), (to, 0), 1).map(drop)
+            fs.copy_file_range(from, 0, to, 0, 1).map(drop)
         },
-        Some(|root| copy((&root.join("grows"), 0), (&root.join("frozen"), 0), 1)),
+        Some(|root| copy(&root.join("grows"), 0, &root.join("frozen"), 0, 1)),
     ),
 ];
 
-fn copy((from, mut at): (&Path, u64), (to, mut into): (&Path, u64), len: usize) -> io::Result<()> {
+fn copy(from: &Path, mut at: u64, to: &Path, mut into: u64, len: usize) -> io::Result<()> {
     let (from, to) = (File::open(from)?, open_write(to)?);
     let copied = rustix::fs::copy_file_range(from, Some(&mut at), to, Some(&mut into), len);
     Ok(copied.map(drop)?)
@@ -141,7 +141,7 @@ pub(crate) const FLAGS: [Case; 4] = [
     (
         "set_generation",
         "with checksums",
-        |fs| fs.set_generation(at(fs, "file"), fourscore::ondisk::InodeGeneration(1)),
+        |fs| fs.set_generation(at(fs, "file"), fourscore_ondisk::InodeGeneration(1)),
         None,
     ),
 ];

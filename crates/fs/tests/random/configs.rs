@@ -2,8 +2,8 @@
 //! unsupported feature. This is the only list of both.
 
 use anyhow::{Result, bail, ensure};
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Error, InodeNr};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::matrix::{self, Config, Kernel};
 use fourscore_testkit::mount::{Access, KernelMount};

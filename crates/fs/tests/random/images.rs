@@ -2,18 +2,13 @@
 
 use std::time::Duration;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, MountOptions, NewAttributes, OpenOptions};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_testkit::image::Image;
 
 /// The owner of objects that no history creates.
-pub(crate) const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+pub(crate) const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// Mounts with commits so often that the operations of a history spread over several commits.
 pub(crate) fn mount(image: &Image) -> fourscore::Result<Arc<Fs>> {

@@ -48,7 +48,7 @@ fn work(fs: &Arc<Fs>, shared: &Shared, thread: usize, history: &[u64]) -> (Model
 
 /// Runs all threads, and checks the resulting image in every available way. Returns the number of
 /// plans that were restarted.
-fn run(image: &Image, fs: Arc<Fs>, seed: u64, (threads, calls): (usize, usize)) -> u64 {
+fn run(image: &Image, fs: Arc<Fs>, seed: u64, threads: usize, calls: usize) -> u64 {
     let shared = Shared::new(&fs, ROOT);
     let done: Vec<(Model, Seen)> = thread::scope(|scope| {
         let spawn = |thread: usize| {
@@ -64,7 +64,7 @@ fn run(image: &Image, fs: Arc<Fs>, seed: u64, (threads, calls): (usize, usize)) 
     });
     let (models, seen): (Vec<Model>, Vec<Seen>) = done.into_iter().unzip();
     shared.check(&seen);
-    let begun_anew = fs.plan_restarts().unwrap();
+    let begun_anew = fs.stats().mount.unwrap().plan_restarts;
     fs.unmount().unwrap();
     assert_clean(image.path());
     let fs = open(image.path());
@@ -94,7 +94,7 @@ fn sixty_four_threads_leave_what_some_order_of_their_calls_allows() {
         Need::KernelMount
     );
     let image = image(4096);
-    run(&image, mount(&image).unwrap(), 1, (THREADS, 150));
+    run(&image, mount(&image).unwrap(), 1, THREADS, 150);
 }
 
 /// With a cache of a few blocks for each thread, blocks that a plan has read may be evicted before
@@ -110,7 +110,7 @@ fn a_tiny_cache_sends_plans_back_less_than_once_per_call() {
     );
     let image = image(1024);
     let fs = mount_with_cache(&image, 1 << 17).unwrap();
-    let begun_anew = run(&image, fs, 9, (SOME, CALLS));
+    let begun_anew = run(&image, fs, 9, SOME, CALLS);
     let calls = SOME * CALLS * (1 + SHARED_CALLS);
     eprintln!("{begun_anew} plans begun anew in {calls} calls");
     assert!(begun_anew > 0, "the cache is not tiny");
@@ -127,6 +127,6 @@ fn sixty_four_threads_work_for_long() {
     );
     for seed in 2..8 {
         let image = image([1024, 4096][usize::try_from(seed % 2).unwrap()]);
-        run(&image, mount(&image).unwrap(), seed, (THREADS, 1_500));
+        run(&image, mount(&image).unwrap(), seed, THREADS, 1_500);
     }
 }

@@ -1,8 +1,8 @@
 //! Reads and copies of file data while its map changes.
 
 use anyhow::{Context as _, Result, ensure};
-use fourscore::ondisk::PhysBlock;
 use fourscore::{DataMode, Error, Fallocate, Fs, InodeNr, MountOptions, OnError};
+use fourscore_ondisk::PhysBlock;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use std::ops::Range;
@@ -45,7 +45,7 @@ fn copy_beside_a_cut(options: MountOptions) -> Result<()> {
     let target = fs.create(ROOT, b"target", &OWNER).unwrap();
     let copied = disk.stopped_at(
         first_extent(&fs, source),
-        || fs.copy_file_range((source, 0), (target, 0), LEN),
+        || fs.copy_file_range(source, 0, target, 0, LEN),
         || {
             fs.truncate(source, 0).unwrap();
             fs.sync().unwrap();

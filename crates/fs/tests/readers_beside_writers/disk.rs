@@ -5,22 +5,17 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use fourscore::block::{BlockDevice, DeviceOptions, Hints, RamDevice, open_path};
-use fourscore::ondisk::PhysBlock;
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes};
+use fourscore_block::{BlockDevice, DeviceOptions, Hints, RamDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_ondisk::PhysBlock;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Condvar, Mutex, thread};
 use fourscore_testkit::image::{Image, ImageBuilder, MiB};
 
 pub(crate) const ROOT: InodeNr = InodeNr::ROOT;
 pub(crate) const BLOCK_BYTES: usize = 1024;
-pub(crate) const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+pub(crate) const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 /// The time limit for events that come at once unless the test is wrong.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -108,7 +103,8 @@ pub(crate) fn table_block(fs: &Fs, nr: InodeNr) -> Range<PhysBlock> {
 /// Has one thread write and some threads read, again and again, until one fails or the time is
 /// over.
 pub(crate) fn beside(
-    (time, readers): (Duration, u32),
+    time: Duration,
+    readers: u32,
     write: impl FnMut() -> Result<()> + Send,
     read: impl Fn() -> Result<()> + Sync,
 ) -> Result<()> {

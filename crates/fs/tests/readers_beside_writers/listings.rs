@@ -109,7 +109,7 @@ fn a_listing_of_a_directory_that_is_removed_meets_no_damage() {
         Ok(_) | Err(Error::NotFound | Error::NotADirectory) => Ok(()),
         Err(error) => bail!(error),
     };
-    beside((SHORT, 1), make_and_remove, list).unwrap();
+    beside(SHORT, 1, make_and_remove, list).unwrap();
     fs.unmount().unwrap();
 }
 

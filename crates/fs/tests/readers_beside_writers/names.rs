@@ -51,7 +51,7 @@ fn look_up_new_names(options: &MountOptions, time: Duration) -> Result<()> {
             }
         }
     };
-    beside((time, 1), make, look)?;
+    beside(time, 1, make, look)?;
     fs.unmount().unwrap();
     Ok(())
 }
@@ -78,7 +78,7 @@ fn resolve_a_replaced_name(options: &MountOptions, time: Duration) -> Result<()>
         found.context("a name that is always there")?;
         Ok(())
     };
-    beside((time, 1), replace, resolve)?;
+    beside(time, 1, replace, resolve)?;
     fs.unmount().unwrap();
     Ok(())
 }
@@ -141,7 +141,7 @@ fn a_directory_is_seen_whole_or_not_at_all() {
         Err(Error::NotFound | Error::NotADirectory) => Ok(()),
         found => bail!("{found:?}"),
     };
-    beside((2 * SHORT, 1), make_and_remove, look).unwrap();
+    beside(2 * SHORT, 1, make_and_remove, look).unwrap();
     fs.unmount().unwrap();
 }
 
@@ -169,7 +169,7 @@ fn names_are_removed_from_numbers_that_change_their_kind() {
         Ok(()) | Err(Error::NotFound | Error::NotADirectory) => Ok(()),
         Err(error) => bail!(error),
     };
-    beside((2 * SHORT, 3), change, remove).unwrap();
+    beside(2 * SHORT, 3, change, remove).unwrap();
     fs.unmount().unwrap();
 }
 

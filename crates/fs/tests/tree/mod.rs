@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::{fmt, fs};
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, FileType, Fs, InodeNr, OpenOptions, Stat};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::inode::InodeFlags;
 
 /// The compared fields of each object: everything but the sizes, link counts and times that the

@@ -195,9 +195,13 @@ impl Server<'_> {
             u64::MAX
         };
         self.clear_privileges(target, &Self::writer_of(&call.header))?;
-        let from = (call.inode, wanted.off_in);
-        let to = (target, wanted.off_out);
-        let copied = self.fs.copy_file_range(from, to, wanted.len.min(most))?;
+        let copied = self.fs.copy_file_range(
+            call.inode,
+            wanted.off_in,
+            target,
+            wanted.off_out,
+            wanted.len.min(most),
+        )?;
         match u32::try_from(copied) {
             Ok(size) if is_short => reply.push(&WriteOut { size, padding: 0 }),
             _ => reply.push(&CopyFileRangeOut {

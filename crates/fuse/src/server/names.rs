@@ -17,12 +17,9 @@ const RENAME_WHITEOUT: u32 = 1 << 2;
 /// The attributes of a new inode. The kernel has cleared the set-group bit where necessary.
 fn new_attributes(header: &InHeader, mode: u32, umask: u32) -> NewAttributes {
     let bits = |mode: u32, mask| u16::try_from(mode & mask).unwrap_or_default();
-    NewAttributes {
-        permissions: bits(mode, 0o7777),
-        umask: bits(umask, 0o777),
-        uid: header.uid,
-        gid: header.gid,
-    }
+    NewAttributes::owned_by(header.uid, header.gid)
+        .permissions(bits(mode, 0o7777))
+        .umask(bits(umask, 0o777))
 }
 
 impl Server<'_> {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
@@ -25,12 +25,7 @@ const ENOSYS: i32 = 38;
 const ENODATA: i32 = 61;
 const ESTALE: i32 = 116;
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn image() -> Image {
     Image::builder(MiB(32)).kind("ext4").make().unwrap()

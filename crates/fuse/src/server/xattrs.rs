@@ -72,7 +72,7 @@ impl Server<'_> {
         };
         Ok(self
             .fs
-            .set_xattr_as(&caller, call.inode, (name, value), how)?)
+            .set_xattr_as(&caller, call.inode, name, value, how)?)
     }
 
     pub(super) fn removexattr(&self, mut call: Call<'_>) -> Result<(), Errno> {

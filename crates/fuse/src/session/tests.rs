@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, MountOptions};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;

@@ -137,7 +137,7 @@ impl Inode {
     /// The first check that fails.
     pub fn sealed(bytes: &mut [u8], number: InodeNr, sb: &Superblock) -> Result<Self, InodeError> {
         let seed = inode_seed(Parts::split(bytes, sb)?.base, number, sb);
-        Self::sealed_by(bytes, (number, seed), sb)
+        Self::sealed_by(bytes, number, seed, sb)
     }
 
     /// As [`Inode::sealed`], for callers that know the inode's seed, since its generation has not
@@ -147,7 +147,8 @@ impl Inode {
     /// The first check that fails.
     pub fn sealed_by(
         bytes: &mut [u8],
-        (number, seed): (InodeNr, InodeSeed),
+        number: InodeNr,
+        seed: InodeSeed,
         sb: &Superblock,
     ) -> Result<Self, InodeError> {
         seal_by(bytes, seed, sb)?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fourscore::Arc;
-use fourscore::block::{BlockDevice, Hints, RamDevice};
+use fourscore_block::{BlockDevice, Hints, RamDevice};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 
 use super::stamp::POISON;

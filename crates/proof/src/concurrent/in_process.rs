@@ -183,8 +183,8 @@ impl Target for InProcess {
     }
 
     fn copy(&self, from: (&OpenInode, u64), to: (&OpenInode, u64), len: u64) -> Answer<u64> {
-        let (from, to) = ((from.0.inode(), from.1), (to.0.inode(), to.1));
-        answer(self.fs.copy_file_range(from, to, len))
+        let (source, target) = (from.0.inode(), to.0.inode());
+        answer(self.fs.copy_file_range(source, from.1, target, to.1, len))
     }
 
     fn extents(&self, file: &OpenInode) -> Answer<u64> {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use fourscore::block::{BlockDevice, RamDevice};
 use fourscore::{Arc, Fs, OpenOptions};
+use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use fourscore::block::{BlockDevice, RamDevice};
-use fourscore::ondisk::BlockSize;
 use fourscore::{Arc, DataMode, Fs, MountOptions, OpenOptions};
+use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_fuse::Cache;
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mkfs::{
     BlockSizeWish, Choice, JournalOptions as JournalWish, Layout, Options, Profile,
 };
+use fourscore_ondisk::BlockSize;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
-use fourscore::ondisk::GroupNr;
 use fourscore::{FileType, Fs, InodeNr};
+use fourscore_ondisk::GroupNr;
 
 use super::in_process::in_use;
 

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fourscore::block::{BlockDevice, RamDevice};
-use fourscore::ondisk::GroupNr;
 use fourscore::{Arc, Error, Fallocate, Fs, InodeNr, MountOptions, OpenOptions};
+use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_journal::{Background, Batching, JournalOptions};
+use fourscore_ondisk::GroupNr;
 use fourscore_sync::Mutex;
 use fourscore_testkit::image::{Image, MiB};
 

@@ -8,8 +8,8 @@
 //! **References.** Mohan et al.: "Finding Crash-Consistency Bugs with Bounded Black-Box Crash
 //! Testing" (OSDI 2018) for the idea of all short workloads on few files.
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fallocate, FileType, SetXattr};
+use fourscore_ondisk::inode::InodeFlags;
 
 use crate::model::{Acl, Call, How, Id, Model, NewKind, Owner, Place, Which};
 

@@ -27,8 +27,8 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use fourscore::block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
+use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore_testkit::crew::{Crew, Watch, Work};
 use rustix::io::Errno;
 

@@ -1,7 +1,7 @@
 //! Tests of the harness itself: sound seeds pass, histories are saved, failing ones get shorter.
 
 use clap::ValueEnum;
-use fourscore::block::Event;
+use fourscore_block::Event;
 use fourscore_testkit::explore::History;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Arc, FileType, Fs, InodeNr};
+use fourscore_ondisk::inode::InodeFlags;
 
 use crate::model::{Content, Id, Kind, Model, Node};
 

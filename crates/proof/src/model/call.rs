@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fallocate, FileType, SetXattr};
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::explore::Rng;
 
 use super::Acl;

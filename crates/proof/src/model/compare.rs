@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{ExtentState, FileType, Fs, InodeNr, Seek, Stat};
+use fourscore_ondisk::inode::InodeFlags;
 
 use super::content::Content;
 use super::pair::Numbers;

@@ -31,9 +31,9 @@ mod syscalls;
 
 use std::collections::BTreeMap;
 
-use fourscore::ondisk::features::{Incompat, RoCompat};
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{FileType, Fs};
+use fourscore_ondisk::features::{Incompat, RoCompat};
+use fourscore_ondisk::inode::InodeFlags;
 use rustix::io::Errno;
 
 pub(crate) use self::acl::Acl;

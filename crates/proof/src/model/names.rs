@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fourscore::FileType;
-use fourscore::ondisk::inode::InodeFlags;
+use fourscore_ondisk::inode::InodeFlags;
 use rustix::io::Errno;
 
 use super::{Content, How, Id, Kind, Model, NewKind, Node, Owner, Place, Refusals};

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
-use fourscore::ondisk::Timestamp;
-use fourscore::ondisk::inode::{DeviceNr, InodeFlags};
 use fourscore::{
     Arc, AttributeChange, Error, Fallocate, FileType, Fs, InodeNr, NewAttributes, OpenInode,
     Replace, SetXattr, Trim,
 };
+use fourscore_ondisk::Timestamp;
+use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
 use rustix::io::Errno;
 
 use super::content::bytes_to_write;
@@ -293,7 +293,7 @@ impl Pair {
                 let (from, to) = (numbers[from], numbers[to]);
                 let end = range.end.min(fs.stat(from)?.size_bytes);
                 let len = range.end - range.start;
-                let copied = fs.copy_file_range((from, range.start), (to, *offset), len)?;
+                let copied = fs.copy_file_range(from, range.start, to, *offset, len)?;
                 assert_eq!(copied, end.saturating_sub(range.start));
                 Ok(())
             }
@@ -404,10 +404,7 @@ impl Pair {
 }
 
 fn attributes(owner: &Owner) -> NewAttributes {
-    NewAttributes {
-        permissions: owner.permissions,
-        umask: owner.umask,
-        uid: owner.uid,
-        gid: owner.gid,
-    }
+    NewAttributes::owned_by(owner.uid, owner.gid)
+        .permissions(owner.permissions)
+        .umask(owner.umask)
 }

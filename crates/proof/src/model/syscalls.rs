@@ -16,8 +16,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt, 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Fallocate, FileType, SetXattr};
+use fourscore_ondisk::inode::InodeFlags;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps,
     XattrFlags,

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fourscore::mballoc::Tunable;
-use fourscore::ondisk::inode::InodeFlags;
 use fourscore::{Arc, Error, Fallocate, FileType, Fs, InodeNr, Trim};
+use fourscore_mballoc::Tunable;
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 

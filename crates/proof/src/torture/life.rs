@@ -10,8 +10,8 @@ use std::process::exit;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, InodeNr};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;

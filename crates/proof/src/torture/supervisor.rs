@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Arc, Fs, MountOptions, OpenOptions};
+use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;

@@ -5,10 +5,10 @@
 //! device.
 
 use anyhow::{Result, bail};
-use fourscore::ondisk::inode::DeviceNr;
 use fourscore::{
     Arc, AttributeChange, Error, Fallocate, FileType, Fs, InodeNr, OpenInode, Replace, SetXattr,
 };
+use fourscore_ondisk::inode::DeviceNr;
 use fourscore_testkit::explore::Rng;
 
 use crate::BY_ROOT;

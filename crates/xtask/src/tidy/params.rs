@@ -4,15 +4,9 @@ use super::finding::Finding;
 use super::source::Source;
 use super::tokens::{Token, after_group, starts_with, tokens};
 
-/// The crates that the rule holds for.
-const CRATES_WITHOUT_TUPLES: &[&str] = &["block", "cache", "fuzz", "proof", "sync"];
-
 /// `tuple-parameter`: no function takes a tuple apart in its list of parameters, as in `(block,
 /// offset): (PhysBlock, usize)`. Parameters of closures may.
 pub(super) fn tuple_parameter(source: &Source, found: &mut Vec<Finding>) {
-    if !CRATES_WITHOUT_TUPLES.contains(&source.crate_folder()) {
-        return;
-    }
     let tokens = tokens(source);
     for (at, token) in tokens.iter().enumerate() {
         let Some(name) = tokens.get(at + 1).filter(|name| name.is_word()) else {
@@ -88,13 +82,5 @@ mod tests {
         assert!(lines("fn a(b: B, c: [C; 2]) { d.map(|(e, f): (E, F)| e); }\n").is_empty());
         assert!(lines("fn a(f: impl Fn((B, C)) -> D, Point(x, y): Point) {}\n").is_empty());
         assert!(lines("fn a((): (), b: B) {}\n").is_empty());
-        assert!(
-            findings_of(
-                tuple_parameter,
-                "crates/x/src/a.rs",
-                "fn a((b, c): (B, C)) {}\n"
-            )
-            .is_empty()
-        );
     }
 }

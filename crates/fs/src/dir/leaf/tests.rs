@@ -16,12 +16,7 @@ use crate::dir::leaf;
 use crate::inode::cache;
 use crate::{Fs, MountOptions};
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// A directory with an index over some leaves, none of which is full.
 fn large_directory() -> (Image, Arc<Fs>, InodeNr) {
@@ -58,7 +53,7 @@ fn is_set(flag: &AtomicBool, within: Duration) -> bool {
 fn leaf_of(fs: &Fs, dir: InodeNr, name: &[u8]) -> PhysBlock {
     let pinned = cache::pin_inode(&fs.core, dir).unwrap();
     let inode = pinned.copy().unwrap();
-    let leaf = leaf::lock_leaf(fs.writable().unwrap(), (&pinned, &inode), name);
+    let leaf = leaf::lock_leaf(fs.writable().unwrap(), &pinned, &inode, name);
     leaf.unwrap().unwrap().block
 }
 
@@ -127,7 +122,7 @@ fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
     });
     assert!(fs.lookup(dir, &name(elsewhere.unwrap())).is_ok());
 
-    waits_for_a_leaf((&fs, dir), lock(held), make, &name(1));
+    waits_for_a_leaf(&fs, dir, lock(held), make, &name(1));
     fs.unmount().unwrap();
     assert_clean(image.path());
 }
@@ -135,7 +130,8 @@ fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
 /// Checks that a thread that makes a name waits for the leaf whose lock is held; a lookup of
 /// `there` does not wait.
 fn waits_for_a_leaf(
-    (fs, dir): (&Fs, InodeNr),
+    fs: &Fs,
+    dir: InodeNr,
     held: BlockGuard<'_>,
     make: fn(&Fs, InodeNr, &[u8]),
     there: &[u8],
@@ -166,7 +162,7 @@ fn names_of_a_directory_of_one_block_wait_for_its_own_lock() {
     let make = |fs: &Fs, dir, name: &[u8]| {
         fs.create(dir, name, &OWNER).unwrap();
     };
-    waits_for_a_leaf((&fs, dir), pinned.lock_only_leaf(), make, &name(1));
+    waits_for_a_leaf(&fs, dir, pinned.lock_only_leaf(), make, &name(1));
     drop(pinned);
     fs.unmount().unwrap();
     assert_clean(image.path());

@@ -16,12 +16,7 @@ use crate::inode::cache;
 use crate::{Error, Follow, Fs, MountOptions, NewAttributes, OpenOptions, Replace, Result};
 
 const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 fn image(features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);

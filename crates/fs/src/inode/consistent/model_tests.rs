@@ -23,12 +23,7 @@ use crate::{
 const ROOT: InodeNr = InodeNr::ROOT;
 const BLOCK_BYTES: usize = 1024;
 const BLOCK: u64 = BLOCK_BYTES as u64;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 /// How many interleavings are tried for a sound protocol.
 const SCHEDULES: usize = 1000;
@@ -358,7 +353,7 @@ const COPY: Scenario = Scenario {
     tasks: &[
         |fs| {
             let (from, to) = (inode(fs, "file"), inode(fs, "copy"));
-            fs.copy_file_range((from, 0), (to, 0), LEN as u64).unwrap();
+            fs.copy_file_range(from, 0, to, 0, LEN as u64).unwrap();
         },
         |fs| fs.truncate(inode(fs, "file"), 0).unwrap(),
     ],

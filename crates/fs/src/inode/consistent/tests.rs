@@ -12,12 +12,7 @@ use crate::dir::path;
 use crate::inode::{cache, consistent};
 use crate::{Fs, MountOptions, NewAttributes};
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 
 fn mounted() -> (Image, Arc<Fs>) {
     let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);

@@ -21,12 +21,7 @@ use crate::txn::slot;
 use crate::{Error, Fs, InodeNr, MountOptions, NewAttributes};
 
 const BLOCK_BYTES: usize = 4096;
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 /// A write that need not wait has ended by then, unless the machine is very busy.
 const PATIENCE: Duration = Duration::from_millis(500);
 

@@ -14,12 +14,7 @@ use crate::inode::cache;
 use crate::txn::slot;
 use crate::{Fs, MountOptions, NewAttributes, OpenOptions};
 
-const OWNER: NewAttributes = NewAttributes {
-    permissions: 0o644,
-    umask: 0,
-    uid: 7,
-    gid: 8,
-};
+const OWNER: NewAttributes = NewAttributes::owned_by(7, 8);
 
 /// A file system with a small cache and without background work.
 fn mount(image: &Image) -> Arc<Fs> {
@@ -70,9 +65,10 @@ fn a_plan_whose_block_has_left_the_cache_is_restarted_once() {
     let version = slot::version(&mut plan, slot).unwrap();
     let block = plan.memory.regions[0].buffer.block();
     push_out(&fs, block);
-    let before = fs.plan_restarts().unwrap();
+    let restarts = || fs.stats().mount.unwrap().plan_restarts;
+    let before = restarts();
     plan.apply(&[&locked.last]).unwrap();
-    assert_eq!(fs.plan_restarts().unwrap(), before + 1);
+    assert_eq!(restarts(), before + 1);
     pinned.publish(Some(version));
     drop(locked);
     drop(pinned);

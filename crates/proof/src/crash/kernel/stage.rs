@@ -15,7 +15,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use fourscore::Arc;
-use fourscore::block::RecordingDevice;
+use fourscore_block::RecordingDevice;
 use fourscore_fuse::{Cache, Session, SessionOptions, Transport, Unmounter, device_file};
 use fourscore_sync::thread::{self, JoinHandle};
 use fourscore_testkit::{Access, KernelMount, LoopDevice, scratch};

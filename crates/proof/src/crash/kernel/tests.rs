@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fourscore::block::Event;
+use fourscore_block::Event;
 use fourscore_testkit::tools::are_met;
 
 use super::NEEDS;

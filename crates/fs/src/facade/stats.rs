@@ -1,0 +1,69 @@
+//! **Purpose.** The statistics of a file system, all in one structure.
+//!
+//! **Not here.** How full the file system is ([`Fs::statfs`]); waits for locks, which are counted
+//! for the whole process ([`Fs::lock_waits`]).
+//!
+//! **Locking.** Counters are kept per core and summed here, so they are not those of one moment.
+
+use fourscore_block::CacheStats;
+use fourscore_cache::Stats as CacheCounts;
+use fourscore_journal::JournalStats;
+use fourscore_mballoc::stats::Tally;
+
+use crate::Fs;
+use crate::mount::state::Mount;
+
+/// Statistics of a file system since it was opened. They only grow, unless a field says otherwise.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The cache of metadata blocks: lookups, insertions and evictions, and blocks read, each a
+    /// number of blocks.
+    pub buffers: CacheStats,
+    /// The inode cache, in inodes.
+    pub inodes: CacheCounts,
+    /// The name cache, in names. Hits and misses are not counted.
+    pub names: CacheCounts,
+    /// The statistics of a read-write mount; `None` if the file system was opened for reading.
+    pub mount: Option<MountStats>,
+}
+
+/// Statistics of a read-write mount.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MountStats {
+    /// The journal: transactions, blocks of the log, and how long the gate was closed.
+    pub journal: JournalStats,
+    /// The allocator, under the names of the kernel's `mb_stats`: requests, clusters, groups.
+    pub allocator: Tally,
+    /// The number of groups that have their buddy in memory now; see
+    /// [`MountOptions::buddy_bytes`](crate::MountOptions::buddy_bytes).
+    pub groups_loaded: u32,
+    /// How many plans were restarted, because a block that they change had left the cache when
+    /// they were applied, or because a new transaction had begun. No operation restarts more than
+    /// 64 times.
+    pub plan_restarts: u64,
+}
+
+impl Fs {
+    /// Returns the statistics of the file system since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            buffers: self.core.buffers.stats(),
+            inodes: self.core.inodes.stats(),
+            names: self.core.names.stats(),
+            mount: self.mount.as_deref().map(mount_stats),
+        }
+    }
+}
+
+fn mount_stats(mount: &Mount) -> MountStats {
+    let groups = mount.core.geometry().groups();
+    MountStats {
+        journal: mount.journal().stats(),
+        allocator: mount.allocator().mb_stats(),
+        groups_loaded: groups.saturating_sub(mount.allocator().absent_groups()),
+        plan_restarts: mount.retries.sum(),
+    }
+}
