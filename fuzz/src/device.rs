@@ -53,7 +53,7 @@ impl Patched {
         bytes.or_insert_with(|| block_of(base, block_size, block).into())
     }
 
-    /// Whether somebody asked for changing this block.
+    /// Whether a change of this block was requested.
     #[must_use]
     pub fn is_changed(&self, block: usize) -> bool {
         self.changed.contains_key(&block)

@@ -39,7 +39,7 @@ pub struct Found {
     pub bytes: usize,
     /// Attributes read.
     pub xattrs: usize,
-    /// Inodes on record as orphans.
+    /// Inodes on the orphan list.
     pub orphans: usize,
     /// Calls that ended because of what is on disk, on the way from the root: inodes that are not
     /// in use may be anything.
@@ -246,8 +246,8 @@ impl Walk<'_> {
         self.extract(nr, size_bytes);
     }
 
-    /// Reads the content as whoever copies a file does: from hole to hole, in two buffers at once,
-    /// and skipping what is a hole, which must read as zeroes.
+    /// Reads the content as a program that copies a file does: from hole to hole, in two buffers at
+    /// once. Holes are skipped, and must read as zeroes.
     fn extract(&mut self, nr: InodeNr, size_bytes: u64) {
         let (mut at, mut left) = (0, EXTRACT_BYTES);
         while left > 0 {

@@ -461,8 +461,8 @@ fn a_log_of_nothing_but_descriptors() {
     }
 }
 
-/// The last transaction's commit block does not match: what comes before it counts, and whoever
-/// asks is told.
+/// The last transaction's commit block does not match: the transactions before it count, and
+/// the damage is reported.
 #[test]
 fn a_last_transaction_that_is_damaged_is_told() {
     let mut forge = Forge::new("ext4-dirty");

@@ -127,7 +127,7 @@ fn die_with_orphans(image: &Image) -> Vec<u64> {
         .map(|file| inode(file).expect("it is open"))
         .collect();
     drop((removed, kept));
-    mount.unmount().expect("nobody is there");
+    mount.unmount().expect("the mount is not busy");
     inodes
 }
 
@@ -189,7 +189,7 @@ fn fast_commits_are_replayed() {
         file.sync_all().expect("a disk");
     }
     mount.shut_down(Log::Lost).expect("a kernel");
-    mount.unmount().expect("nobody is there");
+    mount.unmount().expect("the mount is not busy");
     let ours = report(image.path(), 2).expect("a file system");
     let codes: Vec<_> = ours.counts().keys().copied().collect();
     assert_eq!(codes, ["fast-commits-replayed"]);

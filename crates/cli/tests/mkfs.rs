@@ -403,7 +403,7 @@ fn known_content_is_not_overwritten_without_force() {
 fn an_image_that_is_being_written_is_refused() {
     let place = Place::new();
     let image = place.image("image", 8 * MIB);
-    let writer = open_path(&image, DeviceOptions::read_write()).expect("nobody else has it");
+    let writer = open_path(&image, DeviceOptions::read_write()).expect("the image is not in use");
     let (status, message) = refused(&mut mkfs("-q", text(&image), "16M"));
     assert_eq!(status, Some(1), "{message}");
     assert_eq!(writer.len_bytes(), 8 * MIB);
@@ -435,7 +435,7 @@ fn mounted_images_and_devices_are_refused() {
         fs::read(mount.path().join("file")).expect("it exists"),
         b"content"
     );
-    mount.unmount().expect("nobody is in it");
+    mount.unmount().expect("the mount is not busy");
     oracle::assert_clean(&image);
 }
 
@@ -527,6 +527,6 @@ fn a_file_system_uses_an_external_journal() {
     done(&mut mkfs(&arguments, text(&image), "64M"));
     let mount = KernelMount::new(&image, Access::ReadWrite, "").expect("a mount");
     fs::write(mount.path().join("file"), vec![7; 3 * MIB_BYTES]).expect("space");
-    mount.unmount().expect("nobody is in it");
+    mount.unmount().expect("the mount is not busy");
     oracle::assert_clean(&image);
 }

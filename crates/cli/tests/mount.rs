@@ -518,7 +518,7 @@ fn file_handles_survive_a_remount() {
     let mut others = Vec::new();
     while others.last() != Some(&inode) && others.len() < 1000 {
         let path = mounted.path(&format!("other-{}", others.len()));
-        fs::write(&path, b"of somebody else").expect("space");
+        fs::write(&path, b"of another user").expect("space");
         others.push(fs::metadata(&path).expect("there").ino());
     }
     assert_eq!(others.last(), Some(&inode), "its number is used again");

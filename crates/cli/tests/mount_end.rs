@@ -42,7 +42,7 @@ fn umount_returns_when_all_data_is_on_the_device() {
         }
         fs::write(kernel.path().join("the kernel's"), b"written").expect("space");
         drop(kernel);
-        place.check("image").expect("nobody has written since");
+        place.check("image").expect("it was not written since");
     }
 }
 

@@ -166,7 +166,7 @@ umount "$IMAGE"
 "$FOURSCORE" mount disk@1024K "$POINT"
 test "$(findmnt -n -o SOURCE "$POINT")" = "$PWD/disk@1M"
 umount "$PWD/disk@1M"
-# Whoever may make no nodes of devices gets a mount of another name, which umount waits for as well.
+# A user who may not make device nodes gets a mount of another name, which umount waits for as well.
 setpriv --bounding-set=-mknod "$FOURSCORE" mount "$IMAGE" "$POINT"
 findmnt -n -o FSTYPE "$POINT" | grep -q '^fuseblk'
 echo last >> "$POINT/options"

@@ -63,7 +63,7 @@ mkdir directory
 chmod 6777 directory
 chown 1000:1000 directory
 told directory
-# Somebody who is not of the group gives nothing its bit.
+# A user outside the group cannot set the set-group-ID bit.
 chown 1000:50 file
 chmod 755 file
 $user chmod 2755 file
@@ -238,7 +238,7 @@ xfs_io -a -c 'pwrite -q 0 4' log
 echo four >&4
 exec 3>&- 4>&-
 od -c log
-# What was cut off does not come back, whoever wrote it when.
+# Data that was cut off does not come back.
 head -c 10000 /dev/urandom > cut
 truncate -s 5 cut
 truncate -s 9000 cut
@@ -247,7 +247,7 @@ tail -c +6 cut | tr -d '\0' | wc -c
 xfs_io -c 'pwrite -q -S 1 0 9000' -c 'truncate 100' -c fsync -c 'pwrite -q -S 2 50 10' cut
 stat -c %s cut
 sum cut
-# Through a descriptor that must not read, into a page that nobody has read.
+# Through a descriptor that must not read, into a page that was not read before.
 seq 5000 > blind
 xfs_io -c fsync -c 'fadvise -d 0 0' blind
 printf middle | dd of=blind bs=6 count=1 seek=1000 conv=notrunc status=none
@@ -378,7 +378,7 @@ perl -e '
     my $wrong = 0;
     for my $open ($list, $later) {
         rewinddir($open);
-        # Whoever goes on behind a name finds all those once that were there all the time.
+        # A listing that continues behind a name has each name once that was there all the time.
         for my $start ("700", "1", "2999", "1500", "77") {
             my $from = $place{$start};
             seekdir($open, $from);
@@ -482,7 +482,7 @@ fn commands_behave_like_on_the_kernels_ext4() {
         let scripts = SCRIPTS.into_iter();
         scripts.filter(|(name, _)| *name != left_out).collect()
     };
-    // The exceptions for holes with the writeback cache, and for changes of the owner to nobody
+    // The exceptions for holes with the writeback cache, and for changes that set no owner
     // without it, are in docs/COMPAT.md.
     twins("allow_other,suid,dev", &without("ranges"));
     twins("allow_other,suid,dev,nowriteback", &without("owned"));

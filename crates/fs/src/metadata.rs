@@ -51,7 +51,7 @@ pub(crate) fn unchecked_metadata<'g>(
 
 /// Returns the result of `look` on the bytes of `block`, after `check` has accepted them as the
 /// structure in `tag`. For callers that examine a block before it is changed, as
-/// [`Buffer::look_verified`] says.
+/// [`fourscore_block::Buffer::look_verified`] says.
 pub(crate) fn look_at_metadata<R>(
     core: &Core,
     block: PhysBlock,

@@ -164,7 +164,11 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
         let repaired = e2fsck_repair(crashed.path(), &[]).unwrap();
         assert_eq!(repaired.code, 1, "{}", repaired.output);
         let cleared = repaired.output.contains("orphaned inode");
-        assert!(cleared, "the open file is on record: {}", repaired.output);
+        assert!(
+            cleared,
+            "the open file is on the orphan list: {}",
+            repaired.output
+        );
         assert_clean(crashed.path());
         assert_eq!(our_tree(&open(crashed.path())), expected);
         let fs = mount(&crashed);

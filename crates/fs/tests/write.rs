@@ -306,7 +306,7 @@ fn threads_work_side_by_side() {
     let (anew, operations) = (fs.stats().mount.unwrap().plan_restarts, 8 * 300 * 3);
     assert!(
         anew < operations,
-        "{anew} of {operations} plans were begun anew"
+        "{anew} of {operations} plans were restarted"
     );
     fs.unmount().unwrap();
     assert_clean(image.path());

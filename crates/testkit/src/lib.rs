@@ -17,7 +17,7 @@
 //! | [`matrix`] | the named configurations that tests run on |
 //! | [`populate`] | a tree with one of everything ext4 can store |
 //! | [`damage`] | damaged images, by a mutator of on-disk structures |
-//! | [`crew`] | a worker pool with a watchdog |
+//! | [`worker_pool`] | a worker pool with a watchdog |
 //! | [`programs`] | shared code of the harness's programs |
 //! | [`crash`] | images of file systems that crashed under load |
 //! | [`journal_alone`] | crash tests of the journal without a file system |
@@ -37,7 +37,6 @@
 #![forbid(unsafe_code)]
 
 pub mod crash;
-pub mod crew;
 pub mod damage;
 pub mod explore;
 pub mod image;
@@ -50,6 +49,7 @@ pub mod populate;
 pub mod programs;
 pub mod scratch;
 pub mod tools;
+pub mod worker_pool;
 
 pub use image::{Image, ImageBuilder, MiB};
 pub use loop_device::LoopDevice;

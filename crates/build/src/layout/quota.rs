@@ -2,7 +2,7 @@
 //!
 //! **Model.** An object counts with its inode and with the space its inode tells, content, nodes of
 //! its map and block of attributes together: a block of attributes counts for each that shares it,
-//! and so does the inode of a large value. Files that users do not see count for nobody.
+//! and so does the inode of a large value. Files that users do not see are not counted.
 
 use fourscore_ondisk::quota::{QuotaCounts, QuotaIds, QuotaUsage};
 
@@ -10,12 +10,12 @@ use super::place::{Forms, Placed};
 use crate::tree::NodeId;
 
 impl Forms {
-    /// Everybody who owns an object.
+    /// All owners of objects.
     pub(crate) fn owners(&self) -> QuotaUsage {
         self.usage(|_| QuotaCounts::default())
     }
 
-    /// What everybody uses.
+    /// The space and inodes that each owner uses.
     pub(crate) fn quota(&self, placed: &Placed) -> QuotaUsage {
         self.usage(|node| QuotaCounts {
             inodes: 1 + self

@@ -123,7 +123,7 @@ fn on_two_devices() -> (Image, Image) {
         std::fs::write(mount.path().join(format!("file-{nr}")), vec![nr; 5000]).expect("room");
     }
     mount.shut_down(Log::Flushed).expect("a kernel");
-    mount.unmount().expect("nobody is there");
+    mount.unmount().expect("the mount is not busy");
     (image, journal)
 }
 

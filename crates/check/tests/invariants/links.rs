@@ -55,7 +55,7 @@ fn with_value() -> (Image, InodeNr) {
     let inodes = fs.geometry().inodes();
     let mut inodes = (11..=inodes).map(InodeNr);
     let value = inodes.find(|&nr| fs.holds_value(nr).unwrap_or(false));
-    fs.unmount().expect("nobody has it");
+    fs.unmount().expect("no inode is open");
     (image, value.expect("the value has an inode"))
 }
 
@@ -160,7 +160,7 @@ fn more_links_than_can_be_counted_need_a_feature() {
     for nr in 0..TOO_MANY {
         std::fs::create_dir(parent.join(nr.to_string())).expect("room");
     }
-    mount.unmount().expect("nobody is there");
+    mount.unmount().expect("the mount is not busy");
     assert_eq!(codes(image.path()), BTreeMap::new());
     let few = image.copy().expect("room");
 
@@ -177,7 +177,7 @@ fn more_links_than_can_be_counted_need_a_feature() {
         let path = mount.path().join("parent").join(nr.to_string());
         std::fs::remove_dir(path).expect("it is empty");
     }
-    mount.unmount().expect("nobody is there");
+    mount.unmount().expect("the mount is not busy");
     assert!(e2fsck(few.path()).expect("e2fsck runs").is_clean());
     assert_eq!(codes(few.path()), BTreeMap::new());
 }

@@ -62,7 +62,7 @@ pub struct NewAttributes {
 }
 
 impl NewAttributes {
-    /// Returns the attributes of a file that everybody may read, and the user `uid` may write:
+    /// Returns the attributes of a file that all users may read, and the user `uid` may write:
     /// permissions 0o644, without a umask. `gid` is the owning group.
     #[must_use]
     pub const fn owned_by(uid: u32, gid: u32) -> Self {

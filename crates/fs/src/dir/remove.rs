@@ -1,15 +1,15 @@
 //! **Purpose.** Removes names (unlink, rmdir), and inodes that lose their last name.
 //!
 //! **Model.** An inode that is not open is freed with its last name, in the same handle if all its
-//! blocks can be freed there. Otherwise that handle puts it on the orphan list ("on record" below),
+//! blocks can be freed there. Otherwise that handle puts it on the orphan list ("orphan" below),
 //! and further handles free it piece by piece; the last of them removes it from the orphan list and
 //! frees the inode. An inode that is open stays, on the orphan list, until its open count falls to
 //! zero.
 //!
 //! ```text
 //! last name -> not open, small:  gone
-//!           -> not open, large:  on record -> a piece freed -> .. -> gone
-//!           -> open:             on record -> used -> closed -> (as above)
+//!           -> not open, large:  orphan -> a piece freed -> .. -> gone
+//!           -> open:             orphan -> used -> closed -> (as above)
 //! ```
 //!
 //! **Locking.** The directories in the order of their numbers, then the inode that the name refers

@@ -31,7 +31,7 @@ use crate::{Fs, Result};
 /// # use fourscore::{Arc, Fs, InodeNr, NewAttributes, OpenInode, Result};
 /// # fn temporary(fs: &Arc<Fs>, new: &NewAttributes) -> Result<()> {
 /// let file = OpenInode::unnamed(&**fs, InodeNr::ROOT, new)?;
-/// fs.write_at(file.inode(), b"nobody else finds this", 0)?;
+/// fs.write_at(file.inode(), b"a file without a name", 0)?;
 /// file.close()
 /// # }
 /// ```

@@ -35,7 +35,7 @@ pub(crate) struct Claimer<'a> {
 pub(crate) fn claim(
     core: &Core,
     plan: &mut Plan<'_>,
-    file: Claimer<'_>,
+    file: &mut Claimer<'_>,
     hole: BlockRun,
     end_bytes: u64,
 ) -> Result<(PhysBlock, u32)> {

@@ -256,7 +256,7 @@ impl<'a> Steps<'a> {
                 Target::Hole => {
                     let blocks = run.min(ExtentState::Unwritten.max_blocks());
                     let locked = &mut *self.locked;
-                    let file = Claimer {
+                    let file = &mut Claimer {
                         inode,
                         slot,
                         locked,

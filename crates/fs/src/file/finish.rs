@@ -100,7 +100,7 @@ fn finish_with(
     let last = [&locked.last, &locked.last_data];
     let last = if changes_more { &last[..] } else { &last[..1] };
     plan.apply_publishing(last, Publication::of(changes), || {
-        pinned.publish(Some(version))
+        pinned.publish(Some(version));
     })?;
     // All data written so far was on its way to the device before that transaction.
     locked.unjoined.settle();

@@ -134,7 +134,7 @@ pub(crate) fn move_out(mount: &Mount, file: LockedInode<'_>) -> Result<()> {
     content.get_mut(shown..).unwrap_or_default().fill(0);
     let outside = CachedInode::new(slot::inode(&mut plan, slot)?, mount.core.superblock())?;
     let first = LogicalBlock(0);
-    let claimer = Claimer {
+    let claimer = &mut Claimer {
         inode: &outside,
         slot,
         locked,

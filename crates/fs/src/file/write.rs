@@ -266,7 +266,7 @@ fn write_part(
     let mut at = LogicalBlock(prepare::low32(data.offset >> bits));
     let end = LogicalBlock(prepare::low32((data.end() + (1 << bits) - 1) >> bits));
     while at < end && plan.size() < mount.step_capacity() {
-        let claimer = Claimer {
+        let claimer = &mut Claimer {
             inode,
             slot,
             locked: &mut *file.locked,
@@ -296,7 +296,7 @@ fn write_part(
 /// going to be at least `end_bytes` long.
 fn claim_piece(
     plan: &mut Plan<'_>,
-    file: Claimer<'_>,
+    file: &mut Claimer<'_>,
     blocks: Range<LogicalBlock>,
     end_bytes: u64,
 ) -> Result<Piece> {

@@ -231,7 +231,7 @@ impl Pinned {
     /// has no position in the lock order.
     pub(crate) fn lock_unseen(&self) -> RwLockWriteGuard<'_, Changing> {
         let lock = self.0.changing.try_write();
-        lock.expect("nobody else knows it")
+        lock.expect("no other thread can reach it")
     }
 
     /// Returns another pin on the same inode.

@@ -7,7 +7,7 @@
 //! Threads that want to enter meanwhile wait.
 //!
 //! ```text
-//! thawed -> freezing: nobody comes in, all leave -> frozen -> thawed
+//! thawed -> freezing: no operation enters, all leave -> frozen -> thawed
 //! ```
 //!
 //! **Invariants.** *No thread is inside while the file system is frozen.* Entering and freezing are

@@ -198,9 +198,9 @@ mod model_tests {
                 .collect();
             freezer.close().unwrap();
             let seen = halves.load(Ordering::SeqCst);
-            assert_eq!(seen % 2, 0, "somebody is inside");
+            assert_eq!(seen % 2, 0, "an operation is inside");
             thread::yield_now();
-            assert_eq!(halves.load(Ordering::SeqCst), seen, "somebody came in");
+            assert_eq!(halves.load(Ordering::SeqCst), seen, "an operation entered");
             freezer.open();
             for writer in writers {
                 writer.join().unwrap();

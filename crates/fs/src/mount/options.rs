@@ -407,7 +407,7 @@ mod tests {
         let options = MountOptions::new().parse(words).unwrap().journal_options();
         match options.background {
             Background::Threads { interval } => interval,
-            Background::None => panic!("nobody commits"),
+            Background::None => panic!("there is no background thread"),
         }
     }
 

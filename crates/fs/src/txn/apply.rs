@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! start a handle with the credits that the plan needs
-//!   -> join: every block enters the transaction      a block that left the cache: begin anew
+//!   -> join: every block enters the transaction      a block that left the cache: restart
 //!   -> make visible: memory operations only          cannot fail
 //!   -> stop the handle
 //! ```

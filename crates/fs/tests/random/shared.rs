@@ -163,7 +163,7 @@ impl Shared {
                         let tag = self.fs.read_link(inode).unwrap();
                         assert!(
                             made.contains(&tag[..]),
-                            "nobody made {}",
+                            "no thread made {}",
                             tag.escape_ascii()
                         );
                         assert!(found.insert(tag), "{inode} is in two places");

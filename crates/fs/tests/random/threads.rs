@@ -64,7 +64,7 @@ fn run(image: &Image, fs: Arc<Fs>, seed: u64, threads: usize, calls: usize) -> u
     });
     let (models, seen): (Vec<Model>, Vec<Seen>) = done.into_iter().unzip();
     shared.check(&seen);
-    let begun_anew = fs.stats().mount.unwrap().plan_restarts;
+    let restarts = fs.stats().mount.unwrap().plan_restarts;
     fs.unmount().unwrap();
     assert_clean(image.path());
     let fs = open(image.path());
@@ -78,7 +78,7 @@ fn run(image: &Image, fs: Arc<Fs>, seed: u64, threads: usize, calls: usize) -> u
     }
     let (ours, theirs) = (our_tree(&fs), host_tree(kernel.path()));
     crate::tree::assert_same(&ours, &theirs, "our walk and the kernel's");
-    begun_anew
+    restarts
 }
 
 fn image(block_size: u32) -> Image {
@@ -110,11 +110,11 @@ fn a_tiny_cache_sends_plans_back_less_than_once_per_call() {
     );
     let image = image(1024);
     let fs = mount_with_cache(&image, 1 << 17).unwrap();
-    let begun_anew = run(&image, fs, 9, SOME, CALLS);
+    let restarts = run(&image, fs, 9, SOME, CALLS);
     let calls = SOME * CALLS * (1 + SHARED_CALLS);
-    eprintln!("{begun_anew} plans begun anew in {calls} calls");
-    assert!(begun_anew > 0, "the cache is not tiny");
-    assert!(begun_anew < calls as u64, "{begun_anew} in {calls} calls");
+    eprintln!("{restarts} plan restarts in {calls} calls");
+    assert!(restarts > 0, "the cache is not tiny");
+    assert!(restarts < calls as u64, "{restarts} in {calls} calls");
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Closed<'_> {
         while *state != State::Stopped && began.elapsed() < SOON {
             self.0.changed.wait_for(&mut state, SOON);
         }
-        assert_eq!(*state, State::Stopped, "nobody reads there");
+        assert_eq!(*state, State::Stopped, "no thread reads there");
     }
 }
 

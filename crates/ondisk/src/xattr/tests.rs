@@ -105,7 +105,7 @@ fn prefixes_and_back() {
         Some((NameIndex::SYSTEM, &b"data"[..]))
     );
     assert_eq!(
-        (split("user."), split("nobody.x"), split("user")),
+        (split("user."), split("unknown.x"), split("user")),
         (None, None, None)
     );
     for (index, prefix) in NameIndex::PREFIXES {

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Error, anyhow};
-use fourscore_testkit::crew::{Crew, Watch, Work};
 use fourscore_testkit::programs;
+use fourscore_testkit::worker_pool::{Watch, Work, WorkerPool};
 
 use super::injected::InjectedFault;
 use super::session::{Seen, Session, shorten};
@@ -80,7 +80,7 @@ impl Campaign {
     /// # Errors
     /// The first failure, without the other results. Threads that do not end are left running.
     pub fn run(&self) -> Result<(u64, Tally), Box<Finding>> {
-        let pool = Crew {
+        let pool = WorkerPool {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,

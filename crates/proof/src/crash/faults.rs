@@ -29,7 +29,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, bail, ensure};
 use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
 use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
-use fourscore_testkit::crew::{Crew, Watch, Work};
+use fourscore_testkit::worker_pool::{Watch, Work, WorkerPool};
 use rustix::io::Errno;
 
 use super::base::{BackgroundWork, Base, PROBE, mount_options};
@@ -148,7 +148,7 @@ pub struct OneIn(pub NonZeroU64);
 /// # Errors
 /// The first trial that failed.
 pub fn run(threads: usize, patience: Duration, share: OneIn) -> Result<Trials> {
-    let pool = Crew {
+    let pool = WorkerPool {
         first: 0,
         threads,
         patience,

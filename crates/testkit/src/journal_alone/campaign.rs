@@ -16,9 +16,9 @@ use anyhow::{Error, Result};
 
 use super::session::{Name, Seen, Session};
 use super::setup::Breaking;
-use crate::crew::{Crew, Watch, Work};
 use crate::explore::rng::{Rng, mix};
 use crate::programs;
+use crate::worker_pool::{Watch, Work, WorkerPool};
 
 /// Histories in the chain of a seed.
 const GENERATIONS: u32 = 3;
@@ -94,12 +94,12 @@ impl Campaign {
     /// # Panics
     /// If one of the threads does.
     pub fn run(&self) -> Result<(u64, Tally), Box<Finding>> {
-        let crew = Crew {
+        let worker_pool = WorkerPool {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,
         };
-        crew.run(self.clone())
+        worker_pool.run(self.clone())
     }
 
     /// Runs the chain of a seed.

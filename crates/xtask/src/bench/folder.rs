@@ -1,4 +1,4 @@
-//! **Purpose.** The temporary folder of a benchmark, and commands whose output nobody reads.
+//! **Purpose.** The temporary folder of a benchmark, and commands whose output is discarded.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -30,7 +30,7 @@ impl Fs {
     /// Evicts an inode that is not in use, as the clock hand does.
     fn evict(&self, nr: InodeNr) {
         let left = self.core.inodes.remove_if(&nr, |cell| cell.retire());
-        assert!(left.is_some(), "it was in memory, and nobody needed it");
+        assert!(left.is_some(), "it was in memory and not in use");
     }
 
     fn make_names(&self, dir: InodeNr) {

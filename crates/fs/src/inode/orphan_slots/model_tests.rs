@@ -31,7 +31,7 @@ impl Shared {
     fn add(&self, inode: u32) -> Option<SlotNr> {
         let slot = self.table.claim(InodeNr(inode), CoreNr::current())?;
         let before = self.word(slot).swap(inode, Ordering::AcqRel);
-        assert_eq!(before, 0, "{slot:?} was somebody's");
+        assert_eq!(before, 0, "{slot:?} was in use");
         Some(slot)
     }
 

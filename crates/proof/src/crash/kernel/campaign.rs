@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use fourscore_testkit::crew::{Crew, Watch, Work};
 use fourscore_testkit::programs;
+use fourscore_testkit::worker_pool::{Watch, Work, WorkerPool};
 
 use super::session::{KernelSeen, KernelSession};
 use super::workload::of_seed;
@@ -78,7 +78,7 @@ impl KernelCampaign {
     /// # Errors
     /// The first failure; or too many results that known bugs explain.
     pub fn run(&self) -> Result<(u64, KernelTally)> {
-        let pool = Crew {
+        let pool = WorkerPool {
             first: self.first_seed,
             threads: self.threads,
             patience: self.patience,

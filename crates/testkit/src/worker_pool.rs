@@ -47,7 +47,7 @@ pub trait Work: Send + Sync + 'static {
 
 /// A worker pool.
 #[derive(Clone, Copy, Debug)]
-pub struct Crew {
+pub struct WorkerPool {
     /// The number of the first piece.
     pub first: u64,
     /// The number of threads.
@@ -90,7 +90,7 @@ struct Progress<W: Work> {
     has_panicked: bool,
 }
 
-impl Crew {
+impl WorkerPool {
     /// Works until [`Work::is_enough`]. Returns the first number that was not taken, and the sum of
     /// the results.
     ///
@@ -241,8 +241,8 @@ mod tests {
         }
     }
 
-    fn crew(first: u64, patience: Duration) -> Crew {
-        Crew {
+    fn worker_pool(first: u64, patience: Duration) -> WorkerPool {
+        WorkerPool {
             first,
             threads: 2,
             patience,
@@ -253,14 +253,14 @@ mod tests {
 
     #[test]
     fn each_piece_is_done_once() {
-        let (next, Numbers(mut done)) = crew(3, LONG).run(Ten::default()).ok().unwrap();
+        let (next, Numbers(mut done)) = worker_pool(3, LONG).run(Ten::default()).ok().unwrap();
         done.sort_unstable();
         assert_eq!((next, done), (10, vec![3, 4, 5, 6, 7, 8, 9]));
     }
 
     #[test]
     fn the_results_decide_when_it_is_enough() {
-        let (next, Numbers(done)) = crew(0, LONG).run(Ten::default()).ok().unwrap();
+        let (next, Numbers(done)) = worker_pool(0, LONG).run(Ten::default()).ok().unwrap();
         // Of two threads one may have begun another piece before the eighth was done.
         assert!(
             done.len() as u64 == next && (8..=9).contains(&next),
@@ -274,13 +274,13 @@ mod tests {
             bad: Some(5),
             ..Ten::default()
         };
-        assert_eq!(crew(3, LONG).run(bad).err().unwrap(), "5 is bad");
+        assert_eq!(worker_pool(3, LONG).run(bad).err().unwrap(), "5 is bad");
         let endless = Ten {
             endless: Some(9),
             ..Ten::default()
         };
         // Nothing else is begun that could take long on a busy machine.
-        let found = crew(9, Duration::from_millis(50)).run(endless);
+        let found = worker_pool(9, Duration::from_millis(50)).run(endless);
         assert_eq!(
             found.err().unwrap(),
             "9: no end after 50ms: a deadlock or an endless loop"
