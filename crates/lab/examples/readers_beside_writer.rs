@@ -9,7 +9,9 @@
 //! The image is not changed. One thread reads blocks of 4 KiB at random offsets of a file of 16 MiB
 //! for half a second. Meanwhile another thread overwrites blocks, appends and truncates, or punches
 //! holes and fills them: in that file on one side, in another file on the other side. So what the
-//! two cores have to share in any case affects both sides. Prints reads per second as the median of
+//! two cores have to share in any case affects both sides. The last row does the same without a file
+//! system, on two halves of a device in memory: what it costs that a block was last written by the
+//! other core. Prints reads per second as the median of
 //! the rounds (here 5), and the ratio of the two sides.
 #![forbid(unsafe_code)]
 
@@ -86,21 +88,34 @@ fn main() -> anyhow::Result<()> {
     let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::over(Arc::new(base)));
     let fs = Fs::mount(device, &MountOptions::new())?;
     let [read, other] = ["read", "other"].map(|name| create_file(&fs, name.as_bytes()));
-    let (read, other) = (read?, other?);
+    let (to_read, other) = (read?, other?);
     println!("| the other thread | on another file, reads/s | on the same file, reads/s | ratio |");
     println!("|---|---:|---:|---:|");
     for (name, change) in CHANGES {
-        let (mut apart, mut beside) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
-            apart.push(reads_beside(&fs, read, other, change)?);
-            beside.push(reads_beside(&fs, read, read, change)?);
-        }
-        let (apart, beside) = (median(&mut apart), median(&mut beside));
-        println!(
-            "| {name} | {apart:.0} | {beside:.0} | {:.2} |",
-            beside / apart
-        );
+        let read = |nth| {
+            let mut block = [0; BLOCK_BYTES];
+            fs.read_at(to_read, &mut block, random_block(nth) * BLOCK)
+                .map(drop)
+        };
+        let apart = |nth| change(&fs, other, nth);
+        let beside = |nth| change(&fs, to_read, nth);
+        report(name, rounds, read, apart, beside)?;
     }
+    let bare = RamDevice::new(2 * BLOCKS * BLOCK);
+    for block in 0..2 * BLOCKS {
+        bare.write_at(&[3; BLOCK_BYTES], block * BLOCK)?;
+    }
+    let read = |nth| Ok(bare.read_at(&mut [0; BLOCK_BYTES], random_block(nth) * BLOCK)?);
+    let write = |block: u64| Ok(bare.write_at(&[4; BLOCK_BYTES], block * BLOCK)?);
+    let apart = |nth| write(BLOCKS + random_block(nth));
+    let beside = |nth| write(random_block(nth));
+    report(
+        "overwrites, without a file system",
+        rounds,
+        read,
+        apart,
+        beside,
+    )?;
     Ok(fs.unmount()?)
 }
 
@@ -112,21 +127,43 @@ fn create_file(fs: &Fs, name: &[u8]) -> Result<InodeNr> {
     Ok(file)
 }
 
-/// Reads per second of the file `read`, while another thread changes the file `changed`.
-fn reads_beside(fs: &Fs, read: InodeNr, changed: InodeNr, change: Change) -> Result<f64> {
+/// Measures reads beside both changes in turns, and prints a row.
+fn report(
+    name: &str,
+    rounds: usize,
+    read: impl Fn(u64) -> Result<()>,
+    change_other: impl Fn(u64) -> Result<()> + Sync,
+    change_same: impl Fn(u64) -> Result<()> + Sync,
+) -> Result<()> {
+    let (mut apart, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        apart.push(reads_beside(&read, &change_other)?);
+        beside.push(reads_beside(&read, &change_same)?);
+    }
+    let (apart, beside) = (median(&mut apart), median(&mut beside));
+    let ratio = beside / apart;
+    println!("| {name} | {apart:.0} | {beside:.0} | {ratio:.2} |");
+    Ok(())
+}
+
+/// Returns reads per second, while another thread calls `change`.
+fn reads_beside(
+    read: impl Fn(u64) -> Result<()>,
+    change: impl Fn(u64) -> Result<()> + Sync,
+) -> Result<f64> {
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
         let writer = scope.spawn(|| -> Result<()> {
             let mut nth = 0;
             while !ends.load(Ordering::Relaxed) {
-                change(fs, changed, nth)?;
+                change(nth)?;
                 nth += 1;
             }
             Ok(())
         });
-        let (began, mut reads, mut block) = (Instant::now(), 0, [0; BLOCK_BYTES]);
+        let (began, mut reads) = (Instant::now(), 0);
         let read = loop {
-            if let Err(error) = fs.read_at(read, &mut block, random_block(reads) * BLOCK) {
+            if let Err(error) = read(reads) {
                 break Err(error);
             }
             reads += 1;
