@@ -2,23 +2,25 @@
 //! everything in it and change it, from any number of threads.
 //!
 //! ```no_run
+//! use std::sync::Arc;
+//!
 //! use fourscore::block::{DeviceOptions, open_path};
-//! use fourscore::{Follow, Fs, OpenOptions};
+//! use fourscore::{Fs, OpenOptions};
 //!
 //! let device = open_path("disk.ext4".as_ref(), DeviceOptions::default())?;
-//! let fs = Fs::open(fourscore::Arc::new(device), &OpenOptions::new())?;
-//! let hosts = fs.resolve(b"/etc/hosts", Follow::Yes)?;
-//! let mut content = vec![0; 4096];
-//! let len = fs.read_at(hosts, &mut content, 0)?;
+//! let fs = Fs::open(Arc::new(device), &OpenOptions::new())?;
+//! let hosts = fs.paths().read_to_string("/etc/hosts")?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Calls take inode numbers, and there is nothing to close. Each call looks its number up in the
+//! [`Paths`] has the calls of `std::fs`: by path, and with files that implement `Read`, `Write` and
+//! `Seek`. The calls of [`Fs`] take inode numbers, and there is nothing to close. Each call looks its number up in the
 //! inode cache. That costs some ten nanoseconds and writes no memory that another core reads; the
 //! count of a counted handle would be a cache line that all its users contend for.
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | `paths` | files by path: the calls in the manner of `std::fs`, over those of [`Fs`] |
 //! | `facade` | the public calls of [`Fs`], one line each |
 //! | `core` | device, superblock and caches, which every module uses |
 //! | `metadata` | metadata blocks, each checked as the structure it is read as |
@@ -53,12 +55,14 @@ mod inode;
 mod map;
 mod metadata;
 mod mount;
+mod paths;
 mod txn;
 mod xattr;
 
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::geometry::Geometry;
 use fourscore_ondisk::superblock::Superblock;
+use fourscore_sync::Arc;
 
 use crate::core::Core;
 use crate::mount::state::Mount;
@@ -66,7 +70,6 @@ use crate::mount::state::Mount;
 pub use fourscore_ondisk::extent::{Extent, ExtentState};
 pub use fourscore_ondisk::inode::FileType;
 pub use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, LogicalBlock, PhysBlock};
-pub use fourscore_sync::Arc;
 pub use {fourscore_block as block, fourscore_mballoc as mballoc, fourscore_ondisk as ondisk};
 
 pub use crate::dir::find::{DirEntry, OwnedDirEntry};
@@ -90,13 +93,18 @@ pub use crate::mount::open_options::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::mount::options::{Barriers, Discard, MountOptions};
 pub use crate::mount::statfs::StatFs;
 pub use crate::mount::trim::Trim;
+pub use crate::paths::as_path::AsPath;
+pub use crate::paths::file::File;
+pub use crate::paths::options::FileOptions;
+pub use crate::paths::view::Paths;
+pub use crate::paths::walk::{Walk, WalkEntry};
 pub use crate::xattr::get::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use crate::xattr::set::SetXattr;
 
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;
 
-/// An open file system. It is shared between threads in an [`Arc`]; every call takes `&self`.
+/// An open file system. It is shared between threads in an [`Arc`](std::sync::Arc); every call takes `&self`.
 #[derive(Debug)]
 pub struct Fs {
     pub(crate) core: Arc<Core>,
