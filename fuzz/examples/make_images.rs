@@ -491,7 +491,7 @@ fn deepen_index(image: &Path) -> Result<()> {
     oracle::debugfs_write(image, &["expand_dir /dir", "expand_dir /dir"])?;
     let mut bytes = fs::read(image)?;
     let device = fourscore_block::open_path(image, DeviceOptions::default())?;
-    let opened = Fs::open(fourscore::Arc::new(device), &OpenOptions::new())?;
+    let opened = Fs::open(fourscore_sync::Arc::new(device), &OpenOptions::new())?;
     let dir = opened.lookup(InodeNr::ROOT, b"dir")?;
     let mut blocks = Vec::new();
     for extent in opened.extents(dir)? {

@@ -7,11 +7,11 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
-use std::path::Path;
-
 use fourscore::block::{Access, DeviceOptions, Window, open_path};
-use fourscore::{Arc, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions};
+use fourscore::{Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions};
 use fourscore_check::{CheckOptions, check};
+use fourscore_sync::Arc;
+use std::path::Path;
 
 fn main() -> anyhow::Result<()> {
     let image = std::env::args_os().nth(1);

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use fourscore::{Arc, Follow, Fs, OpenOptions};
+use fourscore::{Follow, Fs, OpenOptions};
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::Arc;
 use fourscore_testkit::matrix::{self, Config, Kernel, Populated};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::tools::Need;

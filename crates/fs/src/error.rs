@@ -97,6 +97,12 @@ pub enum Error {
     /// The file would be longer than a file can be.
     #[error("file too large")]
     FileTooLarge,
+    /// A [`File`](crate::File) that was not opened for this was read or written.
+    #[error("the file is not open for {0}")]
+    NotOpenFor(&'static str),
+    /// The content of a file that is to be returned as text is not UTF-8.
+    #[error("not valid UTF-8")]
+    NotUtf8,
     /// The object does not allow it, whatever the rights of the caller are.
     #[error("operation not permitted")]
     NotPermitted,
@@ -139,7 +145,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Io(error) => raw_os_error(error).unwrap_or(libc_errno::EIO),
+            Self::Io(error) => Self::errno_of(error).unwrap_or(libc_errno::EIO),
             Self::Corrupt(_) => libc_errno::EUCLEAN,
             Self::Refused(_)
             | Self::JournalNotGiven { .. }
@@ -162,6 +168,8 @@ impl Error {
             Self::TooManyLinks => libc_errno::EMLINK,
             Self::OffsetOverflow => libc_errno::EOVERFLOW,
             Self::FileTooLarge => libc_errno::EFBIG,
+            Self::NotOpenFor(_) => libc_errno::EBADF,
+            Self::NotUtf8 => libc_errno::EILSEQ,
             Self::NotPermitted => libc_errno::EPERM,
             Self::AccessDenied => libc_errno::EACCES,
             Self::CrossDevice => libc_errno::EXDEV,
@@ -169,6 +177,47 @@ impl Error {
             Self::TooBig => libc_errno::E2BIG,
             Self::NoAttribute => libc_errno::ENODATA,
             Self::NoKey { .. } => libc_errno::ENOKEY,
+        }
+    }
+
+    /// Returns the error number of an [`io::Error`] that was made of an error of this crate, as
+    /// [`Error::errno`] gives it, or that has one of the host. `None` for any other error.
+    #[must_use]
+    pub fn errno_of(error: &io::Error) -> Option<i32> {
+        let payload = error.get_ref();
+        match payload.and_then(|inner| inner.downcast_ref::<Self>()) {
+            Some(own) => Some(own.errno()),
+            None => raw_os_error(error),
+        }
+    }
+
+    /// Returns the kind that std gives to the error number, as far as it has one.
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Io(error) => error.kind(),
+            Self::Corrupt(_) | Self::NotUtf8 => io::ErrorKind::InvalidData,
+            other => io::Error::from_raw_os_error(other.errno()).kind(),
+        }
+    }
+}
+
+/// The result has the kind that std gives to [`Error::errno`], and the error of this crate inside,
+/// with its message. [`Error::errno_of`] returns the error number, and so does
+/// `io_error.get_ref()`, downcast to [`Error`]. `raw_os_error` of the result returns `None` unless
+/// the error came from the host: std keeps a number or a message, and not both.
+///
+/// ```
+/// use std::io;
+///
+/// let error = io::Error::from(fourscore::Error::NotEmpty);
+/// assert_eq!(error.kind(), io::ErrorKind::DirectoryNotEmpty);
+/// assert_eq!(fourscore::Error::errno_of(&error), Some(39));
+/// ```
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Io(error) => error,
+            error => Self::new(error.kind(), error),
         }
     }
 }
@@ -241,6 +290,7 @@ impl From<fourscore_mballoc::Error> for Error {
 mod libc_errno {
     pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EIO: i32 = 5;
+    pub(crate) const EBADF: i32 = 9;
     pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const ENOTDIR: i32 = 20;
     pub(crate) const EISDIR: i32 = 21;
@@ -249,6 +299,7 @@ mod libc_errno {
     pub(crate) const ELOOP: i32 = 40;
     pub(crate) const ENODATA: i32 = 61;
     pub(crate) const EOVERFLOW: i32 = 75;
+    pub(crate) const EILSEQ: i32 = 84;
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const EPERM: i32 = 1;
     pub(crate) const E2BIG: i32 = 7;

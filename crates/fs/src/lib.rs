@@ -2,23 +2,26 @@
 //! everything in it and change it, from any number of threads.
 //!
 //! ```no_run
+//! use std::sync::Arc;
+//!
 //! use fourscore::block::{DeviceOptions, open_path};
-//! use fourscore::{Follow, Fs, OpenOptions};
+//! use fourscore::{Fs, OpenOptions};
 //!
 //! let device = open_path("disk.ext4".as_ref(), DeviceOptions::default())?;
-//! let fs = Fs::open(fourscore::Arc::new(device), &OpenOptions::new())?;
-//! let hosts = fs.resolve(b"/etc/hosts", Follow::Yes)?;
-//! let mut content = vec![0; 4096];
-//! let len = fs.read_at(hosts, &mut content, 0)?;
+//! let fs = Fs::open(Arc::new(device), &OpenOptions::new())?;
+//! let hosts = fs.paths().read_to_string("/etc/hosts")?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Calls take inode numbers, and there is nothing to close. Each call looks its number up in the
-//! inode cache. That costs some ten nanoseconds and writes no memory that another core reads; the
-//! count of a counted handle would be a cache line that all its users contend for.
+//! [`Paths`] has the calls of `std::fs`: by path, and with files that implement `Read`, `Write` and
+//! `Seek`. The calls of [`Fs`] take inode numbers, and there is nothing to close. Each call looks
+//! its number up in the inode cache. That costs some ten nanoseconds and writes no memory that
+//! another core reads; the count of a counted handle would be a cache line that all its users
+//! contend for.
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | `paths` | files by path: the calls in the manner of `std::fs`, over those of [`Fs`] |
 //! | `facade` | the public calls of [`Fs`], one line each |
 //! | `core` | device, superblock and caches, which every module uses |
 //! | `metadata` | metadata blocks, each checked as the structure it is read as |
@@ -55,10 +58,12 @@ mod inode;
 mod map;
 mod metadata;
 mod mount;
+mod paths;
 mod txn;
 mod xattr;
 
 use fourscore_block::BlockDevice;
+use fourscore_sync::Arc;
 
 use crate::core::Core;
 use crate::mount::state::Mount;
@@ -69,7 +74,6 @@ pub use fourscore_ondisk::{
     BlockCount, BlockSize, Corrupt, CorruptKind, Geometry, GroupDesc, GroupNr, InodeGeneration,
     InodeNr, LogicalBlock, PhysBlock, Superblock, Timestamp,
 };
-pub use fourscore_sync::Arc;
 
 pub use crate::dir::find::{DirEntry, OwnedDirEntry};
 pub use crate::dir::new_inode::NewAttributes;
@@ -93,6 +97,11 @@ pub use crate::mount::open_options::{OpenOptions, Replay, SuperblockCopy};
 pub use crate::mount::options::{Barriers, Discard, MountOptions};
 pub use crate::mount::statfs::StatFs;
 pub use crate::mount::trim::Trim;
+pub use crate::paths::as_path::AsPath;
+pub use crate::paths::file::File;
+pub use crate::paths::options::FileOptions;
+pub use crate::paths::view::Paths;
+pub use crate::paths::walk::{Walk, WalkEntry};
 pub use crate::xattr::get::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use crate::xattr::set::SetXattr;
 

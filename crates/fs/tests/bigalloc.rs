@@ -8,9 +8,10 @@ use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
-use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
+use fourscore::{Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
 use fourscore_block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;

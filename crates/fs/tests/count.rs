@@ -9,15 +9,14 @@
 
 mod apart;
 
+use fourscore::{Follow, Fs, InodeNr, OpenOptions, Seek};
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::count::{Cores, with_cores};
+use fourscore_sync::{Arc, CoreNr};
+use fourscore_testkit::image::{Image, MiB};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-use fourscore::{Arc, Follow, Fs, InodeNr, OpenOptions, Seek};
-use fourscore_block::{DeviceOptions, open_path};
-use fourscore_sync::CoreNr;
-use fourscore_sync::count::{Cores, with_cores};
-use fourscore_testkit::image::{Image, MiB};
 
 use apart::{Groups, OWNER, image_of_many_groups, mount};
 

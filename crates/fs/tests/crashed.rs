@@ -3,8 +3,9 @@
 
 mod tree;
 
-use fourscore::{Arc, Error, Fs, InodeNr, MountOptions};
+use fourscore::{Error, Fs, InodeNr, MountOptions};
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::Arc;
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Death, JOURNALS};
 use fourscore_testkit::image::Image;

@@ -3,17 +3,16 @@
 
 mod common;
 
-use std::collections::BTreeSet;
-
-use fourscore::{Arc, Fs, InodeNr, NewAttributes, OpenOptions, Stat};
+use fourscore::{Fs, InodeNr, NewAttributes, OpenOptions, Stat};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+use std::collections::BTreeSet;
 
 use common::mount;
 

@@ -9,13 +9,13 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use fourscore::{
-    Arc, DataMode, Extent, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
+    DataMode, Extent, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
 };
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

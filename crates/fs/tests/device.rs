@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fourscore::{
-    Arc, Discard, Error, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Trim,
+    Discard, Error, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Trim,
 };
 use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, open_path};
 use fourscore_ondisk::mmp::{MmpBlock, MmpHost, MmpSequence};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{

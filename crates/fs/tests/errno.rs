@@ -3,27 +3,27 @@
 mod common;
 mod errno_cases;
 
-use std::ffi::OsStr;
-use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-
 use fourscore::{
-    Arc, AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, NewAttributes,
-    OpenOptions, Replace, Result, SetXattr,
+    AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, NewAttributes, OpenOptions,
+    Replace, Result, SetXattr,
 };
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::acl::AclError;
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
 use fourscore_ondisk::relation::RelationError;
+use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{AtFlags, CWD, IFlags, RenameFlags, XattrFlags};
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use errno_cases::{COPIES, FLAGS, WHOLE};
 

@@ -3,13 +3,9 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::IoSlice;
-use std::os::unix::fs::FileExt;
-
 use fourscore::{
-    Arc, AttributeChange, Barriers, Caller, Fallocate, Follow, Fs, InodeNr, MountOptions,
-    NewAttributes, OnError, OpenInode, Replace, SetXattr, Trim,
+    AttributeChange, Barriers, Caller, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes,
+    OnError, OpenInode, Replace, SetXattr, Trim,
 };
 use fourscore_block::{
     BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RecordingDevice, Rule, open_path,
@@ -19,12 +15,15 @@ use fourscore_ondisk::GroupNr;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::superblock::State;
-use fourscore_sync::Mutex;
+use fourscore_sync::{Arc, Mutex};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, debugfs_write, dumpe2fs_header, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
+use std::fs::File;
+use std::io::IoSlice;
+use std::os::unix::fs::FileExt;
 
 use common::open;
 

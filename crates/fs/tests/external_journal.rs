@@ -3,17 +3,17 @@
 
 mod common;
 
-use std::path::Path;
-
 use fourscore::{
-    Arc, Error, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Result, block::BlockDevice,
+    Error, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Result, block::BlockDevice,
 };
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::loop_device::LoopDevice;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
+use std::path::Path;
 
 use common::names;
 

@@ -3,11 +3,9 @@
 
 mod common;
 
-use std::fs::{File, OpenOptions as HostOptions};
-use std::os::unix::fs::{FileExt, MetadataExt};
-
-use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Seek};
+use fourscore::{Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Seek};
 use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
+use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -15,6 +13,8 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions as HostOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use common::mount;
 

@@ -3,20 +3,20 @@
 
 mod tree;
 
-use std::cell::RefCell;
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
-use std::path::Path;
-
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
 use fourscore_block::{DeviceOptions, RecordingDevice, open_path};
+use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, linkat};
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
 
 use tree::{Object, Tree, assert_same, host_tree, open, our_tree};
 

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fourscore::{
-    Arc, AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
-    SetXattr,
+    AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
 };
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::InodeGeneration;
 use fourscore_ondisk::inode::InodeFlags;
+use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

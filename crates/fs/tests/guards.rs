@@ -4,18 +4,17 @@
 //! The device of these tests asserts that at each call. Epoch guards are counted in debug builds.
 #![cfg(debug_assertions)]
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::ops::{ControlFlow, Range};
-
 use fourscore::{
-    Arc, Fallocate, Follow, Fs, InodeNr, LogicalBlock, MountOptions, NewAttributes, OpenInode,
+    Fallocate, Follow, Fs, InodeNr, LogicalBlock, MountOptions, NewAttributes, OpenInode,
     OpenOptions, Replace, Result, Seek, SetXattr,
 };
 use fourscore_block::{BlockDevice, DeviceOptions, Hints, RamDevice, open_path};
-use fourscore_sync::epoch;
+use fourscore_sync::{Arc, epoch};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::{ControlFlow, Range};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);

@@ -4,20 +4,13 @@
 mod common;
 mod outcome;
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-
 use fourscore::{
-    Arc, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
+    Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
 };
 use fourscore_block::RamDevice;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -25,6 +18,12 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, XattrFlags};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use outcome::{errno, ours, theirs};
 

@@ -7,10 +7,10 @@ mod tree;
 use std::fs;
 
 use anyhow::{Result, ensure};
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
 use fourscore_block::{BlockDevice, DeviceOptions, Event, RecordingDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::{Effort, History, Rng, explore};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

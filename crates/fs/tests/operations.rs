@@ -3,23 +3,22 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
-
 use fourscore::{
-    Arc, AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
+    AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
     Seek, SetXattr, XattrPlace,
 };
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::Timestamp;
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use common::{mount, mount_with};
 

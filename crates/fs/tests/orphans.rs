@@ -7,19 +7,18 @@ mod tree;
 #[path = "tree/recovered.rs"]
 mod recovered;
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::FileExt;
-
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
 use fourscore_block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
 use fourscore_testkit::oracle::{assert_clean, debugfs_write, dumpe2fs_header};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
 
 use recovered::{Forgiven, assert_recovered_alike};
 use tree::open;

@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use fourscore::{
-    Arc, Discard, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, Trim,
+    Discard, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, Trim,
 };
 use fourscore_block::ram::RamDevice;
 use fourscore_block::{BlockDevice, DeviceOptions, Hints, open_path};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use fourscore_sync::{epoch, thread};
+use fourscore_sync::{Arc, epoch, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;

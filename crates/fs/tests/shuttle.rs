@@ -3,21 +3,20 @@
 //! scheduler, repeatedly; e2fsck checks the image that each interleaving leaves.
 #![cfg(feature = "shuttle")]
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::path::Path;
-use std::process::Command;
-
 use fourscore::{
-    Arc, AttributeChange, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
+    AttributeChange, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
     OpenInode, OpenOptions, Replace,
 };
 use fourscore_block::BlockDevice;
 use fourscore_journal::{Background, Batching, JournalOptions};
-use fourscore_sync::{Mutex, model, thread};
+use fourscore_sync::{Arc, Mutex, model, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
+use std::process::Command;
 
 const SCHEDULES: usize = 60;
 const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);

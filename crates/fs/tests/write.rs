@@ -7,8 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 use fourscore::{
-    Arc, DirEntry, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
-    Replace,
+    DirEntry, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Replace,
 };
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_mballoc::Tunable;
@@ -16,7 +15,7 @@ use fourscore_mballoc::stats::Count;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

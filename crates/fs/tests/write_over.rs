@@ -6,12 +6,12 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fourscore::{
-    Arc, Fs, InodeNr, MountOptions, NewAttributes, Noted, NotedTimes, OpenOptions, Stat, WrittenAt,
+    Fs, InodeNr, MountOptions, NewAttributes, Noted, NotedTimes, OpenOptions, Stat, WrittenAt,
 };
 use fourscore_block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
 use fourscore_ondisk::Timestamp;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
-use fourscore_sync::{Mutex, thread};
+use fourscore_sync::{Arc, Mutex, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;

@@ -4,17 +4,9 @@
 mod common;
 mod outcome;
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-
-use fourscore::{
-    Arc, AttributeChange, Error, FileType, Follow, Fs, InodeNr, NewAttributes, SetXattr,
-};
+use fourscore::{AttributeChange, Error, FileType, Follow, Fs, InodeNr, NewAttributes, SetXattr};
 use fourscore_ondisk::inode::DeviceNr;
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -22,6 +14,11 @@ use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::XattrFlags;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use outcome::{errno, ours, theirs};
 

@@ -3,7 +3,8 @@
 //!
 //! ```no_run
 //! use fourscore::block::{DeviceOptions, open_path};
-//! use fourscore::{Arc, Fs, MountOptions};
+//! use std::sync::Arc;
+//! use fourscore::{Fs, MountOptions};
 //! use fourscore_fuse::{Session, SessionOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

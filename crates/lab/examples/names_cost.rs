@@ -30,9 +30,9 @@ use std::env;
 use std::path::Path;
 use std::time::Instant;
 
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Result};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Result};
 use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 /// The data of one read or write.

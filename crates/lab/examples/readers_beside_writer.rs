@@ -9,19 +9,19 @@
 //! The image is not changed. One thread reads blocks of 4 KiB at random offsets of a file of 16 MiB
 //! for half a second. Meanwhile another thread overwrites blocks, appends and truncates, or punches
 //! holes and fills them: in that file on one side, in another file on the other side. So what the
-//! two cores have to share in any case affects both sides. The last row does the same without a file
-//! system, on two halves of a device in memory: what it costs that a block was last written by the
-//! other core. Prints reads per second as the median of
+//! two cores have to share in any case affects both sides. The last row does the same without a
+//! file system, on two halves of a device in memory: it shows what it costs that the other core was
+//! the last to write a block. Prints reads per second as the median of
 //! the rounds (here 5), and the ratio of the two sides.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fourscore::{Arc, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result};
+use fourscore::{Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result};
 use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 
 /// The allocator of the `fourscore` command: that of the C library serialises threads that free
 /// each other's memory.

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, bail};
-use fourscore::Arc;
 use fourscore_block::BlockDevice;
 use fourscore_check::{CheckOptions, Report, Severity, check};
+use fourscore_sync::Arc;
 
 /// Checks a file system, and returns the report, which has no errors.
 ///

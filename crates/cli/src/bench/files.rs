@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use fourscore::{Arc, Fs, MountOptions};
+use fourscore::{Fs, MountOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_lab::files::FileWorkload;
 use fourscore_lab::fs_target::FsTarget;
 use fourscore_lab::{DirectoryTarget, MonotonicClock, Target, ThreadCount};
+use fourscore_sync::Arc;
 use serde_json::json;
 
 use crate::bench::report;

@@ -17,18 +17,17 @@
 //! **Locking.** One lock is held while a request is answered, so that an unmount does not find
 //! another reference to the file system.
 
+use fourscore::Fs;
+use fourscore_fuse::Latencies;
+use fourscore_mballoc::Tunable;
+use fourscore_sync::{Arc, Mutex, Weak, thread};
+use serde_json::{Map, Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
-
-use fourscore::{Arc, Fs};
-use fourscore_fuse::Latencies;
-use fourscore_mballoc::Tunable;
-use fourscore_sync::{Mutex, Weak, thread};
-use serde_json::{Map, Value, json};
 
 use crate::mb_stats::mb_stats_to_json;
 

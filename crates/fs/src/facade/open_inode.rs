@@ -28,7 +28,8 @@ use crate::{Fs, Result};
 /// count that all cores share. A file system cannot be unmounted while inodes of it are open.
 ///
 /// ```no_run
-/// # use fourscore::{Arc, Fs, InodeNr, NewAttributes, OpenInode, Result};
+/// # use std::sync::Arc;
+/// # use fourscore::{Fs, InodeNr, NewAttributes, OpenInode, Result};
 /// # fn temporary(fs: &Arc<Fs>, new: &NewAttributes) -> Result<()> {
 /// let file = OpenInode::unnamed(&**fs, InodeNr::ROOT, new)?;
 /// fs.write_at(file.inode(), b"a file without a name", 0)?;
@@ -114,6 +115,11 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
     #[must_use]
     pub fn inode(&self) -> InodeNr {
         self.nr
+    }
+
+    /// Returns the file system.
+    pub(crate) fn fs(&self) -> &Fs {
+        &self.fs
     }
 
     /// Closes the inode. If it has no name and its open count falls to zero, its blocks and the

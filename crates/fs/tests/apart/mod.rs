@@ -5,14 +5,13 @@
     reason = "a module of several test programs, none of which needs all of it"
 )]
 
-use std::path::Path;
-
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Trim};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Trim};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, Batching, JournalOptions};
-use fourscore_sync::CoreNr;
 use fourscore_sync::count::{Cores, Report};
+use fourscore_sync::{Arc, CoreNr};
 use fourscore_testkit::image::{Image, MiB};
+use std::path::Path;
 
 pub const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 

@@ -5,12 +5,12 @@
     reason = "a module of several test programs, none of which needs all of it"
 )]
 
+use fourscore::{Fs, InodeNr, MountOptions, OpenOptions};
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::Arc;
+use fourscore_testkit::image::Image;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
-use fourscore_block::{DeviceOptions, open_path};
-use fourscore_testkit::image::Image;
 
 /// The image, open for writing.
 pub fn mount(image: &Image) -> Arc<Fs> {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use fourscore::{Arc, Fs, MountOptions, NewAttributes, OpenOptions};
+use fourscore::{Fs, MountOptions, NewAttributes, OpenOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_sync::Arc;
 use fourscore_testkit::image::Image;
 
 /// The owner of objects that no history creates.

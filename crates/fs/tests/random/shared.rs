@@ -1,12 +1,12 @@
 //! Directories in which all threads work: every result must be one that some order of their calls
 //! allows, and the final names must follow from the calls.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use fourscore::{Arc, FileType, Fs, InodeNr, OpenInode, Replace};
+use fourscore::{FileType, Fs, InodeNr, OpenInode, Replace};
+use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_testkit::explore::Rng;
 use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::images::OWNER;
 use crate::linear::{Effect, Event, Presence, is_explained};

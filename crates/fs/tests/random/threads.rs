@@ -1,8 +1,8 @@
 //! 64 threads, each with a tree of its own that must be equal to its model, and all of them in the
 //! same directories.
 
-use fourscore::{Arc, Follow, Fs, InodeNr};
-use fourscore_sync::thread;
+use fourscore::{Follow, Fs, InodeNr};
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};

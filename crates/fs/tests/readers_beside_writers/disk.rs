@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes};
 use fourscore_block::{BlockDevice, DeviceOptions, Hints, RamDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::PhysBlock;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
-use fourscore_sync::{Condvar, Mutex, thread};
+use fourscore_sync::{Arc, Condvar, Mutex, thread};
 use fourscore_testkit::image::{Image, ImageBuilder, MiB};
 
 pub(crate) const ROOT: InodeNr = InodeNr::ROOT;

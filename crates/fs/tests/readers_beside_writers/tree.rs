@@ -1,7 +1,8 @@
 //! Renames of directories whose numbers are reused meanwhile.
 
 use anyhow::{Context as _, Result, ensure};
-use fourscore::{Arc, Error, Fs, InodeNr, MountOptions, Replace};
+use fourscore::{Error, Fs, InodeNr, MountOptions, Replace};
+use fourscore_sync::Arc;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 

@@ -8,9 +8,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::{fmt, fs};
 
-use fourscore::{Arc, FileType, Fs, InodeNr, OpenOptions, Stat};
+use fourscore::{FileType, Fs, InodeNr, OpenOptions, Stat};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::inode::InodeFlags;
+use fourscore_sync::Arc;
 
 /// The compared fields of each object: everything but the sizes, link counts and times that the
 /// kernel does not fast-commit for directories.

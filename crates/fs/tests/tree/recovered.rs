@@ -1,8 +1,9 @@
 //! Compares how the kernel, e2fsck and we recover a file system that was not unmounted.
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
-use fourscore::{Arc, FileType, Fs, MountOptions};
+use fourscore::{FileType, Fs, MountOptions};
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::Arc;
 use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, e2fsck_repair};

@@ -1,14 +1,13 @@
 //! Tests of the server without a kernel: they build requests and parse replies.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Deref;
-
-use fourscore::{Arc, Fs, InodeNr, MountOptions, NewAttributes, OpenInode};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode};
 use fourscore_block::{DeviceOptions, open_path};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;

@@ -1,14 +1,14 @@
 //! Tests of rings that the kernel refuses after INIT has enabled them.
 
-use std::fs;
-
-use fourscore::{Arc, MountOptions};
+use fourscore::MountOptions;
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::scratch;
 use fourscore_testkit::tools::Need;
+use std::fs;
 
 use super::*;
 

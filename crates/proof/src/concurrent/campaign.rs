@@ -6,8 +6,7 @@ use std::process::exit;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use fourscore::Arc;
-use fourscore_sync::{Mutex, thread};
+use fourscore_sync::{Arc, Mutex, thread};
 
 use super::injected::InjectedFault;
 use super::round::{self, Through};

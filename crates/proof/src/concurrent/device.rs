@@ -4,8 +4,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::time::Duration;
 
-use fourscore::Arc;
 use fourscore_block::{BlockDevice, Hints, RamDevice};
+use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 
 use super::stamp::POISON;

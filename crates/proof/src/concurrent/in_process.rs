@@ -1,10 +1,10 @@
 //! **Purpose.** The library as the file system under test.
 
-use std::ops::ControlFlow;
-
 use fourscore::{
-    Arc, Error, Fallocate, Follow, Fs, InodeNr, LogicalBlock, OpenInode, Replace, Seek, SetXattr,
+    Error, Fallocate, Follow, Fs, InodeNr, LogicalBlock, OpenInode, Replace, Seek, SetXattr,
 };
+use fourscore_sync::Arc;
+use std::ops::ControlFlow;
 
 use super::call::{Failure, Kind, Listed, Name, Range};
 use super::shared::linked;

@@ -25,8 +25,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use fourscore::{Arc, Fs};
+use fourscore::Fs;
 use fourscore_fuse::{Cache, Session, SessionOptions, Unmounter};
+use fourscore_sync::Arc;
 use fourscore_sync::thread::{self, JoinHandle};
 use fourscore_testkit::scratch;
 use rustix::fs::{

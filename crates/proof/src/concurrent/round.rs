@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use fourscore::{Arc, Fs, OpenOptions};
+use fourscore::{Fs, OpenOptions};
 use fourscore_block::{BlockDevice, RamDevice};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::mount::{Access, KernelMount};

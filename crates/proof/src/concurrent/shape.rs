@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use fourscore::{Arc, DataMode, Fs, MountOptions, OpenOptions};
+use fourscore::{DataMode, Fs, MountOptions, OpenOptions};
 use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_fuse::Cache;
 use fourscore_journal::{Background, JournalOptions};
@@ -12,6 +12,7 @@ use fourscore_mkfs::{
     BlockSizeWish, Choice, JournalOptions as JournalWish, Layout, Options, Profile,
 };
 use fourscore_ondisk::BlockSize;
+use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 

@@ -1,9 +1,8 @@
 //! **Purpose.** State that the threads of a round share: the clock, and the directories and files
 //! that they all use.
 
-use fourscore::Arc;
 use fourscore_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use fourscore_sync::{Mutex, RwLock};
+use fourscore_sync::{Arc, Mutex, RwLock};
 
 use super::call::{Kind, Name, Place, Time};
 use super::shape::Shape;

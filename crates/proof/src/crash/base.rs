@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fourscore::{Arc, Error, Fallocate, Fs, InodeNr, MountOptions, OpenOptions};
+use fourscore::{Error, Fallocate, Fs, InodeNr, MountOptions, OpenOptions};
 use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_ondisk::GroupNr;
-use fourscore_sync::Mutex;
+use fourscore_sync::{Arc, Mutex};
 use fourscore_testkit::image::{Image, MiB};
 
 use super::catalogue::POPULATE;

@@ -27,8 +27,9 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use fourscore::{Arc, Fs, InodeNr, MountOptions, OpenOptions};
+use fourscore::{Fs, InodeNr, MountOptions, OpenOptions};
 use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
+use fourscore_sync::Arc;
 use fourscore_testkit::worker_pool::{Watch, Work, WorkerPool};
 use rustix::io::Errno;
 

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use fourscore::{Arc, Fs, InodeNr, OpenOptions};
+use fourscore::{Fs, InodeNr, OpenOptions};
 use fourscore_block::{Event, RamDevice, RecordingDevice};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
 use serde::{Deserialize, Serialize};

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourscore::{Arc, FileType, Fs, InodeNr};
+use fourscore::{FileType, Fs, InodeNr};
 use fourscore_ondisk::inode::InodeFlags;
+use fourscore_sync::Arc;
 
 use crate::model::{Content, Id, Kind, Model, Node};
 

@@ -3,16 +3,16 @@
 //! **Model.** The tree is a whole file system or a directory of it, so that each thread can have
 //! one of its own. Open files are kept open here.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Write as _;
-
 use fourscore::{
-    Arc, AttributeChange, Error, Fallocate, FileType, Fs, InodeNr, NewAttributes, OpenInode,
-    Replace, SetXattr, Trim,
+    AttributeChange, Error, Fallocate, FileType, Fs, InodeNr, NewAttributes, OpenInode, Replace,
+    SetXattr, Trim,
 };
 use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
+use fourscore_sync::Arc;
 use rustix::io::Errno;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
 
 use super::content::bytes_to_write;
 use super::{Call, Expected, How, Id, Model, NewKind, Owner, Place, Which, Whole};

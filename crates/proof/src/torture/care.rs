@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fourscore::{Arc, Error, Fallocate, FileType, Fs, InodeNr, Trim};
+use fourscore::{Error, Fallocate, FileType, Fs, InodeNr, Trim};
 use fourscore_mballoc::Tunable;
 use fourscore_ondisk::inode::InodeFlags;
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 
 use super::wild::accept;

@@ -10,9 +10,9 @@ use std::process::exit;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fourscore::{Arc, Fs, InodeNr};
+use fourscore::{Fs, InodeNr};
 use fourscore_block::{DeviceOptions, open_path};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 use rustix::process::{Signal, getpid, kill_process};

@@ -11,9 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use fourscore::{Arc, Fs, MountOptions, OpenOptions};
+use fourscore::{Fs, MountOptions, OpenOptions};
 use fourscore_block::{DeviceOptions, open_path};
-use fourscore_sync::thread;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::image::Image;

@@ -19,7 +19,8 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourscore::{Arc, Error, Follow, Fs, InodeNr, Replace};
+use fourscore::{Error, Follow, Fs, InodeNr, Replace};
+use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
 
 use crate::BY_ROOT;

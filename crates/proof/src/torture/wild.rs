@@ -6,9 +6,10 @@
 
 use anyhow::{Result, bail};
 use fourscore::{
-    Arc, AttributeChange, Error, Fallocate, FileType, Fs, InodeNr, OpenInode, Replace, SetXattr,
+    AttributeChange, Error, Fallocate, FileType, Fs, InodeNr, OpenInode, Replace, SetXattr,
 };
 use fourscore_ondisk::inode::DeviceNr;
+use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
 
 use crate::BY_ROOT;

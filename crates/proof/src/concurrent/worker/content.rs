@@ -3,8 +3,6 @@
 //! **Model.** Offsets and lengths are multiples of a cell, most of them of a block. Files do not
 //! exceed the size of the shape, so that there is always enough space.
 
-use fourscore::Arc;
-
 use super::super::call::{Call, Name, Outcome, Place, Range};
 use super::super::shared::SharedFile;
 use super::super::stamp::{CELL_BYTES, FileId, fill, runs};
@@ -13,6 +11,7 @@ use super::{Worker, done, number};
 use crate::concurrent::call::{Event, Kind};
 use crate::concurrent::shape::Format;
 use crate::concurrent::theme::Theme;
+use fourscore_sync::Arc;
 
 /// The longest read and write, in bytes.
 const MOST_BYTES: u64 = 64 << 10;

@@ -1,6 +1,6 @@
 //! **Purpose.** Random calls on names and directories.
 
-use fourscore::Arc;
+use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::call::{Call, Event, Kind, Name, Outcome, Place};

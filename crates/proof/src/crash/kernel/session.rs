@@ -9,8 +9,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourscore::{Arc, Fs, InodeNr, OpenOptions};
+use fourscore::{Fs, InodeNr, OpenOptions};
 use fourscore_block::{Event, RamDevice, RecordingDevice};
+use fourscore_sync::Arc;
 use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
 use serde::{Deserialize, Serialize};

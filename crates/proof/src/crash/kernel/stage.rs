@@ -14,9 +14,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use fourscore::Arc;
 use fourscore_block::RecordingDevice;
 use fourscore_fuse::{Cache, Session, SessionOptions, Transport, Unmounter, device_file};
+use fourscore_sync::Arc;
 use fourscore_sync::thread::{self, JoinHandle};
 use fourscore_testkit::{Access, KernelMount, LoopDevice, scratch};
 
