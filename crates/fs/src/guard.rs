@@ -134,13 +134,21 @@ impl Guard {
 
     /// Whether data was loaded for the holder.
     pub(crate) fn has_data(&self) -> bool {
-        !self.data.0.is_empty()
+        let mut data = self.data.0.iter();
+        data.any(|data| !data.pieces.is_empty())
     }
 }
 
-/// Data that was read from the device for one reader.
+/// Data that was read from the device for one reader. Few readers have any.
 #[derive(Debug, Default)]
-struct Loaded(Vec<Piece>);
+struct Loaded(Option<Box<Data>>);
+
+#[derive(Debug, Default)]
+struct Data {
+    pieces: Vec<Piece>,
+    /// The memory of data that was forgotten, for the next piece.
+    spare: Vec<u8>,
+}
 
 /// Bytes of the device.
 #[derive(Debug)]
@@ -154,7 +162,7 @@ struct Piece {
 impl Loaded {
     /// Returns the bytes; `None` if they were not loaded, `Some(None)` if that failed.
     fn find(&self, offset: u64, len: usize) -> Option<Option<&[u8]>> {
-        let mut all = self.0.iter();
+        let mut all = self.0.iter().flat_map(|data| &data.pieces);
         let found = all.find(|piece| piece.offset == offset && piece.bytes.len() == len);
         found.map(|piece| piece.is_read.then_some(&piece.bytes[..]))
     }
@@ -165,15 +173,17 @@ impl Loaded {
 pub(crate) struct Loader {
     misses: u32,
     data: Loaded,
-    /// The memory of data that was forgotten, for the next data.
-    spare: Vec<u8>,
 }
 
 impl Loader {
     /// A loader that reads data into `buf` first; [`Loader::into_buffer`] returns it.
     pub(crate) fn with_buffer(buf: Vec<u8>) -> Self {
-        Self {
+        let data = Data {
             spare: buf,
+            ..Data::default()
+        };
+        Self {
+            data: Loaded(Some(Box::new(data))),
             ..Self::default()
         }
     }
@@ -181,7 +191,7 @@ impl Loader {
     /// Returns the memory of the buffer, for another loader.
     pub(crate) fn into_buffer(mut self) -> Vec<u8> {
         self.forget_data();
-        self.spare
+        self.data.0.map_or_else(Vec::new, |data| data.spare)
     }
 
     /// As [`with_guard`], for a reader that reads several pieces with one loader.
@@ -207,6 +217,7 @@ impl Loader {
     }
 
     /// Pins the epoch for the reader.
+    #[inline]
     pub(crate) fn pin(&mut self) -> Guard {
         Guard {
             epoch: epoch::pin(),
@@ -220,6 +231,7 @@ impl Loader {
     }
 
     /// Ends the reader's guard. Returns what the reader has missed.
+    #[inline]
     pub(crate) fn unpin(&mut self, guard: Guard) -> Option<Missed> {
         self.data = guard.data;
         guard.missed.get()
@@ -244,11 +256,10 @@ impl Loader {
             Missed::Data { offset, len } => self.read(core, offset, len)?,
             Missed::Hint { offset, len } => {
                 if self.read(core, offset, len).is_err() {
-                    let (bytes, is_read) = (vec![0; len], false);
-                    self.data.0.push(Piece {
+                    self.data().pieces.push(Piece {
                         offset,
-                        bytes,
-                        is_read,
+                        bytes: vec![0; len],
+                        is_read: false,
                     });
                 }
             }
@@ -257,22 +268,27 @@ impl Loader {
     }
 
     fn read(&mut self, core: &Core, offset: u64, len: usize) -> Result<()> {
-        let mut bytes = std::mem::take(&mut self.spare);
+        let mut bytes = std::mem::take(&mut self.data().spare);
         bytes.resize(len, 0);
         core.device.read_at(&mut bytes, offset)?;
-        let is_read = true;
-        self.data.0.push(Piece {
+        self.data().pieces.push(Piece {
             offset,
             bytes,
-            is_read,
+            is_read: true,
         });
         Ok(())
     }
 
+    fn data(&mut self) -> &mut Data {
+        self.data.0.get_or_insert_default()
+    }
+
     /// Discards data that was read: its blocks may belong to another inode now.
     pub(crate) fn forget_data(&mut self) {
-        if let Some(piece) = self.data.0.drain(..).next_back() {
-            self.spare = piece.bytes;
+        if let Some(data) = &mut self.data.0
+            && let Some(piece) = data.pieces.drain(..).next_back()
+        {
+            data.spare = piece.bytes;
         }
     }
 }

@@ -19,10 +19,11 @@
 use fourscore_ondisk::dirent::MAX_NAME_BYTES;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::{InodeNr, LogicalBlock};
-use fourscore_sync::thread;
+use fourscore_sync::{epoch, thread};
 
 use crate::core::Core;
 use crate::dir::blocks::{self, Course, Left, Through, break_if};
+use crate::dir::name_cache::{Moment, NameKey};
 use crate::dir::wanted::Wanted;
 use crate::dir::{departure, index, leaf_search, names, structure};
 use crate::file::inline;
@@ -160,24 +161,25 @@ fn search_blocks(
 }
 
 /// The result of one attempt to find a name without a lock.
-enum Attempt {
+enum Attempt<'n> {
     /// The name was found or is missing.
     Ended(Result<InodeNr>),
-    /// The name was found, and its inode is not in memory.
-    FoundAbsent(InodeNr),
+    /// The name was found, and its inode is not in memory. The name is cached under the key if none
+    /// has departed since the moment.
+    FoundAbsent(InodeNr, Option<(NameKey<'n>, Moment)>),
     /// The directory seems to be damaged, which is checked under its lock.
     FoundDamage,
     /// The directory changed meanwhile.
     Overtaken,
 }
 
-fn try_to_find(
+fn try_to_find<'n>(
     core: &Core,
     dir: InodeNr,
-    name: &[u8],
+    name: &'n [u8],
     keep: Keep,
     guard: &Guard,
-) -> Result<Attempt> {
+) -> Result<Attempt<'n>> {
     let cell = cache::cell(core, dir, guard)?;
     // The moment is read first: the result is cached only if no name has departed since.
     let (begun, moment) = (cell.sequence().begin(), cell.departures().moment());
@@ -195,7 +197,7 @@ fn try_to_find(
                     Some(cell) => cell
                         .version(guard)
                         .map_or(Ok(()), |inode| inode.not_a_value().map(drop))?,
-                    None => return Ok(Attempt::FoundAbsent(inode)),
+                    None => return Ok(Attempt::FoundAbsent(inode, key.zip(moment))),
                 }
             }
             if let (Keep::Found, Some(key), Some(moment)) = (keep, key, moment) {
@@ -228,11 +230,19 @@ pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> R
         match found? {
             Attempt::Ended(found) => return found,
             Attempt::FoundDamage => break,
-            // An inode that cannot be loaded has its name nevertheless.
-            Attempt::FoundAbsent(inode) => match cache::load_cell(core, inode) {
-                Ok(_) => {}
-                Err(_) => return Ok(inode),
-            },
+            Attempt::FoundAbsent(inode, key) => {
+                // An inode that cannot be loaded has its name nevertheless.
+                if let Ok(cell) = cache::load_cell(core, inode) {
+                    let guard = epoch::pin();
+                    if let Ok(version) = cell.version(&guard) {
+                        version.not_a_value()?;
+                    }
+                    if let Some((key, moment)) = key {
+                        departure::keep_name(core, &key, inode, moment, &guard);
+                    }
+                }
+                return Ok(inode);
+            }
             Attempt::Overtaken => thread::back_off(attempt),
         }
         attempt += 1;

@@ -181,6 +181,7 @@ enum Attempt<T> {
 ///
 /// # Errors
 /// `NotFound`; the errors of `look`, if the inode did not change meanwhile.
+#[inline]
 fn attempt_to_read<T>(
     core: &Core,
     nr: InodeNr,
