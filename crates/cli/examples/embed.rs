@@ -7,11 +7,13 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
 use fourscore::block::{Access, DeviceOptions, Window, open_path};
 use fourscore::{Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions};
 use fourscore_check::{CheckOptions, check};
-use fourscore_sync::Arc;
-use std::path::Path;
 
 fn main() -> anyhow::Result<()> {
     let image = std::env::args_os().nth(1);
@@ -21,11 +23,34 @@ fn main() -> anyhow::Result<()> {
 
 /// Reads an image with a file /etc/motd, writes to it, and checks it.
 pub(crate) fn run(image: &Path) -> anyhow::Result<()> {
+    use_paths(image)?;
     read(image)?;
     write(image)?;
     keep_open(image)?;
     open_partition(image, 0)?;
     check_all(image)
+}
+
+fn use_paths(image: &Path) -> anyhow::Result<()> {
+    let device = open_path(image, DeviceOptions::read_write())?;
+    let fs = Fs::mount(Arc::new(device), &MountOptions::new())?;
+
+    let files = fs.paths();
+    files.create_dir_all("/srv/www")?;
+    files.write("/srv/www/index.html", "<p>hello")?;
+    let motd = files.read_to_string("/etc/motd")?;
+
+    let mut log = files.create("/srv/log")?;
+    writeln!(log, "{} bytes of {motd}", motd.len())?;
+    log.sync_all()?;
+
+    for entry in files.walk("/srv") {
+        println!("{}", String::from_utf8_lossy(&entry?.path));
+    }
+    files.remove_dir_all("/srv")?;
+    drop(log);
+    fs.unmount()?;
+    Ok(())
 }
 
 fn read(image: &Path) -> anyhow::Result<()> {

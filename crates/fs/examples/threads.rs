@@ -6,10 +6,12 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
 use fourscore::block::{DeviceOptions, open_path};
 use fourscore::{Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
-use fourscore_sync::{Arc, thread};
-use std::path::Path;
 
 const THREADS: u32 = 8;
 const FILES: u32 = 100;

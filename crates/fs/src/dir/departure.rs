@@ -10,10 +10,10 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::dirent::MAX_NAME_BYTES;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::Arc;
+use fourscore_sync::epoch::Guard;
 
 use crate::core::Core;
 use crate::dir::name_cache::{Moment, NameHash, NameKey};
-use crate::guard::Guard;
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::InodeCell;
