@@ -20,6 +20,7 @@ use crate::inode::{cache, consistent};
 
 /// The attributes of an inode: those of `stat`, and those that ext4 adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stat {
     /// Its number.
     pub inode: InodeNr,
@@ -61,6 +62,7 @@ pub struct Stat {
 
 /// Attributes of an inode, as a scan returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Scanned {
     /// Its attributes.
     pub stat: Stat,

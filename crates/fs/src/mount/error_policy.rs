@@ -12,6 +12,7 @@ use crate::{Error, Result};
 
 /// What to do when the file system is found to be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnError {
     /// Note the error and go on.
     Continue,

@@ -10,6 +10,7 @@ use crate::inode::cached::CachedInode;
 
 /// When the data of files becomes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DataMode {
     /// Data is at its home location before the transaction that maps it is durable.
     #[default]
@@ -35,6 +36,7 @@ impl DataMode {
 
 /// When access times are updated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AccessTimes {
     /// At the first access after each change, and once a day.
     #[default]

@@ -13,6 +13,7 @@ use crate::inode::cache;
 
 /// How full a file system is, in blocks and inodes, as `statfs` of a mount returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StatFs {
     /// The block size in bytes.
     pub block_bytes: usize,
