@@ -127,6 +127,11 @@ pub trait BlockDevice: Send + Sync + Debug {
         let _ = range;
     }
 
+    /// Releases the lock that keeps other processes away from the image, if the device holds one.
+    /// For a caller that does not use the device any more and does not drop it at once: a process
+    /// that is about to exit.
+    fn unlock(&self) {}
+
     /// Whether a long write would be slower now because another thread is writing. A caller with
     /// other work does that first. Only a hint.
     fn is_being_written(&self) -> bool {
@@ -210,6 +215,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn forget_cached(&self, range: Range<u64>) {
         (**self).forget_cached(range);
+    }
+    fn unlock(&self) {
+        (**self).unlock();
     }
     fn is_being_written(&self) -> bool {
         (**self).is_being_written()

@@ -76,7 +76,7 @@ impl Memory {
 /// a child process that another thread has just forked holds all open descriptors until its exec.
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.cached, FlockOperation::Unlock);
+        self.unlock();
     }
 }
 
@@ -242,6 +242,11 @@ impl BlockDevice for FileDevice {
             Err(error) if is_unsupported(error) => write_zero_bytes(self, range),
             Err(error) => Err(operation.host(error)),
         }
+    }
+
+    fn unlock(&self) {
+        // It cannot fail for an open file.
+        let _ = rustix::fs::flock(&self.cached, FlockOperation::Unlock);
     }
 
     fn forget_cached(&self, range: Range<u64>) {

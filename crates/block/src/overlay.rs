@@ -217,6 +217,10 @@ impl BlockDevice for OverlayDevice {
         self.base.len_bytes()
     }
 
+    fn unlock(&self) {
+        self.base.unlock();
+    }
+
     fn hints(&self) -> Hints {
         Hints {
             read_only: true,

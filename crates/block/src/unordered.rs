@@ -68,6 +68,10 @@ impl BlockDevice for UnorderedDevice {
         self.0.submit(batch)
     }
 
+    fn unlock(&self) {
+        self.0.unlock();
+    }
+
     fn forget_cached(&self, range: Range<u64>) {
         self.0.forget_cached(range);
     }

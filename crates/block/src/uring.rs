@@ -134,6 +134,14 @@ impl BlockDevice for UringDevice {
         self.shared.file.discard(range)
     }
 
+    fn unlock(&self) {
+        self.shared.file.unlock();
+    }
+
+    fn is_being_written(&self) -> bool {
+        self.shared.file.is_being_written()
+    }
+
     fn forget_cached(&self, range: Range<u64>) {
         self.shared.file.forget_cached(range);
     }

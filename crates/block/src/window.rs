@@ -131,6 +131,10 @@ impl BlockDevice for Window {
             .discard(self.translate_range(DeviceOp::Discard, &range)?)
     }
 
+    fn unlock(&self) {
+        self.device.unlock();
+    }
+
     fn forget_cached(&self, range: Range<u64>) {
         if let Ok(range) = self.translate_range(DeviceOp::Read, &range) {
             self.device.forget_cached(range);

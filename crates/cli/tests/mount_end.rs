@@ -46,6 +46,19 @@ fn umount_returns_when_all_data_is_on_the_device() {
     }
 }
 
+#[test]
+fn the_image_is_unlocked_when_umount_returns() {
+    require!(Need::KernelMount, Need::Fuse);
+    let place = empty("16M");
+    fs::write(place.path("file"), b"content").expect("space");
+    let (file, image) = (place.text("file"), place.text("image"));
+    for round in 0..40 {
+        let mounted = place.mount("");
+        umount(&mounted.point);
+        printed(&mut fourscore(&["cp", &file, &format!("{image}:/{round}")]));
+    }
+}
+
 /// Kills the server directly after `act`, mounts again and calls `look`.
 fn killed_after(options: &str, act: impl FnOnce(&Mounted), look: impl FnOnce(&Mounted)) {
     let place = empty("64M");

@@ -37,6 +37,8 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_fadvise64,
     libc::SYS_readahead,
     libc::SYS_fstat,
+    // Only to unlock the image: it is locked before the sandbox begins.
+    libc::SYS_flock,
     libc::SYS_close,
     libc::SYS_ppoll,
     #[cfg(target_arch = "x86_64")]

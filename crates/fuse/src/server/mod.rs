@@ -229,13 +229,15 @@ impl<'f> Server<'f> {
         Ok(self.fs.fsync(self.nodes.inode(changed)?)?)
     }
 
-    /// DESTROY: writes everything to the device, and freezes the file system.
+    /// DESTROY: writes everything to the device, freezes the file system, and unlocks the image:
+    /// when umount(8) returns, other programs can use it, although the server still exits.
     fn destroy(&self) -> fourscore::Result<()> {
         self.nodes.forget_all();
-        match self.is_read_only {
-            true => Ok(()),
-            false => self.fs.freeze(),
+        if !self.is_read_only {
+            self.fs.freeze()?;
         }
+        self.fs.device().unlock();
+        Ok(())
     }
 
     fn forget(&self, request: &Request<'_>) {
