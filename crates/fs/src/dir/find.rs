@@ -30,7 +30,8 @@ use crate::file::inline;
 use crate::guard::{Guard, Loader, with_guard};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::consistent::{UNLOCKED_ATTEMPTS, read_locked};
+use crate::inode::consistent::{self, UNLOCKED_ATTEMPTS, read_locked};
+use crate::inode::sequence::Sequence;
 use crate::{Error, Result};
 
 /// A name in a directory.
@@ -178,11 +179,13 @@ fn try_to_find<'n>(
     dir: InodeNr,
     name: &'n [u8],
     keep: Keep,
+    begun: &mut Option<Sequence>,
     guard: &Guard,
 ) -> Result<Attempt<'n>> {
     let cell = cache::cell(core, dir, guard)?;
     // The moment is read first: the result is cached only if no name has departed since.
-    let (begun, moment) = (cell.sequence().begin(), cell.departures().moment());
+    let sequence = *begun.insert(cell.sequence().begin());
+    let moment = cell.departures().moment();
     let here = cell.version(guard)?.not_a_value()?.as_directory()?;
     let key = departure::name_key(core, here, name);
     if let Some(known) = key.and_then(|key| core.names.get(&key, guard)) {
@@ -205,9 +208,7 @@ fn try_to_find<'n>(
             }
             Ok(Attempt::Ended(Ok(inode)))
         }
-        Err(_) if !begun.is_some_and(|begun| cell.sequence().is_still(begun)) => {
-            Ok(Attempt::Overtaken)
-        }
+        Err(_) if !cell.sequence().is_still(sequence) => Ok(Attempt::Overtaken),
         Err(Error::Corrupt(_)) if core.looks_again_at_damage() => Ok(Attempt::FoundDamage),
         Err(error) => Ok(Attempt::Ended(Err(error))),
     }
@@ -222,10 +223,17 @@ pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> R
     let (mut attempt, mut loader) = (0, Loader::default());
     while attempt < UNLOCKED_ATTEMPTS {
         let guard = loader.pin();
-        let found = try_to_find(core, dir, name, keep, &guard);
+        let mut begun = None;
+        let mut found = try_to_find(core, dir, name, keep, &mut begun, &guard);
         if let Some(missed) = loader.unpin(guard) {
-            loader.load(core, missed)?;
-            continue;
+            found = match loader.load(core, missed) {
+                Ok(()) => continue,
+                // It may have belonged to the directory before a change.
+                Err(_) if begun.is_some_and(|begun| !consistent::has_kept(core, dir, begun)) => {
+                    Ok(Attempt::Overtaken)
+                }
+                Err(error) => Err(error),
+            };
         }
         match found? {
             Attempt::Ended(found) => return found,

@@ -141,16 +141,22 @@ pub(crate) fn read_consistent_data<O: ?Sized, P, T>(
             look(output, inode, &guard)
         });
         let may_use_data = !guard.has_data() || begun == loaded_since;
-        if let Some(missed) = loader.unpin(guard) {
-            if !may_use_data {
-                loader.forget_data();
+        let found = match loader.unpin(guard) {
+            _ if !may_use_data => Ok(Attempt::Overtaken),
+            None => found,
+            Some(missed) => {
+                loaded_since = begun;
+                match loader.load(core, missed) {
+                    Ok(()) => continue,
+                    // It may have belonged to the inode before a change.
+                    Err(_) if begun.is_some_and(|begun| !has_kept(core, nr, begun)) => {
+                        Ok(Attempt::Overtaken)
+                    }
+                    Err(error) => Err(error),
+                }
             }
-            loaded_since = begun;
-            loader.load(core, missed)?;
-            continue;
-        }
+        };
         match found {
-            _ if !may_use_data => {}
             Ok(Attempt::Overtaken) => {}
             Ok(Attempt::Consistent(Found::All(found))) => return Ok(found),
             Ok(Attempt::Consistent(Found::Places(places))) => {
@@ -177,7 +183,7 @@ enum Attempt<T> {
     Overtaken,
 }
 
-/// Reads once. Stores the sequence count of the beginning in `begun`.
+/// Reads once. Stores the sequence count of the beginning in `begun`, if the inode is in memory.
 ///
 /// # Errors
 /// `NotFound`; the errors of `look`, if the inode did not change meanwhile.
@@ -190,13 +196,13 @@ fn attempt_to_read<T>(
     look: impl FnOnce(&CachedInode) -> Result<T>,
 ) -> Result<Attempt<T>> {
     let cell = cache::cell(core, nr, guard)?;
-    *begun = cell.sequence().begin();
+    let sequence = *begun.insert(cell.sequence().begin());
     let inode = cell.version(guard)?.not_a_value()?;
-    let Some(begun) = *begun else {
+    if sequence.is_in_change() {
         return Ok(Attempt::Overtaken);
-    };
+    }
     let found = look(inode);
-    let is_still = cell.sequence().is_still(begun) || overlooks_eviction(core.faults, cell, begun);
+    let is_still = cell.sequence().is_still(sequence) || overlooks_eviction(core.faults, cell, sequence);
     match is_still {
         true => found.map(Attempt::Consistent),
         false => Ok(Attempt::Overtaken),
@@ -204,7 +210,10 @@ fn attempt_to_read<T>(
 }
 
 /// Whether inode `nr` exists and has not changed since `begun`.
-fn has_kept(core: &Core, nr: InodeNr, begun: Sequence) -> bool {
+pub(crate) fn has_kept(core: &Core, nr: InodeNr, begun: Sequence) -> bool {
+    if !core.is_live() {
+        return true;
+    }
     let guard = epoch::pin();
     match core.inodes.get(&nr, &guard) {
         Some(cell) => cell.sequence().is_still(begun) && cell.version(&guard).is_ok(),

@@ -13,12 +13,18 @@ pub(crate) struct SeqCount {
     count: AtomicU64,
 }
 
-/// The value of the count when a reader began; no change was in progress. Values of two lives of
-/// an inode differ.
+/// The value of the count when a reader began. Values of two lives of an inode differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sequence {
     life: u64,
     count: u64,
+}
+
+impl Sequence {
+    /// Whether a change was in progress.
+    pub(crate) fn is_in_change(self) -> bool {
+        !self.count.is_multiple_of(2)
+    }
 }
 
 impl SeqCount {
@@ -30,17 +36,19 @@ impl SeqCount {
         }
     }
 
-    /// Begins a read; `None` while a change is in progress.
-    pub(crate) fn begin(&self) -> Option<Sequence> {
-        let (life, count) = (self.life, self.count.load(Ordering::Acquire));
-        let sequence = Sequence { life, count };
-        count.is_multiple_of(2).then_some(sequence)
+    /// Begins a read.
+    pub(crate) fn begin(&self) -> Sequence {
+        Sequence {
+            life: self.life,
+            count: self.count.load(Ordering::Acquire),
+        }
     }
 
-    /// Whether nothing has changed since `begun`. What a reader reads in between is loaded with
+    /// Whether nothing has changed since `begun`, and no change was in progress then. What a reader reads in between is loaded with
     /// acquire ordering, so this load is not moved before it.
     pub(crate) fn is_still(&self, begun: Sequence) -> bool {
-        self.life == begun.life && self.count.load(Ordering::Acquire) == begun.count
+        let is_same = self.life == begun.life && self.count.load(Ordering::Acquire) == begun.count;
+        is_same && !begun.is_in_change()
     }
 
     /// Whether the inode has left memory since `begun` and nothing else has changed. For a caller
