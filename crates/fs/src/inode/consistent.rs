@@ -202,7 +202,8 @@ fn attempt_to_read<T>(
         return Ok(Attempt::Overtaken);
     }
     let found = look(inode);
-    let is_still = cell.sequence().is_still(sequence) || overlooks_eviction(core.faults, cell, sequence);
+    let is_still =
+        cell.sequence().is_still(sequence) || overlooks_eviction(core.faults, cell, sequence);
     match is_still {
         true => found.map(Attempt::Consistent),
         false => Ok(Attempt::Overtaken),

@@ -95,7 +95,7 @@ fn a_read_succeeds_while_the_first_key_of_a_leaf_changes() {
 }
 
 /// Fills all free space with a file full of `byte`, which has the name `filler`.
-fn fill(fs: &Fs, byte: u8) -> InodeNr {
+pub(crate) fn fill(fs: &Fs, byte: u8) -> InodeNr {
     let file = fs.create(ROOT, b"filler", &OWNER).unwrap();
     let mut at = 0;
     for len in [16 * BLOCK_BYTES, BLOCK_BYTES] {

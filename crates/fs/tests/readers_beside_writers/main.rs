@@ -22,3 +22,4 @@ mod disk;
 mod listings;
 mod names;
 mod tree;
+mod values;
