@@ -44,8 +44,8 @@ impl SeqCount {
         }
     }
 
-    /// Whether nothing has changed since `begun`, and no change was in progress then. What a reader reads in between is loaded with
-    /// acquire ordering, so this load is not moved before it.
+    /// Whether nothing has changed since `begun`, and no change was in progress then. What a reader
+    /// reads in between is loaded with acquire ordering, so this load is not moved before it.
     pub(crate) fn is_still(&self, begun: Sequence) -> bool {
         let is_same = self.life == begun.life && self.count.load(Ordering::Acquire) == begun.count;
         is_same && !begun.is_in_change()
