@@ -18,8 +18,8 @@
 //! | [`window`] | device: a range of another device, or all of it read-only |
 //! | [`unordered`] | device: another device without flushes |
 //! | [`overlay`] | device: another device with some blocks replaced from a journal |
-//! | [`recording`] | device for tests: logs every write, and makes its state after any crash |
-//! | [`faulty`] | device for tests: another device with injected faults |
+//! | `recording` | device for tests (feature `testing`): logs writes, makes the state after a crash |
+//! | `faulty` | device for tests (feature `testing`): another device with injected faults |
 //! | [`buffer`] | one metadata block: read without a lock, changed by copy-on-write, sealed |
 //! | [`buffer_cache`] | the metadata blocks of one file system, within a byte budget |
 //! | `loading` | load locks: one thread at a time loads a block into the cache |
@@ -29,6 +29,7 @@ pub mod buffer;
 pub mod buffer_cache;
 pub mod device;
 pub mod error;
+#[cfg(any(test, feature = "testing"))]
 pub mod faulty;
 pub mod file;
 mod host_io;
@@ -40,6 +41,7 @@ pub mod open;
 pub mod overlay;
 pub mod ram;
 mod raw;
+#[cfg(any(test, feature = "testing"))]
 pub mod recording;
 mod share;
 pub mod unordered;
@@ -51,6 +53,7 @@ pub use buffer::{BUFFER, Buffer, Joined, Retire, Retired, Sealed, Structure, Ver
 pub use buffer_cache::{BlockError, BufferCache, CacheOptions, CacheStats};
 pub use device::{BlockDevice, Hints, HostRange};
 pub use error::{DeviceError, DeviceOp, raw_os_error};
+#[cfg(any(test, feature = "testing"))]
 pub use faulty::{FaultyDevice, Rule};
 pub use file::FileDevice;
 pub use fourscore_cache::HitCounting;
@@ -58,6 +61,7 @@ pub use io_buf::{IoBuf, prefetch};
 pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path};
 pub use overlay::{Content, OverlaidBlock, OverlayDevice};
 pub use ram::RamDevice;
+#[cfg(any(test, feature = "testing"))]
 pub use recording::{Durable, Event, RecordingDevice, Survival};
 pub use unordered::UnorderedDevice;
 pub use uring::UringDevice;

@@ -20,7 +20,7 @@
 //! the lock is taken.
 //!
 //! **Crash safety.** None: `flush` does nothing. Crash tests wrap a RAM device in a
-//! [`RecordingDevice`](crate::recording::RecordingDevice).
+//! `RecordingDevice`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
