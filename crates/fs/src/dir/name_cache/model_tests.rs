@@ -158,7 +158,8 @@ fn run(fault: Fault, tasks: &'static [Work], last: usize) {
         }
         // Afterwards all lookups agree, the first one and the second.
         let value = SEQUENCE[last];
-        assert_eq!((shared.look(), shared.look()), (value, value));
+        let found = (shared.look(), shared.look());
+        assert_eq!(found, (value, value), "in the end, later values before");
         let key = shared.names.key(DIR, NAME);
         let is_known = shared.names.get(&key, &epoch::pin()).is_some();
         assert_eq!(is_known, value > 0);
