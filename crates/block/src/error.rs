@@ -59,6 +59,7 @@ enum Cause {
     /// The host transferred nothing although bytes were left: the file shrank or is full.
     NoProgress { at: u64 },
     /// An injected fault.
+    #[cfg(any(test, feature = "testing"))]
     Injected,
     /// The host's own error.
     Host(io::Error),
@@ -84,6 +85,7 @@ impl DeviceError {
     }
 
     /// Whether this is an injected fault.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn is_injected(&self) -> bool {
         matches!(self.cause, Cause::Injected)
@@ -114,6 +116,7 @@ impl fmt::Display for DeviceError {
                     ": the host stopped at byte {at} (was the image truncated?)"
                 )
             }
+            #[cfg(any(test, feature = "testing"))]
             Cause::Injected => f.write_str(": injected fault"),
             Cause::Host(error) => write!(f, ": {error}"),
         }
@@ -218,6 +221,7 @@ impl Operation {
         self.error(ErrorKind::Other, Cause::Cancelled)
     }
 
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn injected(&self) -> io::Error {
         self.error(ErrorKind::Other, Cause::Injected)
     }

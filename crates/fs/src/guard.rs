@@ -43,6 +43,8 @@ pub(crate) struct Guard {
     epoch: epoch::Guard,
     missed: Cell<Option<Missed>>,
     on_miss: OnMiss,
+    /// Where the blocks begin that were read ahead last.
+    read_ahead: Option<PhysBlock>,
     data: Loaded,
 }
 
@@ -51,8 +53,8 @@ pub(crate) struct Guard {
 pub(crate) enum Missed {
     /// A block of metadata.
     Block(PhysBlock),
-    /// Blocks of metadata that are read together.
-    Blocks(PhysBlock, BlockCount),
+    /// Blocks of metadata that are read ahead together, as far as they can be read.
+    Ahead(PhysBlock, BlockCount),
     /// An inode, and the function that loads it into the inode cache.
     Inode(InodeNr, fn(&Core, InodeNr) -> Result<()>),
     /// Bytes of the device that are not cached: data.
@@ -94,6 +96,25 @@ impl Guard {
         }
     }
 
+    /// Reads blocks of metadata ahead, once: a block that cannot be read is missed on its own when
+    /// it is needed.
+    ///
+    /// # Errors
+    /// They were noted as missed.
+    pub(crate) fn read_ahead(
+        &self,
+        core: &Core,
+        first: PhysBlock,
+        count: BlockCount,
+    ) -> Result<()> {
+        if self.read_ahead == Some(first) {
+            return Ok(());
+        }
+        self.miss(Missed::Ahead(first, count))?;
+        core.buffers.read_ahead(first, count);
+        Ok(())
+    }
+
     /// Returns `len` bytes of data from byte `offset` of the device on.
     ///
     /// # Errors
@@ -101,7 +122,7 @@ impl Guard {
     pub(crate) fn data(&self, offset: u64, len: usize) -> Result<&[u8]> {
         match self.data.find(offset, len) {
             Some(Some(bytes)) => Ok(bytes),
-            Some(None) | None => Err(self.note(Missed::Data { offset, len })),
+            _ => Err(self.note(Missed::Data { offset, len })),
         }
     }
 
@@ -162,8 +183,10 @@ struct Piece {
 impl Loaded {
     /// Returns the bytes; `None` if they were not loaded, `Some(None)` if that failed.
     fn find(&self, offset: u64, len: usize) -> Option<Option<&[u8]>> {
-        let mut all = self.0.iter().flat_map(|data| &data.pieces);
-        let found = all.find(|piece| piece.offset == offset && piece.bytes.len() == len);
+        let mut all = self.0.iter().flat_map(|data| data.pieces.iter());
+        let is_it = |piece: &&Piece| piece.offset == offset && piece.bytes.len() == len;
+        // The last one: bytes that could not be read may have been read since.
+        let found = all.rfind(is_it);
         found.map(|piece| piece.is_read.then_some(&piece.bytes[..]))
     }
 }
@@ -172,6 +195,7 @@ impl Loaded {
 #[derive(Debug, Default)]
 pub(crate) struct Loader {
     misses: u32,
+    read_ahead: Option<PhysBlock>,
     data: Loaded,
 }
 
@@ -226,6 +250,7 @@ impl Loader {
                 true => OnMiss::Fail,
                 false => OnMiss::Load,
             },
+            read_ahead: self.read_ahead,
             data: std::mem::take(&mut self.data),
         }
     }
@@ -247,10 +272,9 @@ impl Loader {
         self.misses += 1;
         match missed {
             Missed::Block(block) => drop(core.buffers.load(block)?),
-            Missed::Blocks(first, count) => {
-                // A hint: a block that cannot be read is missed again on its own.
+            Missed::Ahead(first, count) => {
                 core.buffers.read_ahead(first, count);
-                drop(core.buffers.load(first)?);
+                self.read_ahead = Some(first);
             }
             Missed::Inode(nr, load_inode) => load_inode(core, nr)?,
             Missed::Data { offset, len } => self.read(core, offset, len)?,

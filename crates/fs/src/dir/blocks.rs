@@ -26,7 +26,7 @@ use fourscore_sync::epoch;
 use crate::core::Core;
 use crate::dir::structure::{self, DirBlock};
 use crate::file::inline;
-use crate::guard::{Guard, Missed, with_guard};
+use crate::guard::{Guard, with_guard};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::map::lookup;
 use crate::map::mapping::Target;
@@ -326,7 +326,7 @@ fn bring_in<'g>(
     through: Through,
     guard: &'g Guard,
 ) -> Result<&'g [u8]> {
-    let mut blocks = (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
+    let blocks = (0..u64::from(count)).map(|nr| PhysBlock(start.0 + nr));
     let is_absent = |block: &PhysBlock| core.buffers.cached(*block, guard).is_none();
     if through == Through::Passing && blocks.clone().all(|block| is_absent(&block)) {
         let block_size = core.geometry().block_size();
@@ -337,12 +337,8 @@ fn bring_in<'g>(
         // If they cannot be read, the caller reads each through the cache, which reports that.
         return Ok(guard.data_if_readable(offset, len)?.unwrap_or_default());
     }
-    if count > 1
-        && let Some(first) = blocks.find(is_absent)
-    {
-        let rest = BlockCount(start.0 + u64::from(count) - first.0);
-        guard.miss(Missed::Blocks(first, rest))?;
-        core.buffers.read_ahead(first, rest);
+    if count > 1 && blocks.clone().any(|block| is_absent(&block)) {
+        guard.read_ahead(core, start, BlockCount(count.into()))?;
     }
     Ok(&[])
 }

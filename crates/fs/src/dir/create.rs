@@ -174,6 +174,8 @@ pub(crate) fn make_unnamed(
     new: &NewAttributes,
 ) -> Result<(InodeNr, Pinned)> {
     let pinned_dir = cache::pin_directory(&mount.core, dir)?;
+    // The lists that the file inherits do not change meanwhile.
+    let _shared = pinned_dir.share();
     let parent = &new_inode::directory_to_change(&pinned_dir)?;
     new_inode::check_key(parent)?;
     let mut plan = Plan::new(mount);

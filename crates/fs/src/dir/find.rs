@@ -30,6 +30,7 @@ use crate::file::inline;
 use crate::guard::{Guard, Loader, with_guard};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
+use crate::inode::cell::InodeCell;
 use crate::inode::consistent::{self, UNLOCKED_ATTEMPTS, read_locked};
 use crate::inode::sequence::Sequence;
 use crate::{Error, Result};
@@ -192,14 +193,13 @@ fn try_to_find<'n>(
         return Ok(Attempt::Ended(Ok(known)));
     }
     match look_up_once(core, here, name, guard) {
-        // Found in a block that the directory has, or had when this attempt began.
+        _ if !cell.sequence().is_still(sequence) => Ok(Attempt::Overtaken),
         Ok(inode) => {
             if keep == Keep::Found {
                 // A name in the name cache has passed this check.
                 match core.inodes.get(&inode, guard) {
-                    Some(cell) => cell
-                        .version(guard)
-                        .map_or(Ok(()), |inode| inode.not_a_value().map(drop))?,
+                    Some(cell) if is_value(cell, guard) => return Ok(Attempt::FoundDamage),
+                    Some(_) => {}
                     None => return Ok(Attempt::FoundAbsent(inode, key.zip(moment))),
                 }
             }
@@ -208,10 +208,16 @@ fn try_to_find<'n>(
             }
             Ok(Attempt::Ended(Ok(inode)))
         }
-        Err(_) if !cell.sequence().is_still(sequence) => Ok(Attempt::Overtaken),
         Err(Error::Corrupt(_)) if core.looks_again_at_damage() => Ok(Attempt::FoundDamage),
         Err(error) => Ok(Attempt::Ended(Err(error))),
     }
+}
+
+/// Whether an inode in memory holds the value of an attribute. No name refers to such an inode; but
+/// the inode of a name may have been deleted, and its number used again.
+fn is_value(cell: &InodeCell, guard: &epoch::Guard) -> bool {
+    cell.version(guard)
+        .is_ok_and(|inode| inode.not_a_value().is_err())
 }
 
 /// Returns the inode that `name` refers to in the directory `dir`. The caller holds no lock of a
@@ -242,8 +248,8 @@ pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> R
                 // An inode that cannot be loaded has its name nevertheless.
                 if let Ok(cell) = cache::load_cell(core, inode) {
                     let guard = epoch::pin();
-                    if let Ok(version) = cell.version(&guard) {
-                        version.not_a_value()?;
+                    if is_value(&cell, &guard) {
+                        break;
                     }
                     if let Some((key, moment)) = key {
                         departure::keep_name(core, &key, inode, moment, &guard);
@@ -255,8 +261,13 @@ pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> R
         }
         attempt += 1;
     }
+    // A name in a locked directory keeps its inode, so an inode that holds a value is damage then.
     read_locked(core, dir, |dir, guard| {
-        look_up_pinned(core, dir, name, guard)
+        let inode = look_up_pinned(core, dir, name, guard)?;
+        match core.inodes.get(&inode, guard) {
+            Some(cell) if is_value(cell, guard) => cache::inode(core, inode, guard).map(|_| inode),
+            _ => Ok(inode),
+        }
     })
 }
 

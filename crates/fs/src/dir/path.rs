@@ -160,9 +160,10 @@ pub(crate) fn revalidated<T>(
     names: &[(InodeNr, &[u8])],
     mut attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
+    let mut last = Error::NotFound;
     for _ in 0..NAME_ATTEMPTS {
         match attempt() {
-            Err(Error::NotFound) => {}
+            Err(error) if is_of_reused_number(&error) => last = error,
             answer => return answer,
         }
         for (dir, name) in names {
@@ -170,7 +171,13 @@ pub(crate) fn revalidated<T>(
         }
         thread::yield_now();
     }
-    Err(Error::NotFound)
+    Err(last)
+}
+
+/// Whether an operation may fail so because the inode that a name referred to was deleted, and its
+/// number used again for a value of an attribute.
+fn is_of_reused_number(error: &Error) -> bool {
+    matches!(error, Error::NotFound) || CachedInode::is_value_error(error)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -69,7 +69,7 @@ pub(crate) fn cell<'g>(core: &Core, nr: InodeNr, guard: &'g Guard) -> Result<&'g
         guard.miss(Missed::Inode(nr, |core, nr| load_cell(core, nr).map(drop)))?;
         // The next iteration finds it, unless the cache was so short of space that it was evicted
         // again.
-        load_cell(core, nr)?;
+        epoch::knowingly_pinned(|| load_cell(core, nr))?;
     }
 }
 

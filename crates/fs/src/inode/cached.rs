@@ -9,7 +9,7 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::{FileType, Inode, InodeFlags};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::Superblock;
-use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
+use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, blockmap, extent};
 
 use crate::{Error, Result};
 
@@ -137,6 +137,12 @@ impl CachedInode {
             return Err(self.unexpected_value());
         }
         Ok(self)
+    }
+
+    /// Whether an error says that an inode holds the value of an attribute.
+    pub(crate) fn is_value_error(error: &Error) -> bool {
+        let kind = CorruptKind::Relation(RelationError::UnexpectedEaInode);
+        matches!(error, Error::Corrupt(corrupt) if *corrupt.kind() == kind)
     }
 
     #[cold]
