@@ -481,3 +481,37 @@ fn without_barriers_nothing_is_flushed_until_the_end() {
     assert_eq!(flushes(&plain), 0, "the superblock says so");
     assert!(flushes(&plain.barriers(Barriers::On)) >= 5);
 }
+
+/// Reading ahead is a hint: a block that cannot be read hides no name of the blocks in front of it.
+#[test]
+fn names_in_front_of_a_block_that_cannot_be_read_are_found() {
+    require!(Need::Program("mke2fs"));
+    let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);
+    let image = image.features(&["^dir_index"]).make().unwrap();
+    let name = |number: u32| format!("{number:0>100}").into_bytes();
+    let fs = mount(&image, "");
+    let dir = fs.mkdir(ROOT, b"dir", &NEW).unwrap();
+    for number in 0..40 {
+        fs.create(dir, &name(number), &NEW).unwrap();
+    }
+    let third = fs.extents(dir).unwrap()[0].physical.0 + 2;
+    assert!(fs.extents(dir).unwrap()[0].blocks > 3, "in one piece");
+    fs.unmount().unwrap();
+
+    let faulty = Arc::new(FaultyDevice::new(device(&image)));
+    let rule = Rule::nth(DeviceOp::Read, 1).within(third * 1024..(third + 1) * 1024);
+    faulty.add(rule.and_after());
+    let fs = Fs::open(faulty, &fourscore::OpenOptions::new()).unwrap();
+    assert!(fs.lookup(dir, &name(0)).is_ok());
+    assert!(matches!(
+        fs.lookup(dir, &name(39)),
+        Err(fourscore::Error::Io(_))
+    ));
+    let mut listed = 0;
+    let all = fs.for_each_entry(dir, |_| {
+        listed += 1;
+        std::ops::ControlFlow::Continue(())
+    });
+    assert!(matches!(all, Err(fourscore::Error::Io(_))));
+    assert!(listed > 2, "{listed} entries in front of the block");
+}
