@@ -230,7 +230,7 @@ fn reads_beside_punches(options: &MountOptions) -> Result<()> {
         fs.read_at(file, &mut bytes, 0)?;
         Ok(())
     };
-    beside((LONG, 1), punch, read)
+    beside(LONG, 1, punch, read)
 }
 
 #[cfg(feature = "sabotage")]
