@@ -112,8 +112,8 @@ pub fn assert_not_pinned() {
     );
 }
 
-/// Calls `wait`, in which [`assert_not_pinned`] holds whatever guards the thread holds. For a caller
-/// that holds one and cannot drop it.
+/// Calls `wait`, in which [`assert_not_pinned`] holds whatever guards the thread holds. For a
+/// caller that holds one and cannot drop it.
 pub fn knowingly_pinned<R>(wait: impl FnOnce() -> R) -> R {
     #[cfg(debug_assertions)]
     let guards = GUARDS.replace(0);
