@@ -116,10 +116,10 @@ pub fn assert_not_pinned() {
 /// caller that holds one and cannot drop it.
 pub fn knowingly_pinned<R>(wait: impl FnOnce() -> R) -> R {
     #[cfg(debug_assertions)]
-    let guards = GUARDS.replace(0);
+    let guards = GUARDS.with(|guards| guards.replace(0));
     let result = wait();
     #[cfg(debug_assertions)]
-    GUARDS.set(guards);
+    GUARDS.with(|current| current.set(guards));
     result
 }
 
