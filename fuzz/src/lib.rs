@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The seed images and the regressions are in git; inputs that are cut out of the images
-//! ([`seeds`]) are made anew when they are needed.
+//! ([`seeds`]) are made when they are needed.
 //!
 //! | module | responsibility |
 //! |---|---|

@@ -88,7 +88,7 @@ impl Change {
     }
 }
 
-/// Writes as much of `bytes` at `offset` as the block has room for.
+/// Writes as much of `bytes` at `offset` as fits into the block.
 fn put(device: &mut Patched, block: usize, offset: usize, bytes: &[u8]) {
     let room = device
         .block_mut(block)

@@ -351,7 +351,7 @@ fn attributes_with_huge_and_with_shared_values() {
 }
 
 #[test]
-fn a_value_in_an_inode_of_a_size_nobody_could_hold() {
+fn an_inode_of_an_attribute_value_with_a_size_of_a_tebibyte() {
     let mut forge = Forge::new("inline");
     let file = forge.find("fragments");
     let holder = (11..64).map(InodeNr).find(|&nr| {
@@ -464,7 +464,7 @@ fn a_log_of_nothing_but_descriptors() {
 /// The last transaction's commit block does not match: the transactions before it count, and
 /// the damage is reported.
 #[test]
-fn a_last_transaction_that_is_damaged_is_told() {
+fn damage_of_the_last_transaction_is_reported() {
     let mut forge = Forge::new("ext4-dirty");
     assert_eq!(forge.before.journal_damage(), None);
     let commit = |&(_, block): &(usize, u32)| {

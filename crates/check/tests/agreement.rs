@@ -190,7 +190,7 @@ fn both_find_the_same_damage() {
         let image = populated.image.path();
         let patient = Patient::new(image).expect("a sound image");
         for seed in first..first + each {
-            let damage = patient.damage(seed).expect("room for damage");
+            let damage = patient.damage(seed).expect("damage fits");
             let before = score.differences.len();
             compare(image, &damage, &table, &mut score).expect("both can be asked");
             if let Some(difference) = score.differences.get_mut(before) {

@@ -234,7 +234,7 @@ fn damaged_images_are_not_changed() {
     let patient = Patient::new(image.path()).expect("a sound image");
     let mut broken = 0;
     for seed in 0..30 {
-        let damage = patient.damage(seed).expect("room for damage");
+        let damage = patient.damage(seed).expect("damage fits");
         let run = assert_untouched(image.path());
         assert!(
             matches!(run.status, Some(0 | 4 | 8)),

@@ -586,7 +586,7 @@ fn enospc_is_reported_as_documented() {
         fs::remove_file(mounted.path("mapped")).expect("removed");
         // There is space again when the server has got the last close, which is asynchronous; and
         // the other files are intact.
-        wait_until("there is room again", || {
+        wait_until("there is space again", || {
             let written = fs::write(mounted.path("small"), &content[..100_000]);
             let small = File::open(mounted.path("small")).expect("there");
             let is_durable = written.is_ok() && small.sync_all().is_ok();

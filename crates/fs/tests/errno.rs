@@ -480,7 +480,7 @@ const ATTRIBUTES: [Case; 17] = [
     ),
     (
         "set_xattr",
-        "no room in inode and block",
+        "no space in inode and block",
         |fs| set(fs, "file", b"user.b", 5000, SetXattr::Any),
         Some(|root| set_xattr(&root.join("file"), b"user.b", 5000, XattrFlags::empty())),
     ),

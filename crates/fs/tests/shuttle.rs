@@ -88,7 +88,7 @@ fn image() -> Image {
     image
 }
 
-/// Mounts the image anew, runs `tasks` on it, and checks it with `then` and e2fsck.
+/// Mounts the image, runs `tasks` on it, and checks it with `then` and e2fsck.
 fn check(tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
     check_from(|_| {}, tasks, then);
 }

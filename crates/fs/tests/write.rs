@@ -302,10 +302,10 @@ fn threads_work_side_by_side() {
     };
     check(&fs);
     // Operations restart now and then, and none restarts without end.
-    let (anew, operations) = (fs.stats().mount.unwrap().plan_restarts, 8 * 300 * 3);
+    let (restarts, operations) = (fs.stats().mount.unwrap().plan_restarts, 8 * 300 * 3);
     assert!(
-        anew < operations,
-        "{anew} of {operations} plans were restarted"
+        restarts < operations,
+        "{restarts} of {operations} plans were restarted"
     );
     fs.unmount().unwrap();
     assert_clean(image.path());

@@ -1,5 +1,5 @@
 //! **Purpose.** jbd2 without a file system: concurrent handles, group commit, checkpoints and
-//! recovery. Knows blocks, not inodes.
+//! recovery. It knows blocks, not inodes.
 //!
 //! **Not here.** The layout of the journal's blocks (`fourscore_ondisk::jbd2`), how a buffer keeps
 //! the versions of two transactions apart (`fourscore_block::buffer`), and the meaning of

@@ -1,5 +1,5 @@
 //! **Purpose.** Reads a dirty log and finds the copies to replay: for each block of the file
-//! system, the copy in the journal that recovery writes over it. Writes nothing.
+//! system, the copy in the journal that recovery writes over it. It writes nothing.
 //!
 //! **Not here.** The replay: a read-only open overlays the copies on the device, a writable one
 //! writes them (`replay`).

@@ -79,7 +79,7 @@ pub enum Direction {
 /// Offset and size of each operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// 1 MiB at the next offset. A file that is written is created anew.
+    /// 1 MiB at the next offset. A file that is written is created again.
     Sequential,
     /// 4 KiB at a random offset.
     Random,

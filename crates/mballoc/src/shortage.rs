@@ -158,9 +158,10 @@ impl Allocator {
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeps until the grace period `stamp` has ended and, if discards are in flight, one has
-    /// completed after `told`; at the longest until `deadline`. Calls `may_continue` whenever the
-    /// thread is woken ([`Thread::unpark`]) and returns early if that says no.
+    /// Sleeps until the grace period `stamp` has ended and, if discards are in flight, the number
+    /// of completed discards differs from `completed`; at the longest until `deadline`. Calls
+    /// `may_continue` whenever the thread is woken ([`Thread::unpark`]), and returns early if that
+    /// returns `false`.
     pub fn wait_for_grace_period(
         &self,
         stamp: Stamp,

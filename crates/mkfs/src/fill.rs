@@ -69,7 +69,7 @@ impl ReservedInodes {
 
 impl Skeleton {
     /// Layouts a file system for a device of `len_bytes` bytes (a last part of a block is not
-    /// used). Quota files get room for the identifiers in `owners`, whatever these use.
+    /// used). Quota files get space for the identifiers in `owners`, whatever these use.
     ///
     /// # Errors
     /// As [`Layout::new`].

@@ -54,7 +54,7 @@ fn in_block(mut block: Vec<u8>, ea_inodes: EaInodes, switches: u8) {
     let (at, seed) = (PhysBlock(77), ChecksumSeed::from_stored(9));
     let has_checksums = switches & 2 != 0;
     if switches & SEAL != 0 {
-        xattr::seal_block(&mut block, at, seed).expect("room for a header");
+        xattr::seal_block(&mut block, at, seed).expect("a header fits");
     }
     if xattr::check_block(&block, at, ea_inodes, has_checksums.then_some(seed)).is_ok() {
         entries(&Xattrs::in_block(&block).expect("checked"));

@@ -14,7 +14,8 @@ use crate::{images, patch};
 
 /// Small, so that entries have to leave while the walk goes on.
 const CACHE_BYTES: usize = 192 << 10;
-/// But with room for some of the largest blocks, which were else read and checked over and over.
+/// But large enough for some of the largest blocks, which would otherwise be read and checked again
+/// and again.
 const CACHE_BLOCKS: usize = 24;
 
 /// Runs the target.

@@ -72,7 +72,7 @@ fn log_block(mut block: Vec<u8>, format: &LogFormat) {
         let mut room = [0; 64];
         format
             .put_tag(tag, &Uuid::nil(), &mut room)
-            .expect("room for a tag");
+            .expect("a tag fits");
         let again = format
             .tags(&[&[0; 12][..], &room].concat())
             .next()

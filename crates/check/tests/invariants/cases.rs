@@ -403,7 +403,7 @@ cases! { PASS_3_TO_6(s):
     "free-inodes" on EXT4 => s.sb("s_free_inodes_count", |old| old + 1);
     "quota-file" on "quota" => {
         let header = s.nth(Kind::Quota, 0)?;
-        // The version, since e2fsck makes a file anew whose magic number alone is wrong.
+        // The version, since e2fsck rebuilds a file whose magic number alone is wrong.
         s.overwrite(&header, 4, &[9, 0, 0, 0])
     };
     "quota-usage" on "quota" => {

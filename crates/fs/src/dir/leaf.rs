@@ -14,9 +14,9 @@
 //! directory's lock held exclusively:
 //!
 //! ```text
-//! share the directory -> lock the leaf -> is the name there? is there room? -> plan -> apply
-//!                                            | no room, no such leaf, equal hashes go on elsewhere
-//!                                            '-> give all back, take the directory alone
+//! share the directory -> lock the leaf -> is the name there? is there space? -> plan -> apply
+//!                                            | no space, no such leaf, equal hashes in two leaves
+//!                                            '-> release all, lock the directory exclusively
 //! ```
 //!
 //! **Invariants.** While the directory's lock is shared, its index, its length and its map do not

@@ -80,7 +80,7 @@ fn a_plan_whose_block_has_left_the_cache_is_restarted_once() {
 }
 
 #[test]
-fn who_asks_for_a_place_in_front_of_what_he_holds_is_refused() {
+fn a_lock_that_comes_before_a_held_one_is_refused() {
     require!(Need::Program("mke2fs"));
     let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
     let image = image.make().unwrap();

@@ -19,7 +19,7 @@ fn entry(inode: u32, name: &[u8], kind: EntryType) -> NewEntry<'_> {
 }
 
 /// The type of an entry, as the format can store it.
-fn told(format: &DirFormat, kind: EntryType) -> EntryType {
+fn stored_type(format: &DirFormat, kind: EntryType) -> EntryType {
     match format.type_byte {
         TypeByte::Present => kind,
         TypeByte::Absent => EntryType::Unknown,
@@ -46,7 +46,7 @@ fn assert_holds(format: &DirFormat, block: &[u8], model: &Model) {
         let (inode, kind) = model[entry.name];
         assert_eq!(
             (entry.inode, entry.kind),
-            (inode, told(format, kind)),
+            (inode, stored_type(format, kind)),
             "{:?}",
             entry.name
         );
