@@ -84,7 +84,7 @@ pub(crate) fn for_each_entry(
     if core.is_live() {
         return list_live(core, dir, &mut visit);
     }
-    let mut list = Unchanging {
+    let list = Unchanging {
         core,
         dir,
         uncached: None,
@@ -104,7 +104,7 @@ struct Unchanging<'c> {
 
 impl Unchanging<'_> {
     fn visit(
-        &mut self,
+        &self,
         loader: &mut Loader,
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
@@ -213,7 +213,7 @@ pub(crate) fn scan_entries(
     }
     let is_cached = core.inodes.get(&dir, &epoch::pin()).is_some();
     let uncached = (!is_cached).then(|| cache::uncached_inode(core, dir));
-    let mut list = Unchanging {
+    let list = Unchanging {
         core,
         dir,
         uncached: uncached.transpose()?,
