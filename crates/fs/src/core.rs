@@ -19,6 +19,7 @@ use fourscore_sync::{Arc, Serial};
 use crate::dir::name_cache::NameCache;
 use crate::group::table::Groups;
 use crate::inode::cell::InodeCell;
+use crate::inode::reuse::{ReuseClock, ReuseTime};
 use crate::mount::damage::{FoundBy, JournalDamage};
 use crate::mount::fast_commit::{DirChanges, FastCommitOverlay, InodeChange, RangeEdits};
 use crate::mount::modes::DataMode;
@@ -51,6 +52,8 @@ pub(crate) struct Live {
     pub(crate) journal: Arc<Journal>,
     pub(crate) groups: Arc<Groups>,
     pub(crate) data: DataMode,
+    /// `None` in a mount with only one transaction, which reuses blocks at once.
+    pub(crate) reuse: Option<Arc<ReuseClock>>,
 }
 
 impl Core {
@@ -67,6 +70,28 @@ impl Core {
     /// Whether the file system is mounted for writing, so that it may change while a reader reads.
     pub(crate) fn is_live(&self) -> bool {
         self.live.is_some()
+    }
+
+    /// Returns the time on the reuse clock, if there is one.
+    pub(crate) fn reuse_time(&self) -> Option<ReuseTime> {
+        Some(self.reuse_clock()?.now())
+    }
+
+    /// Whether the reuse clock has not advanced since `time`.
+    pub(crate) fn has_reused_nothing(&self, time: Option<ReuseTime>) -> bool {
+        let clock = self.reuse_clock().zip(time);
+        clock.is_some_and(|(clock, time)| clock.is_still(time))
+    }
+
+    fn reuse_clock(&self) -> Option<&ReuseClock> {
+        self.live.as_ref()?.reuse.as_deref()
+    }
+
+    /// Advances the reuse clock, if there is one.
+    pub(crate) fn advance_reuse_clock(&self) {
+        if let Some(clock) = self.reuse_clock() {
+            clock.advance();
+        }
     }
 
     /// Whether damage that was found without a lock is checked again under the lock. A file system

@@ -32,6 +32,7 @@ use crate::file::{claim, inline_change, journal_data, truncate};
 use crate::inode::cache;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::{Changing, Pinned};
+use crate::inode::sequence::Change;
 use crate::map::account::Freed;
 use crate::map::clusters::Clusters;
 use crate::map::extents::Mapped;
@@ -41,6 +42,7 @@ use crate::map::run::BlockRun;
 use crate::map::{extents, lookup, update};
 use crate::mount::errors;
 use crate::mount::state::Mount;
+use crate::txn::faults::Sabotage;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
@@ -156,7 +158,7 @@ pub(crate) fn change_range(
         ));
     }
     // In between the file is not valid: readers wait for the inode's lock.
-    let _change = what.moves().then(|| pinned.change_sequence());
+    let _moving = what.moves().then(|| Moving::begin(mount, &pinned));
     let mut steps = Steps {
         mount,
         pinned: &pinned,
@@ -174,6 +176,29 @@ pub(crate) fn change_range(
         Fallocate::PunchHole => steps.punch(bytes, size),
         Fallocate::CollapseRange => steps.collapse(&bytes, size),
         Fallocate::InsertRange => steps.insert(&bytes, size, limit),
+    }
+}
+
+/// A move of blocks to other offsets. When it is dropped, readers that found the blocks earlier
+/// notice that; the inode is still locked.
+struct Moving<'a> {
+    mount: &'a Mount,
+    change: Option<Change<'a>>,
+}
+
+impl<'a> Moving<'a> {
+    fn begin(mount: &'a Mount, pinned: &'a Pinned) -> Self {
+        let change = Some(pinned.change_sequence());
+        Self { mount, change }
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.change = None;
+        if !self.mount.core.faults.lacks(Sabotage::UnnoticedMove) {
+            self.mount.core.advance_reuse_clock();
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::file::scatter::Scatter;
 use crate::file::{inline, journaled};
 use crate::guard::{Guard, with_guard};
 use crate::inode::cached::{CachedInode, Layout};
-use crate::inode::consistent::{self, Found};
+use crate::inode::consistent::{self, Found, Validity};
 use crate::map::lookup;
 use crate::map::mapping::Target;
 use crate::{Error, Result};
@@ -75,7 +75,7 @@ pub(crate) fn read_unchecked(
     let bufs = &mut [IoSliceMut::new(buf)][..];
     match with_guard(core, |guard| find_content(core, inode, bufs, offset, guard))? {
         Found::All(len) => Ok(len),
-        Found::Places(places) => places.read(core, bufs),
+        Found::Places(places, _) => places.read(core, bufs),
     }
 }
 
@@ -112,10 +112,18 @@ fn find_content(
     }
     match runs(core, inode, offset, left, guard)? {
         None => Ok(Found::All(0)),
-        Some(runs) => Ok(Found::Places(Places {
-            runs,
-            are_journaled: journaled::journals_content(core, inode),
-        })),
+        Some(runs) => {
+            let are_journaled = journaled::journals_content(core, inode);
+            let validity = match are_journaled {
+                true => Validity::UntilChange,
+                false => Validity::UntilReuse,
+            };
+            let places = Places {
+                runs,
+                are_journaled,
+            };
+            Ok(Found::Places(places, validity))
+        }
     }
 }
 

@@ -32,23 +32,31 @@ use crate::txn::block_locks::BlockGuard;
 use crate::txn::order;
 use crate::{Error, Result};
 
-/// An inode in memory, on cache lines of its own.
+/// An inode in memory, on cache lines of its own. What readers load is on the first line, and no
+/// word that each write changes is there.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct InodeCell {
     /// `None` once the inode is deleted.
     version: EpochCell<CachedInode>,
-    /// The number of pins besides the cache's reference: changes in progress and open files.
-    pins: AtomicU32,
     /// Odd while a change of several objects is published (see [`crate::inode::consistent`]).
     sequence: SeqCount,
     /// Counts names that have left, if the inode is a directory.
     departures: Departures,
-    changing: RwLock<Changing>,
-    /// The lock of its leaf, if it is a directory that has only one.
-    only_leaf: Mutex<()>,
     /// The position of its lock in the lock order.
     place: Place,
+    locks: Locks,
+}
+
+/// The part of a cell that threads write which use the inode, on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Locks {
+    changing: RwLock<Changing>,
+    /// The number of pins besides the cache's reference: changes in progress and open files.
+    pins: AtomicU32,
+    /// The lock of its leaf, if it is a directory that has only one.
+    only_leaf: Mutex<()>,
 }
 
 /// The state that the inode's lock guards.
@@ -143,11 +151,13 @@ impl InodeCell {
         Self {
             place: rank.place(inode.nr().0.into()),
             version: EpochCell::new(Some(Box::new(inode))),
-            pins: AtomicU32::new(0),
             sequence: SeqCount::of_life(life),
             departures,
-            changing: RwLock::new(changing),
-            only_leaf: Mutex::default(),
+            locks: Locks {
+                changing: RwLock::new(changing),
+                pins: AtomicU32::new(0),
+                only_leaf: Mutex::default(),
+            },
         }
     }
 
@@ -161,7 +171,7 @@ impl InodeCell {
     fn share(&self) -> Shared<'_> {
         // The holder of the lock may wait until all guards are dropped.
         epoch::assert_not_pinned();
-        let lock = &self.changing;
+        let lock = &self.locks.changing;
         self.place.lock(|| lock.try_read(), || lock.read())
     }
 
@@ -177,7 +187,8 @@ impl InodeCell {
 
     /// Whether the cell has left the cache, or is about to.
     pub(crate) fn is_retired(&self) -> bool {
-        self.changing
+        self.locks
+            .changing
             .try_read()
             .is_some_and(|changing| changing.retired)
     }
@@ -185,10 +196,10 @@ impl InodeCell {
     /// Retires the cell, unless it is in use. The allocator finds the file's preallocated space
     /// when space is short.
     pub(crate) fn retire(&self) -> bool {
-        let Some(mut changing) = self.changing.try_write() else {
+        let Some(mut changing) = self.locks.changing.try_write() else {
             return false;
         };
-        let idle = self.pins.load(Ordering::Acquire) == 0;
+        let idle = self.locks.pins.load(Ordering::Acquire) == 0;
         if idle && !changing.retired {
             changing.retired = true;
             self.sequence.close();
@@ -213,7 +224,7 @@ impl Pinned {
         let has_left = changing.retired;
         if !has_left {
             // Under the lock, so that the cell is not retired at the same time.
-            cell.pins.fetch_add(1, Ordering::AcqRel);
+            cell.locks.pins.fetch_add(1, Ordering::AcqRel);
         }
         drop(changing);
         if has_left { Err(cell) } else { Ok(Self(cell)) }
@@ -223,32 +234,32 @@ impl Pinned {
     /// [`cache::enter_pinned`](crate::inode::cache::enter_pinned).
     pub(crate) fn unseen(inode: CachedInode, lives: &Serial) -> Self {
         let cell = InodeCell::new(inode, None, lives);
-        cell.pins.fetch_add(1, Ordering::AcqRel);
+        cell.locks.pins.fetch_add(1, Ordering::AcqRel);
         Self(Arc::new(cell))
     }
 
     /// Takes the lock of an inode that no other thread can reach. The call never waits, so the lock
     /// has no position in the lock order.
     pub(crate) fn lock_unseen(&self) -> RwLockWriteGuard<'_, Changing> {
-        let lock = self.0.changing.try_write();
+        let lock = self.0.locks.changing.try_write();
         lock.expect("no other thread can reach it")
     }
 
     /// Returns another pin on the same inode.
     pub(crate) fn again(&self) -> Self {
-        self.0.pins.fetch_add(1, Ordering::AcqRel);
+        self.0.locks.pins.fetch_add(1, Ordering::AcqRel);
         Self(fourscore_sync::clone_arc(&self.0))
     }
 
     /// Takes the inode's lock exclusively, if it is free.
     pub(crate) fn try_lock(&self) -> Option<RwLockWriteGuard<'_, Changing>> {
-        self.0.changing.try_write()
+        self.0.locks.changing.try_write()
     }
 
     /// Takes the inode's lock exclusively.
     pub(crate) fn lock(&self) -> Locked<'_> {
         epoch::assert_not_pinned();
-        let lock = &self.0.changing;
+        let lock = &self.0.locks.changing;
         self.0.place.lock(|| lock.try_write(), || lock.write())
     }
 
@@ -261,7 +272,7 @@ impl Pinned {
     /// Takes the lock of the leaf of a directory that has only one. Two such directories share no
     /// lock.
     pub(crate) fn lock_only_leaf(&self) -> BlockGuard<'_> {
-        let lock = &self.0.only_leaf;
+        let lock = &self.0.locks.only_leaf;
         order::LEAF.only().lock(|| lock.try_lock(), || lock.lock())
     }
 
@@ -286,6 +297,11 @@ impl Pinned {
     /// the result is dropped.
     pub(crate) fn change_sequence(&self) -> Change<'_> {
         self.0.sequence.change()
+    }
+
+    /// Counts a change that unmapped or freed blocks ([`SeqCount::count_free`]).
+    pub(crate) fn count_free(&self) {
+        self.0.sequence.count_free();
     }
 
     /// Returns its type.
@@ -383,6 +399,6 @@ pub(crate) struct HeldInode<'a> {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        self.0.pins.fetch_sub(1, Ordering::AcqRel);
+        self.0.locks.pins.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -22,11 +22,18 @@
 //! | the same even number | what was read, unless it is `Corrupt` |
 //! | the same, and the result is `Corrupt` | none: the reader retries under the inode's lock |
 //!
-//! A reader of data finds the places of the data, drops its guard, reads the device, and compares
-//! the count then. So a change that unmaps or frees blocks raises the count: without a guard the
-//! grace period does not wait for the reader, and the blocks may already hold another file's data.
-//! What is not in memory is loaded without a guard as well ([`crate::guard`]); the reader then
-//! begins again and is not counted as an attempt.
+//! A reader of data finds the places of the data in this way, drops its guard, and reads the
+//! device. Without a guard the grace period does not wait for the reader, and the blocks may
+//! already hold other data. Two things tell the reader that they do not, and one of them is enough:
+//!
+//! - the file system's reuse clock has not advanced since the reader held its guard
+//!   ([`crate::inode::reuse`]): one comparison, which nearly always succeeds;
+//! - the inode's counts have not changed: its sequence count, and a count of the changes that
+//!   unmapped or freed blocks of it.
+//!
+//! Data that is in buffers (data=journal) needs the counts, because a change may forget the
+//! buffers: the device never had that data. What is not in memory is loaded without a guard as well
+//! ([`crate::guard`]); the reader then begins again and is not counted as an attempt.
 //!
 //! After [`UNLOCKED_ATTEMPTS`] attempts the reader takes the inode's lock shared and reads once
 //! more. The inode cannot change then, so that result is final. Readers therefore make progress
@@ -43,7 +50,7 @@
 //! 4. All other blocks change, including those that hold names.
 //! 5. New versions of inodes are published. A deleted inode has no version from here on.
 //! 6. Buffers of freed blocks are forgotten.
-//! 7. The sequence counts become even.
+//! 7. The sequence counts become even, and frees are counted.
 //! 8. Freed blocks are handed to the allocator with a stamp of the grace-period clock taken *now*.
 //!    A reader that reaches one of these blocks through an older version has pinned the epoch
 //!    before that stamp, so the grace period waits for that reader.
@@ -55,8 +62,9 @@
 //! **Invariants.**
 //! - A change that replaces one block or one version needs no sequence count: a reader sees it as a
 //!   whole or not at all. A change raises the count (`Plan::raise_sequence`) if it spans more,
-//!   moves entries from one block to another, forgets buffers, unmaps or frees blocks, or hides
-//!   mapped blocks behind a smaller size.
+//!   moves entries from one block to another, forgets buffers, or hides mapped blocks behind a
+//!   smaller size.
+//! - A read of data that overlaps a truncation may return zeroes behind the new size, as in Linux.
 //! - A count belongs to the inode in memory. When the inode leaves the cache, its count becomes odd
 //!   forever ([`SeqCount::close`](crate::inode::sequence::SeqCount::close)). The next thread that
 //!   changes the inode loads it again and gets another count than the one that an earlier reader
@@ -113,14 +121,22 @@ pub(crate) fn read_consistent<T>(
 pub(crate) enum Found<P, T> {
     /// All that it reads.
     All(T),
-    /// The places of data, which it reads from the device next.
-    Places(P),
+    /// The places of data, which it reads next.
+    Places(P, Validity),
+}
+
+/// How long the places of data hold that data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Validity {
+    /// The places are on the device, and hold the data until they are reused.
+    UntilReuse,
+    /// The places may be in buffers, which a change of the inode may forget.
+    UntilChange,
 }
 
 /// As [`read_consistent`], for a reader of data: `look` finds the places of the data, and `read`
-/// reads it from the device, without a guard. Both store into `output`. The blocks may be freed,
-/// allocated for another file and overwritten during `read`; then the sequence count has changed,
-/// and the reader retries.
+/// reads it, without a guard. Both store into `output`. The blocks may be freed, allocated for
+/// another file and overwritten during `read`; then the reader notices that and retries.
 ///
 /// # Errors
 /// As [`read_consistent`]; the errors of `read`.
@@ -136,6 +152,7 @@ pub(crate) fn read_consistent_data<O: ?Sized, P, T>(
     let mut loaded_since = None;
     while attempt < UNLOCKED_ATTEMPTS {
         let guard = loader.pin();
+        let time = core.reuse_time();
         let mut begun = None;
         let found = attempt_to_read(core, nr, &guard, &mut begun, |inode| {
             look(output, inode, &guard)
@@ -159,10 +176,11 @@ pub(crate) fn read_consistent_data<O: ?Sized, P, T>(
         match found {
             Ok(Attempt::Overtaken) => {}
             Ok(Attempt::Consistent(Found::All(found))) => return Ok(found),
-            Ok(Attempt::Consistent(Found::Places(places))) => {
+            Ok(Attempt::Consistent(Found::Places(places, validity))) => {
                 epoch::assert_not_pinned();
                 let found = read(output, &places);
-                if begun.is_some_and(|begun| has_kept(core, nr, begun)) {
+                let is_unused = validity == Validity::UntilReuse && core.has_reused_nothing(time);
+                if is_unused || begun.is_some_and(|begun| has_kept(core, nr, begun)) {
                     return found;
                 }
             }
@@ -210,14 +228,14 @@ fn attempt_to_read<T>(
     }
 }
 
-/// Whether inode `nr` exists and has not changed since `begun`.
+/// Whether inode `nr` exists, has not changed and has freed nothing since `begun`.
 pub(crate) fn has_kept(core: &Core, nr: InodeNr, begun: Sequence) -> bool {
     if !core.is_live() {
         return true;
     }
     let guard = epoch::pin();
     match core.inodes.get(&nr, &guard) {
-        Some(cell) => cell.sequence().is_still(begun) && cell.version(&guard).is_ok(),
+        Some(cell) => cell.sequence().has_freed_nothing(begun) && cell.version(&guard).is_ok(),
         None => core.faults.lacks(Sabotage::UnnoticedEviction),
     }
 }
@@ -246,7 +264,7 @@ fn read_locked_data<O: ?Sized, P, T>(
     let _shared = pinned.share();
     match with_guard(core, |guard| look(output, pinned.version(guard)?, guard))? {
         Found::All(found) => Ok(found),
-        Found::Places(places) => read(output, &places),
+        Found::Places(places, _) => read(output, &places),
     }
 }
 

@@ -5,7 +5,7 @@
 //! | `cached` | a decoded inode |
 //! | `cell` | an inode in memory: its version and its lock |
 //! | `cache` | finds, loads and pins inodes |
-//! | `sequence`, `consistent` | reads that run in parallel with writers |
+//! | `sequence`, `reuse`, `consistent` | reads that run in parallel with writers |
 //! | `stat` | stat |
 //! | `alloc`, `free_inodes` | allocates inode numbers |
 //! | `end`, `forget` | deletes inodes: on disk, then in memory |
@@ -34,5 +34,6 @@ pub(crate) mod orphan_plan;
 pub(crate) mod orphan_slots;
 pub(crate) mod orphans;
 pub(crate) mod permission;
+pub(crate) mod reuse;
 pub(crate) mod sequence;
 pub(crate) mod stat;

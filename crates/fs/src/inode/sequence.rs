@@ -1,23 +1,27 @@
 //! **Purpose.** The sequence count of an inode: odd while a change of several objects is published.
+//! Beside it, the count of changes that freed blocks.
 //!
-//! **Not here.** What readers do with it ([`crate::inode::consistent`]).
+//! **Not here.** What readers do with them ([`crate::inode::consistent`]).
 
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 
 /// A sequence count: odd while the objects that it covers are being changed, and odd forever once
-/// their inode has left memory.
+/// their inode has left memory. And a count of frees.
 #[derive(Debug)]
 pub(crate) struct SeqCount {
     /// The number of this life of the inode: each time that an inode is loaded, it has another.
     life: u64,
     count: AtomicU64,
+    /// Changes that unmapped or freed blocks.
+    frees: AtomicU64,
 }
 
-/// The value of the count when a reader began. Values of two lives of an inode differ.
+/// The value of the counts when a reader began. Values of two lives of an inode differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sequence {
     life: u64,
     count: u64,
+    frees: u64,
 }
 
 impl Sequence {
@@ -28,11 +32,12 @@ impl Sequence {
 }
 
 impl SeqCount {
-    /// Returns the count of an inode that begins a life.
+    /// Returns the counts of an inode that begins a life.
     pub(crate) fn of_life(life: u64) -> Self {
         Self {
             life,
             count: AtomicU64::new(0),
+            frees: AtomicU64::new(0),
         }
     }
 
@@ -41,14 +46,21 @@ impl SeqCount {
         Sequence {
             life: self.life,
             count: self.count.load(Ordering::Acquire),
+            frees: self.frees.load(Ordering::Acquire),
         }
     }
 
-    /// Whether nothing has changed since `begun`, and no change was in progress then. What a reader
-    /// reads in between is loaded with acquire ordering, so this load is not moved before it.
+    /// Whether the objects have not changed since `begun`, and no change was in progress then. What
+    /// a reader reads in between is loaded with acquire ordering, so this load is not moved before
+    /// it.
     pub(crate) fn is_still(&self, begun: Sequence) -> bool {
         let is_same = self.life == begun.life && self.count.load(Ordering::Acquire) == begun.count;
         is_same && !begun.is_in_change()
+    }
+
+    /// Whether in addition no block was unmapped or freed since `begun`.
+    pub(crate) fn has_freed_nothing(&self, begun: Sequence) -> bool {
+        self.is_still(begun) && self.frees.load(Ordering::Acquire) == begun.frees
     }
 
     /// Whether the inode has left memory since `begun` and nothing else has changed. For a caller
@@ -70,6 +82,12 @@ impl SeqCount {
         let before = self.count.fetch_add(1, Ordering::AcqRel);
         debug_assert!(before.is_multiple_of(2), "changes of one inode nest");
         Change(self)
+    }
+
+    /// Counts a change that unmapped or freed blocks: after its publication, and before the blocks
+    /// are handed to the allocator.
+    pub(crate) fn count_free(&self) {
+        self.frees.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn release(
     was: Content,
 ) -> Result<()> {
     if !pieces.is_empty() {
-        plan.raise_sequence_for_free();
+        plan.count_free();
     }
     let clusters = Clusters::of(&plan.mount.core);
     let mut freed = LogicalBlock(0);

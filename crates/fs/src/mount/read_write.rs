@@ -22,6 +22,7 @@ use crate::group::change::{self, Source};
 use crate::group::table::Groups;
 use crate::inode::free_inodes::Inodes;
 use crate::inode::lazy_list::LazyTimes;
+use crate::inode::reuse::ReuseClock;
 use crate::inode::{lazy_times, orphan_list};
 use crate::mount::error_policy::Errors;
 use crate::mount::fast_commit::FastCommitOverlay;
@@ -32,6 +33,7 @@ use crate::mount::options::{Barriers, MountOptions};
 use crate::mount::state::Mount;
 use crate::mount::{errors, fast_commit_replay, open, recovery, replay};
 use crate::txn::block_locks::BlockLocks;
+use crate::txn::faults::Sabotage;
 use crate::txn::grace::GracePeriod;
 use crate::txn::order;
 use crate::txn::seal::Seal;
@@ -145,10 +147,15 @@ fn begin(
     let groups = Arc::new(change::read(&core)?);
     let geometry = geometry(core.superblock())?;
     let block_bytes = core.geometry().block_size().bytes();
+    let reuse = Arc::new(ReuseClock::default());
     let grace = Arc::new(GracePeriod::new(
         geometry.groups(),
         options.most_groups_loaded(block_bytes),
         options.discards(&core),
+        match options.faults.lacks(Sabotage::UnnoticedReuse) {
+            true => Arc::default(),
+            false => Arc::clone(&reuse),
+        },
     ));
     let journal = Arc::new(begin_journal(&core, log, options, &groups, &grace)?);
     let only = match scope {
@@ -164,6 +171,7 @@ fn begin(
         journal: Arc::clone(&journal),
         groups: Arc::clone(&groups),
         data: options.data_mode(&superblock),
+        reuse: only.is_none().then_some(reuse),
     });
     core.faults = options.faults;
     let core = Arc::new(core);

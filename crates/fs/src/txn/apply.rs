@@ -260,6 +260,10 @@ impl Plan<'_> {
         }
         self.forget_revoked(handle);
         drop(raised);
+        if self.counts_free {
+            let changes = publication.changes.iter();
+            changes.for_each(|inode| inode.count_free());
+        }
         departures.iter().for_each(Departure::end);
         self.memory.departures = departures;
         let stamp = early.unwrap_or_else(|| self.mount.stamp());

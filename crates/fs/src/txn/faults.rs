@@ -31,8 +31,12 @@ pub enum Sabotage {
     /// Keys of the nodes of a map change without a change of the sequence count, and a node that
     /// looks broken is not read again.
     UnsequencedKeyChange,
-    /// Blocks are unmapped and freed without a change of the sequence count.
-    UnsequencedFree,
+    /// Blocks are unmapped and freed without a change of the count of frees.
+    UncountedFree,
+    /// The reuse clock does not advance when a grace period ends.
+    UnnoticedReuse,
+    /// The reuse clock does not advance when blocks have moved to other offsets of their file.
+    UnnoticedMove,
     /// Buffers of journaled data are forgotten without a change of the sequence count.
     ForgetBeforePublish,
     /// The stamp of a free is taken before the map without the freed blocks is published.

@@ -4,8 +4,9 @@
 //! **Model.** The grace-period clock ticks once per commit, and when much was cut off a file. A
 //! free is stamped with the time. A tick retires a token through the epochs. When the last reader
 //! that was active before the tick has ended, the token is dropped and notifies the allocator that
-//! the grace period of everything stamped so far has ended. That wakes the threads that wait for
-//! space ([`crate::txn::space`]).
+//! the grace period of everything stamped so far has ended. Just before that the reuse clock
+//! advances, for readers that hold no guard ([`crate::inode::reuse`]). That wakes the threads that
+//! wait for space ([`crate::txn::space`]).
 //!
 //! A commit also evicts buddies that were not used since the previous commit, if more of them are
 //! in memory than the mount allows.
@@ -18,6 +19,7 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::{Arc, OnceLock, Weak};
 
+use crate::inode::reuse::ReuseClock;
 use crate::mount::discards::Discards;
 
 /// The most buddies that one commit evicts, so that it does not take long.
@@ -29,6 +31,8 @@ pub(crate) struct GracePeriod {
     now: AtomicU64,
     current: EpochCell<Token>,
     allocator: OnceLock<Weak<Allocator>>,
+    /// Advances whenever a grace period ends.
+    reuse: Arc<ReuseClock>,
     groups: u32,
     most_loaded: u32,
     /// Reports freed blocks to the device, if the mount does that.
@@ -40,11 +44,13 @@ pub(crate) struct GracePeriod {
 struct Token {
     stamp: Stamp,
     allocator: Weak<Allocator>,
+    reuse: Arc<ReuseClock>,
 }
 
 impl Drop for Token {
     fn drop(&mut self) {
         if let Some(allocator) = self.allocator.upgrade() {
+            self.reuse.advance();
             allocator.end_grace_period(self.stamp);
         }
     }
@@ -53,11 +59,17 @@ impl Drop for Token {
 impl GracePeriod {
     /// Returns the clock of a file system with `groups` groups, of which `most_loaded` may have
     /// unused buddies in memory.
-    pub(crate) fn new(groups: u32, most_loaded: u32, discards: Option<Discards>) -> Self {
+    pub(crate) fn new(
+        groups: u32,
+        most_loaded: u32,
+        discards: Option<Discards>,
+        reuse: Arc<ReuseClock>,
+    ) -> Self {
         Self {
             now: AtomicU64::new(1),
             current: EpochCell::new(None),
             allocator: OnceLock::new(),
+            reuse,
             groups,
             most_loaded,
             discards,
@@ -113,6 +125,7 @@ impl GracePeriod {
         self.current.store(Some(Box::new(Token {
             stamp,
             allocator: Weak::clone(allocator),
+            reuse: Arc::clone(&self.reuse),
         })));
         // Retires the token.
         self.current.store(None);

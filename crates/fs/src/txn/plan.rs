@@ -60,6 +60,8 @@ pub(crate) struct Plan<'f> {
     pub(crate) orphan_update: Option<OrphanUpdate<'f>>,
     /// Whether the sequence counts of the changed inodes are raised, so that readers retry.
     pub(crate) raises_sequence: bool,
+    /// Whether the changed inodes count a free.
+    pub(crate) counts_free: bool,
     /// The limit of the plan's size, in blocks, for freeing what is mapped.
     capacity: usize,
     /// The lock of the block of attributes that the plan changes.
@@ -81,6 +83,7 @@ impl<'f> Plan<'f> {
             memory: Memory::take(),
             orphan_update: None,
             raises_sequence: false,
+            counts_free: false,
             capacity: mount.step_capacity(),
             xattr_block: None,
             values: None,
@@ -136,14 +139,13 @@ impl<'f> Plan<'f> {
         self.raises_sequence = true;
     }
 
-    /// Has the sequence counts raised because the plan unmaps or frees blocks: a reader of their
-    /// data holds no guard, so only the count shows it that they may hold other data now.
-    pub(crate) fn raise_sequence_for_free(&mut self) {
+    /// Has the changed inodes count that blocks of theirs were unmapped or freed: a reader of their
+    /// data holds no guard, so the blocks may hold other data when it reads them.
+    pub(crate) fn count_free(&mut self) {
         let faults = self.mount.core.faults;
-        let is_left_out = faults.lacks(Sabotage::UnsequencedFree)
-            || faults.lacks(Sabotage::UnsequencedKeyChange)
-            || faults.lacks(Sabotage::ForgetBeforePublish);
-        self.raises_sequence |= !is_left_out;
+        let is_left_out =
+            faults.lacks(Sabotage::UncountedFree) || faults.lacks(Sabotage::ForgetBeforePublish);
+        self.counts_free |= !is_left_out;
     }
 
     /// Returns the limit of the plan's size, in blocks, for freeing what is mapped.
@@ -432,7 +434,7 @@ impl<'f> Plan<'f> {
 
     /// Frees `count` clusters, beginning with the one that holds `first`.
     pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
-        self.raise_sequence_for_free();
+        self.count_free();
         let allocator = self.mount.allocator();
         let runs = allocator.geometry().runs(first, count.0.into());
         for run in runs.into_iter().flatten() {

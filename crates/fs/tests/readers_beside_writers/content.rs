@@ -214,6 +214,37 @@ fn a_read_returns_no_data_of_a_file_that_got_its_blocks() {
     read_beside_a_reuse(&quiet()).unwrap();
 }
 
+/// A read that has found the last block of a file, and reads it after it has moved to another
+/// offset and was overwritten there.
+fn read_beside_a_move(options: &MountOptions) -> Result<()> {
+    let disk = Disk::new();
+    let fs = disk.mount(options);
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    fs.write_at(file, &[b'a'; BLOCK_BYTES], 0).unwrap();
+    fs.write_at(file, &[b'b'; BLOCK_BYTES], BLOCK).unwrap();
+    let mut bytes = vec![b'x'; BLOCK_BYTES];
+    let read = disk.stopped_at(
+        first_extent(&fs, file),
+        || fs.read_at(file, &mut bytes, BLOCK),
+        || {
+            fs.fallocate(file, Fallocate::CollapseRange, 0, BLOCK)
+                .unwrap();
+            fs.write_at(file, &[b'c'; BLOCK_BYTES], 0).unwrap();
+        },
+    );
+    let bytes = &bytes[..read?];
+    ensure!(!bytes.contains(&b'c'), "data that was never at this offset");
+    ensure!(bytes.is_empty() || bytes.iter().all(|&byte| byte == b'b'));
+    fs.unmount().unwrap();
+    Ok(())
+}
+
+#[test]
+fn a_read_returns_no_data_that_was_written_where_its_blocks_moved_to() {
+    require!(Need::Program("mke2fs"));
+    read_beside_a_move(&quiet()).unwrap();
+}
+
 /// Reads of a file beside punches of its first block, which change the first key of a leaf.
 #[cfg(feature = "sabotage")]
 fn reads_beside_punches(options: &MountOptions) -> Result<()> {
@@ -253,10 +284,24 @@ mod put_back {
     }
 
     #[test]
-    fn a_free_without_a_sequence_is_found() {
+    fn a_free_that_is_not_counted_is_found() {
         require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::UnsequencedFree));
+        let options = quiet().sabotage(Some(Sabotage::UncountedFree));
         println!("{:#}", read_beside_a_reuse(&options).unwrap_err());
+    }
+
+    #[test]
+    fn an_unnoticed_reuse_is_found() {
+        require!(Need::Program("mke2fs"));
+        let options = quiet().sabotage(Some(Sabotage::UnnoticedReuse));
+        println!("{:#}", read_beside_a_reuse(&options).unwrap_err());
+    }
+
+    #[test]
+    fn an_unnoticed_move_is_found() {
+        require!(Need::Program("mke2fs"));
+        let options = quiet().sabotage(Some(Sabotage::UnnoticedMove));
+        println!("{:#}", read_beside_a_move(&options).unwrap_err());
     }
 
     #[test]

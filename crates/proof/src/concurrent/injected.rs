@@ -24,12 +24,12 @@ impl InjectedFault {
 #[cfg(feature = "sabotage")]
 impl InjectedFault {
     /// All faults, by name.
-    pub const ALL: [(&str, Self); 9] = {
+    pub const ALL: [(&str, Self); 11] = {
         use Theme::{Content, Eviction, Listings, Names, NewNames, Reuse, Tree};
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
-            PathWithoutRevalidation, RenameByNumber, UnnoticedEviction, UnsequencedFree,
-            UnsequencedKeyChange,
+            PathWithoutRevalidation, RenameByNumber, UncountedFree, UnnoticedEviction,
+            UnnoticedMove, UnnoticedReuse, UnsequencedKeyChange,
         };
         [
             ("rename-by-number", Self::fs(RenameByNumber, Tree)),
@@ -42,7 +42,9 @@ impl InjectedFault {
                 "forget-before-publish",
                 Self::fs(ForgetBeforePublish, Content),
             ),
-            ("unsequenced-free", Self::fs(UnsequencedFree, Reuse)),
+            ("uncounted-free", Self::fs(UncountedFree, Reuse)),
+            ("unnoticed-reuse", Self::fs(UnnoticedReuse, Reuse)),
+            ("unnoticed-move", Self::fs(UnnoticedMove, Content)),
             ("name-before-inode", Self::fs(NameBeforeInode, NewNames)),
             ("listing-to-old-end", Self::fs(ListingToOldEnd, Listings)),
             (

@@ -161,6 +161,29 @@ const FREE: Scenario = Scenario {
     ..EMPTY
 };
 
+/// A read of the second block of a file, which becomes the first and is overwritten there.
+const MOVE: Scenario = Scenario {
+    prepare: |fs| {
+        let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+        fs.write_at(file, &[b'a'; BLOCK_BYTES], 0).unwrap();
+        fs.write_at(file, &[b'b'; BLOCK_BYTES], BLOCK).unwrap();
+    },
+    tasks: &[
+        |fs| {
+            let found = blocks(fs, "file", BLOCK, BLOCK_BYTES);
+            assert!(matches!(found[..], [] | [b'b']), "read {found:?}");
+        },
+        |fs| {
+            let file = inode(fs, "file");
+            fs.fallocate(file, Fallocate::CollapseRange, 0, BLOCK)
+                .unwrap();
+            fs.write_back_at(file, &[b'c'; BLOCK_BYTES], 0, crate::WrittenAt::Now)
+                .unwrap();
+        },
+    ],
+    ..EMPTY
+};
+
 /// Buffers of journaled data that are forgotten, against a reader of them.
 const FORGET: Scenario = Scenario {
     prepare: |fs| {
@@ -383,7 +406,11 @@ macro_rules! tests {
 
 tests! {
     blocks_that_a_reader_has_found_stay_its_own: FREE,
-        a_free_without_a_sequence_is_found: UnsequencedFree, "read [";
+        a_free_that_is_not_counted_is_found: UncountedFree, "read [";
+    blocks_that_are_reused_are_noticed: FREE,
+        an_unnoticed_reuse_is_found: UnnoticedReuse, "read [";
+    blocks_that_move_are_noticed: MOVE,
+        an_unnoticed_move_is_found: UnnoticedMove, "read [";
     journaled_content_shows_nothing_that_is_on_the_device: FORGET,
         forgetting_buffers_before_the_publication_is_found: ForgetBeforePublish, "read [";
     no_directory_is_moved_into_itself: RENAME,
