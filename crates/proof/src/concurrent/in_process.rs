@@ -33,7 +33,7 @@ impl Target for InProcess {
     type Dir = InodeNr;
     type File = OpenInode;
 
-    const KERNEL_KEEPS_SIZES: bool = false;
+    const HAS_PAGE_CACHE: bool = false;
     const HAS_MOVES: bool = true;
 
     fn root(&self) -> InodeNr {

@@ -193,7 +193,7 @@ impl Target for Mount {
     type Dir = Dir;
     type File = OpenFile;
 
-    const KERNEL_KEEPS_SIZES: bool = true;
+    const HAS_PAGE_CACHE: bool = true;
     const HAS_MOVES: bool = false;
 
     fn root(&self) -> Dir {

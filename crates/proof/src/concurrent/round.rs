@@ -159,7 +159,7 @@ pub(super) fn work<T: Target>(
         has_links: shape.has_links,
         free_inodes: shape.free_inodes(),
         tiny_caches: shape.has_tiny_caches(),
-        kernel_keeps_sizes: T::KERNEL_KEEPS_SIZES,
+        has_page_cache: T::HAS_PAGE_CACHE,
         pointers: shape.format == Format::Pointers,
     };
     drop(shared);

@@ -13,7 +13,8 @@ pub(super) const CELL_BYTES: u64 = 16;
 /// The byte that fills the device before a file system is made on it.
 pub(super) const POISON: u8 = 0xdb;
 
-const CELL: usize = 16;
+/// The same as a length.
+pub(super) const CELL: usize = 16;
 
 /// A write; unique in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +72,22 @@ impl Value {
             version,
             offset,
         }
+    }
+
+    /// The bytes of a cell with this value.
+    pub(super) fn bytes(self) -> [u8; CELL] {
+        let mut cell = [0; CELL];
+        match self {
+            Self::Zero => {}
+            Self::Written {
+                file,
+                version,
+                offset,
+            } => fill(&mut cell, file, version, offset),
+            Self::Poison => cell = [POISON; CELL],
+            Self::Foreign(bytes) => cell = bytes,
+        }
+        cell
     }
 
     /// The value of the cell that follows `bytes` later in the same run.

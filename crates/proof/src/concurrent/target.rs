@@ -23,9 +23,10 @@ pub(super) trait Target: Send + Sync {
     /// An open file.
     type File: Send + Sync;
 
-    /// Whether the kernel keeps a size of its own. While a call changes the size, a read uses the
-    /// kernel's size page by page, and fstat(2) may already return that of the server.
-    const KERNEL_KEEPS_SIZES: bool;
+    /// Whether the kernel caches data and sizes. While a call changes the size, a read uses the
+    /// kernel's size page by page, and fstat(2) may already return that of the server. A read
+    /// copies from a page while a write copies into it, so it may see any byte old or new.
+    const HAS_PAGE_CACHE: bool;
     /// Whether ranges can be collapsed and inserted.
     const HAS_MOVES: bool;
 

@@ -13,6 +13,10 @@
 //! copied is any data that the source can have held while the copy ran, so the same question is
 //! asked of the source.
 //!
+//! Through a page cache a cell may also be torn: its first bytes are those of one possible value,
+//! the others of another one. Linux copies from a page that another thread copies into, and the
+//! copy of neither is atomic in any unit.
+//!
 //! **Invariants.** The changes of a call that failed are possible, but not certain; where it is not
 //! known which bytes it changed, any value of the file is possible. The search through copies of
 //! copies is bounded in depth and number; beyond that any value is possible.
@@ -20,7 +24,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::call::{Call, Event, Outcome, Range, Time};
-use super::super::stamp::{CELL_BYTES, FileId, Run, Value, Version};
+use super::super::stamp::{CELL, CELL_BYTES, FileId, Run, Value, Version};
+use super::Context;
 use super::violation::Violation;
 
 /// One cell in this many bytes of a run is checked, and the last one.
@@ -286,16 +291,42 @@ impl Logs {
     }
 
     /// Whether a cell can have held a value in an interval.
-    fn can_hold(
+    fn can_hold(&self, cell: Cell, value: Value, during: Interval) -> bool {
+        let mut budget = Budget { steps: MOST_STEPS };
+        self.any_value(cell, during, 0, &mut budget, &mut |held| held == value)
+    }
+
+    /// Whether a cell can have been seen with these bytes in an interval, torn between two values.
+    fn can_be_torn(&self, cell: Cell, torn: [u8; CELL], during: Interval) -> bool {
+        let mut budget = Budget { steps: MOST_STEPS };
+        let mut values = Vec::new();
+        let mut note = |value: Value| {
+            values.push(value.bytes());
+            false
+        };
+        if self.any_value(cell, during, 0, &mut budget, &mut note) {
+            return true;
+        }
+        let begins = |value: &[u8; CELL], at: usize| value[..at] == torn[..at];
+        let ends = |value: &[u8; CELL], at: usize| value[at..] == torn[at..];
+        (1..CELL).any(|at| {
+            values.iter().any(|value| begins(value, at))
+                && values.iter().any(|value| ends(value, at))
+        })
+    }
+
+    /// Whether `is_it` is true of a value that a cell can have held in an interval, or any value is
+    /// possible.
+    fn any_value(
         &self,
         cell: Cell,
-        value: Value,
         during: Interval,
         depth: u32,
         budget: &mut Budget,
+        is_it: &mut impl FnMut(Value) -> bool,
     ) -> bool {
         let Some(log) = self.0.get(&cell.file) else {
-            return value == Value::Zero;
+            return is_it(Value::Zero);
         };
         if log.is_unclear || depth > MOST_DEEP {
             return true;
@@ -311,22 +342,22 @@ impl Logs {
                 begin: during.begin.max(from),
                 end: during.end.min(to),
             };
-            if self.can_hold_in(number, cell, value, during, depth, budget) {
+            if self.any_value_in(number, cell, during, depth, budget, is_it) {
                 return true;
             }
         }
         false
     }
 
-    /// As [`Self::can_hold`], in the `number`th span of the file and those before it.
-    fn can_hold_in(
+    /// As [`Self::any_value`], in the `number`th span of the file and those before it.
+    fn any_value_in(
         &self,
         number: usize,
         cell: Cell,
-        value: Value,
         during: Interval,
         depth: u32,
         budget: &mut Budget,
+        is_it: &mut impl FnMut(Value) -> bool,
     ) -> bool {
         if budget.steps == 0 {
             return true;
@@ -336,17 +367,14 @@ impl Logs {
         let span = &self.0[&file].spans[number];
         let (sources, is_changed) = span.sources(place, during);
         for change in sources {
-            let is_source = match (change.made, value) {
-                (Made::Zero, Value::Zero) => true,
-                (
-                    Made::Written(version),
-                    Value::Written {
-                        file: of,
-                        version: is,
-                        offset,
-                    },
-                ) => of == file && is == version && offset == place,
-                (Made::Copied(source, offset), _) => {
+            let is_source = match change.made {
+                Made::Zero => is_it(Value::Zero),
+                Made::Written(version) => is_it(Value::Written {
+                    file,
+                    version,
+                    offset: place,
+                }),
+                Made::Copied(source, offset) => {
                     let from = Cell {
                         file: source,
                         place: offset + (place - change.from),
@@ -355,9 +383,8 @@ impl Logs {
                         begin: change.begin,
                         end: change.end,
                     };
-                    self.can_hold(from, value, during, depth + 1, budget)
+                    self.any_value(from, during, depth + 1, budget, is_it)
                 }
-                _ => false,
             };
             if is_source {
                 return true;
@@ -367,17 +394,17 @@ impl Logs {
             return false;
         }
         let Some(moved) = span.moved else {
-            return value == Value::Zero;
+            return is_it(Value::Zero);
         };
         match moved.before(place) {
-            None => value == Value::Zero,
+            None => is_it(Value::Zero),
             Some(old) => {
                 let during = Interval {
                     begin: moved.begin,
                     end: moved.begin,
                 };
                 let cell = Cell { file, place: old };
-                self.can_hold_in(number - 1, cell, value, during, depth, budget)
+                self.any_value_in(number - 1, cell, during, depth, budget, is_it)
             }
         }
     }
@@ -395,7 +422,7 @@ impl Logs {
 ///
 /// # Errors
 /// The first cell with an impossible value.
-pub(super) fn judge(events: &[Event]) -> Result<(), Box<Violation>> {
+pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Violation>> {
     let logs = Logs::of(events);
     for (index, event) in events.iter().enumerate() {
         let (Call::Read { file, .. }, Outcome::Bytes(_, runs)) = (event.call, &event.outcome)
@@ -407,7 +434,7 @@ pub(super) fn judge(events: &[Event]) -> Result<(), Box<Violation>> {
             end: event.end,
         };
         for run in runs {
-            if let Some(bad) = bad_cell(&logs, file, run, during) {
+            if let Some(bad) = bad_cell(context, &logs, file, run, during) {
                 let value = run.value.behind(bad - run.offset);
                 let what = match value {
                     Value::Poison => "bytes from before the file system was made".to_owned(),
@@ -427,14 +454,25 @@ pub(super) fn judge(events: &[Event]) -> Result<(), Box<Violation>> {
 }
 
 /// The offset of the first checked cell of a run with an impossible value.
-fn bad_cell(logs: &Logs, file: FileId, run: &Run, during: Interval) -> Option<u64> {
+fn bad_cell(
+    context: &Context,
+    logs: &Logs,
+    file: FileId,
+    run: &Run,
+    during: Interval,
+) -> Option<u64> {
     let end = run.offset + run.len;
     let steps = (run.offset..end).step_by(usize::try_from(STEP_BYTES).unwrap_or(1));
     let mut places = steps.chain([end - CELL_BYTES]);
     places.find(|&place| {
-        let value = run.value.behind(place - run.offset);
-        let mut budget = Budget { steps: MOST_STEPS };
-        let is_known = matches!(value, Value::Zero | Value::Written { .. });
-        !is_known || !logs.can_hold(Cell { file, place }, value, during, 0, &mut budget)
+        let cell = Cell { file, place };
+        let is_possible = match run.value.behind(place - run.offset) {
+            Value::Poison => false,
+            Value::Foreign(bytes) => {
+                context.has_page_cache && logs.can_be_torn(cell, bytes, during)
+            }
+            value => logs.can_hold(cell, value, during),
+        };
+        !is_possible
     })
 }

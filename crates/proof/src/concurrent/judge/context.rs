@@ -27,8 +27,9 @@ pub(in crate::concurrent) struct Context {
     pub(in crate::concurrent) free_inodes: usize,
     /// Whether the caches may be too small for all threads at once.
     pub(in crate::concurrent) tiny_caches: bool,
-    /// Whether a size that is read while a call changes it proves nothing.
-    pub(in crate::concurrent) kernel_keeps_sizes: bool,
+    /// Whether the kernel caches data and sizes: a size that is read while a call changes it proves
+    /// nothing, and a cell that is read then may be torn.
+    pub(in crate::concurrent) has_page_cache: bool,
     /// Whether files have indirect blocks: ranges are then not preallocated or moved.
     pub(in crate::concurrent) pointers: bool,
 }

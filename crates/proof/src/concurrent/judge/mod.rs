@@ -28,7 +28,7 @@ use violation::Violation;
 /// The first call with an impossible result.
 pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Violation>> {
     errors::judge(context, events)?;
-    content::judge(events)?;
+    content::judge(context, events)?;
     names::judge(context, events)?;
     registers::judge(context, events)
 }

@@ -107,7 +107,7 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Viola
         }
     }
     for (file, mut calls) in sizes {
-        if context.kernel_keeps_sizes {
+        if context.has_page_cache {
             let changes: Vec<_> = calls.iter().filter(|call| !call.effect.is_read()).collect();
             let changes: Vec<_> = changes.iter().map(|call| (call.begin, call.end)).collect();
             calls.retain(|call| {

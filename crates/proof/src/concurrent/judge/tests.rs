@@ -304,9 +304,41 @@ fn punched_ranges_are_zero_and_a_failed_write_may_have_happened() {
     let mut logs = [old, write((3, 4), A, 2, 0..512)];
     logs[1].outcome = failed(28);
     for value in [value(A, 1, 0), value(A, 2, 0)] {
-        let said = super::content::judge(&[&logs[..], &[seen(value)]].concat());
+        let context = Context::default();
+        let said = super::content::judge(&context, &[&logs[..], &[seen(value)]].concat());
         assert!(said.is_ok(), "{said:?}");
     }
+}
+
+#[test]
+fn a_cell_is_torn_between_possible_values_and_only_by_a_page_cache() {
+    let torn = |first: Value, at: usize, second: Value| {
+        let mut bytes = second.bytes();
+        bytes[..at].copy_from_slice(&first.bytes()[..at]);
+        Value::Foreign(bytes)
+    };
+    let history = |seen| {
+        [
+            write((1, 2), A, 1, 0..512),
+            write((3, 4), A, 2, 0..512),
+            write((5, 8), A, 3, 0..512),
+            read((6, 7), A, 0, &[(16, seen)]),
+        ]
+    };
+    let (before, old, new) = (value(A, 1, 0), value(A, 2, 0), value(A, 3, 0));
+    let mounted = Context {
+        has_page_cache: true,
+        ..Context::default()
+    };
+    let is_possible = |seen| super::content::judge(&mounted, &history(seen)).is_ok();
+    assert!(is_possible(torn(old, 5, new)));
+    assert!(is_possible(torn(new, 5, old)));
+    assert!(
+        !is_possible(torn(before, 5, new)),
+        "the value before is gone"
+    );
+    assert!(!is_possible(torn(new, 5, Value::Poison)));
+    fails(&history(torn(old, 5, new)), "no file holds");
 }
 
 #[test]
