@@ -11,7 +11,7 @@
 //! - Blocks that moved to other offsets of the file (collapse, insert) cannot have been written
 //!   there. The clock advances when the move has been published, while the inode is still locked.
 //!
-//! A reader that finds that the clock has advanced compares the inode's sequence count
+//! A reader that finds that the clock has advanced compares the inode's counts
 //! ([`crate::inode::consistent`]).
 //!
 //! **Locking.** None. The clock is one word, which is written once per commit and per move.
