@@ -403,6 +403,7 @@ fn lazy_times_are_shown_at_once_and_written_with_the_next_other_change() {
 
     // So does unmounting. The deleted inode has no times.
     fs.unlink(ROOT, b"deleted").unwrap();
+    thread::sleep(std::time::Duration::from_millis(20));
     fs.accessed(read).unwrap();
     let last = times(&fs, read);
     assert!(last[0] > now[1][0]);
