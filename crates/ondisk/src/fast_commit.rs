@@ -16,11 +16,15 @@
 //! # References
 //! Kernel documentation, `filesystems/ext4/journal.rst`, section "Fast commits".
 
+mod write;
+
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::Crc32c;
 use crate::types::{InodeNr, LogicalBlock, PhysBlock, Tid};
+
+pub use write::FastCommitBlocks;
 
 /// Bytes of a record before its value.
 pub const RECORD_HEADER_BYTES: usize = size_of::<RawRecordHeader>();
