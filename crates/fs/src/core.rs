@@ -23,6 +23,7 @@ use crate::inode::reuse::{ReuseClock, ReuseTime};
 use crate::mount::damage::{FoundBy, JournalDamage};
 use crate::mount::fast_commit::{DirChanges, FastCommitOverlay, InodeChange, RangeEdits};
 use crate::mount::modes::DataMode;
+use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::{Faults, Sabotage};
 
 /// The device, the superblock and the caches of an open file system.
@@ -52,6 +53,8 @@ pub(crate) struct Live {
     pub(crate) journal: Arc<Journal>,
     pub(crate) groups: Arc<Groups>,
     pub(crate) data: DataMode,
+    /// `None` in a mount that makes no fast commits.
+    pub(crate) fast_commits: Option<Arc<FastCommits>>,
     /// `None` in a mount with only one transaction, which reuses blocks at once.
     pub(crate) reuse: Option<Arc<ReuseClock>>,
 }

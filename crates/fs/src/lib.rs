@@ -81,7 +81,7 @@ pub use crate::dir::path::Follow;
 pub use crate::dir::rename::Replace;
 pub use crate::error::{Error, Result};
 pub use crate::facade::open_inode::OpenInode;
-pub use crate::facade::stats::{MountStats, Stats};
+pub use crate::facade::stats::{FastCommitStats, MountStats, Stats};
 pub use crate::file::fallocate::Fallocate;
 pub use crate::file::finish::WrittenAt;
 pub use crate::file::read::{EXTENTS_AT_ONCE, Seek};

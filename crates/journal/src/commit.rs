@@ -8,6 +8,10 @@
 //! commit). A background thread takes the role when the interval has passed, or when starting
 //! handles have found the transaction full.
 //!
+//! A thread that waits for a *fast commit* takes the same role, so that no transaction is sealed
+//! meanwhile. It serves all threads whose changes the file system's records include; the others
+//! take the role after it.
+//!
 //! # Invariants
 //! - One transaction commits at a time, in the order of their tids.
 //! - A waiter is woken when its transaction is durable, or with the error that aborted the
@@ -42,10 +46,10 @@ use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
 use crate::frame::{Ending, Frame};
 use crate::handle;
-use crate::journal::{Background, Batching, Inner, Logged};
+use crate::journal::{Background, Batching, Flushed, Inner, Logged};
 use crate::log::Log;
 use crate::sabotage::Sabotage;
-use crate::seal::SealedTransaction;
+use crate::seal::{FastCommit, FastCommitRequest, SealedTransaction};
 use crate::transaction::{ChangedBuffer, Changes, OnCommit};
 
 /// The longest wait for more threads that want the same commit.
@@ -67,6 +71,17 @@ struct Waiting {
     /// How long a commit takes, averaged.
     commit_time: Duration,
     stopping: bool,
+}
+
+/// Whether what a thread waits for is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Covered {
+    /// It is.
+    Yes,
+    /// It is not, and a fast commit may make it durable.
+    No,
+    /// It is not, and only a full commit can make it durable.
+    InFull,
 }
 
 /// The queue in front of the committer.
@@ -197,6 +212,77 @@ impl Inner {
         };
         waiting.waiters -= 1;
         result
+    }
+
+    /// Waits until `covered` says that what the thread waits for is durable, or `tid` is. Returns
+    /// whether this thread has flushed the device meanwhile.
+    pub(crate) fn wait_for_fast(
+        &self,
+        tid: Tid,
+        covered: &dyn Fn() -> Covered,
+    ) -> Result<Flushed, Error> {
+        assert!(
+            !handle::is_inside(),
+            "a thread waits for a commit while its own handle is open"
+        );
+        let mut flushed = Flushed::No;
+        loop {
+            match covered() {
+                Covered::Yes => return Ok(flushed),
+                Covered::InFull => return self.wait_for(tid).map(|()| flushed),
+                Covered::No => {}
+            }
+            let mut waiting = self.queue().waiting.lock();
+            if !tid.is_after(waiting.committed) {
+                return Ok(flushed);
+            }
+            if self.is_aborted() {
+                return Err(self.aborted());
+            }
+            if waiting.committing {
+                waiting.waiters += 1;
+                self.queue().done.wait(&mut waiting);
+                waiting.waiters -= 1;
+            } else if waiting.requested.is_after(waiting.committed) {
+                // Others wait for the full commit, which serves all.
+                let role = self.take_role(waiting);
+                if self.commit_one(role)? == Outcome::Committed {
+                    flushed = Flushed::Yes;
+                }
+            } else {
+                waiting.committing = true;
+                drop(waiting);
+                if self.commit_fast(Role { journal: self })? == Outcome::Committed {
+                    flushed = Flushed::Yes;
+                }
+            }
+        }
+    }
+
+    /// Makes a fast commit of the running transaction, or a full one.
+    fn commit_fast(&self, role: Role<'_>) -> Result<Outcome, Error> {
+        let tid = self.gate().state().tid();
+        let request = FastCommitRequest {
+            tid,
+            room_blocks: self.fast_commit_room(tid),
+            dirty_blocks: self.budget().drawn(),
+            most_blocks: self.budget().limits().credits,
+        };
+        let content = match request.room_blocks {
+            0 => FastCommit::InFull,
+            _ => self.hook().fast_commit(&request),
+        };
+        let outcome = match content {
+            FastCommit::Nothing => Outcome::Nothing,
+            FastCommit::Records(blocks) => {
+                self.write_fast_commit(tid, &blocks)?;
+                Outcome::Committed
+            }
+            FastCommit::InFull => return self.commit_one(role),
+        };
+        self.hook().on_fast_commit(tid);
+        drop(role);
+        Ok(outcome)
     }
 
     /// Requests the commit of `tid`, which has too few credits left, and waits until the gate was
@@ -330,6 +416,8 @@ impl Inner {
             })
             .map_err(|source| self.abort_with(During::Log(tid), source))?;
         self.make_durable(logged, tid, &ending)?;
+        self.clear_fast_commits(logged)
+            .map_err(|source| self.abort_with(During::Log(tid), source))?;
         self.note_commit(ending.blocks);
         logged
             .space()
@@ -393,7 +481,7 @@ impl Inner {
             .map_err(|source| self.abort_with(During::Commit(tid), source))
     }
 
-    fn flush_before_commit(&self, log: &Log) -> io::Result<()> {
+    pub(crate) fn flush_before_commit(&self, log: &Log) -> io::Result<()> {
         if !log.map().is_internal() {
             self.home().flush()?;
         }

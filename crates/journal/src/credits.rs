@@ -125,6 +125,13 @@ impl Budget {
         &self.limits
     }
 
+    /// The credits that the cores have drawn: those that were used, and some that were not.
+    pub(crate) fn drawn(&self) -> u32 {
+        let left = self.left.load(Ordering::Relaxed);
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        self.limits.credits.saturating_sub(left)
+    }
+
     /// Gathers `wanted` credits for the thread in `place`: from its core, from the budget, from
     /// other cores. If there are too few, leaves those found with its core.
     #[cold]

@@ -63,6 +63,8 @@ pub enum During {
     Log(Tid),
     /// The commit block of a transaction was written.
     Commit(Tid),
+    /// A fast commit of a transaction was written.
+    FastCommit(Tid),
     /// The blocks of a transaction were written to their home locations, without a log.
     InPlace(Tid),
     /// The superblock of the journal was written.
@@ -83,6 +85,7 @@ impl fmt::Display for During {
             Self::OrderedData(tid) => write!(f, "writing data of transaction {tid}"),
             Self::Log(tid) => write!(f, "writing transaction {tid} to the log"),
             Self::Commit(tid) => write!(f, "writing the commit block of transaction {tid}"),
+            Self::FastCommit(tid) => write!(f, "writing a fast commit of transaction {tid}"),
             Self::InPlace(tid) => write!(f, "writing transaction {tid} to its home locations"),
             Self::Superblock => f.write_str("writing the journal's superblock"),
             Self::Checkpoint => f.write_str("checkpointing"),

@@ -14,8 +14,9 @@ use fourscore_ondisk::jbd2::{JournalIncompat, JournalSuperblock, LogFormat};
 use fourscore_ondisk::{BlockSize, Tid};
 use fourscore_sync::{Arc, Mutex, OnceLock, thread};
 
+use crate::area::Area;
 use crate::checkpoint::LogSpace;
-use crate::commit::Queue;
+use crate::commit::{Covered, Queue};
 use crate::credits::{Budget, Credits, Limits};
 use crate::error::{AbortCause, During, Error};
 use crate::gate::Gate;
@@ -132,6 +133,8 @@ pub(crate) struct Logged {
     format: LogFormat,
     space: LogSpace,
     superblock: LiveSuperblock,
+    /// `None` if nothing is written there.
+    area: Option<Area>,
 }
 
 /// A journal open for writing.
@@ -187,7 +190,16 @@ impl Journal {
             Some(start) => return Err(Error::NeedsRecovery { start }),
             None => (ring.first(), sequence),
         };
+        let area = Area::new(&log);
+        if let Some(area) = area.as_ref().filter(|_| !log.is_replayed()) {
+            // The fast commits of a log that was replayed count until its first commit.
+            area.clear_durably(&log).map_err(|source| Error::Io {
+                journal_block: log.superblock().fast_commit_area().start,
+                source,
+            })?;
+        }
         let logged = Logged {
+            area,
             space: LogSpace::new(ring, head, last.next()),
             superblock: LiveSuperblock::new(log.superblock().clone()),
             log,
@@ -324,6 +336,31 @@ impl Journal {
     /// If this thread has an open handle.
     pub fn commit_and_wait(&self, tid: Tid) -> Result<(), Error> {
         self.inner.wait_for(tid)
+    }
+
+    /// Makes what the calling thread wants durable by a fast commit of `tid` if possible, else by a
+    /// full one. `covered` says whether it is durable already. Returns whether the device was
+    /// flushed after the call began: then data that was in place before is durable as well.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    ///
+    /// # Panics
+    /// If this thread has an open handle.
+    pub fn fast_commit_and_wait(
+        &self,
+        tid: Tid,
+        covered: &dyn Fn() -> Covered,
+    ) -> Result<Flushed, Error> {
+        self.inner.wait_for_fast(tid, covered)
+    }
+
+    /// The length in blocks of the area that fast commits are written to; 0 if there is none.
+    #[must_use]
+    pub fn fast_commit_blocks(&self) -> u32 {
+        let logged = self.inner.logged.as_ref();
+        let area = logged.and_then(|logged| logged.area.as_ref());
+        area.map_or(0, Area::len)
     }
 
     /// Makes all changes of stopped handles durable. Returns whether that flushed the device.
@@ -504,6 +541,11 @@ impl Logged {
         &self.space
     }
 
+    /// The fast-commit area, if fast commits are written.
+    pub(crate) fn area(&self) -> Option<&Area> {
+        self.area.as_ref()
+    }
+
     pub(crate) fn superblock(&self) -> &LiveSuperblock {
         &self.superblock
     }
@@ -559,6 +601,10 @@ impl Inner {
 
     pub(crate) fn note_commit(&self, log_blocks: u32) {
         self.tally.lock().note_commit(log_blocks);
+    }
+
+    pub(crate) fn note_fast_commit(&self, blocks: u32) {
+        self.tally.lock().note_fast_commit(blocks);
     }
 
     /// The loop of the background thread that keeps space free in the log.

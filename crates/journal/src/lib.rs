@@ -14,6 +14,7 @@
 //! | `transaction` | per-core lists of the running transaction's changes |
 //! | `seal` | ending the running transaction and starting the next; the file system's hook |
 //! | `commit` | making sealed transactions durable; group commit |
+//! | `area` | writing fast commits |
 //! | `frame` | writing a transaction as blocks of the log |
 //! | `in_place` | committing without a log |
 //! | `checkpoint` | space in the log: writing committed blocks to their home locations |
@@ -96,6 +97,7 @@
 //! it.
 #![forbid(unsafe_code)]
 
+mod area;
 mod checkpoint;
 mod commit;
 mod credits;
@@ -116,6 +118,7 @@ mod stats;
 mod superblock;
 mod transaction;
 
+pub use commit::Covered;
 pub use credits::Credits;
 pub use error::{AbortCause, During, Error};
 pub use fast_commit::FastCommits;
@@ -128,7 +131,7 @@ pub use recovery::{LoggedCopy, Recovered, recover};
 pub use replay::{replay, replay_before_fast_commits};
 #[cfg(feature = "sabotage")]
 pub use sabotage::Sabotage;
-pub use seal::{NoHook, SealHook, Sealing};
+pub use seal::{FastCommit, FastCommitRequest, NoHook, SealHook, Sealing};
 pub use stats::JournalStats;
 pub use transaction::{BeforeCommit, OnCommit};
 

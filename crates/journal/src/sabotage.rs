@@ -25,6 +25,8 @@ use crate::journal::Inner;
 pub enum Sabotage {
     /// The commit block is written without a flush before it.
     NoFlushBeforeCommit,
+    /// A fast commit is written without a flush before it.
+    NoFlushBeforeFastCommit,
     /// Revoke records are not logged.
     NoRevoke,
     /// The tags hold no checksums of their blocks.

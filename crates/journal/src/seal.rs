@@ -44,11 +44,50 @@ pub trait SealHook: Send + Sync {
         false
     }
 
+    /// Called by the committer when a thread waits for a fast commit of `request.tid`, which is the
+    /// running transaction and stays so until [`SealHook::on_fast_commit`]. Returns the records of
+    /// what handles have changed so far. Must be quick and do no I/O.
+    fn fast_commit(&self, request: &FastCommitRequest) -> FastCommit {
+        let _ = request;
+        FastCommit::InFull
+    }
+
+    /// Called by the committer when the records that [`SealHook::fast_commit`] returned are
+    /// durable.
+    fn on_fast_commit(&self, tid: Tid) {
+        let _ = tid;
+    }
+
     /// Called by the committer when `tid` is durable and no checkpoint of a block that it revoked
     /// is in flight, after the transaction's own callbacks. Must be quick like them.
     fn on_durable(&self, tid: Tid) {
         let _ = tid;
     }
+}
+
+/// What a fast commit may be.
+#[derive(Clone, Copy, Debug)]
+pub struct FastCommitRequest {
+    /// The running transaction.
+    pub tid: Tid,
+    /// The most blocks that the records may take.
+    pub room_blocks: u32,
+    /// The blocks that a full commit would write, or a few more.
+    pub dirty_blocks: u32,
+    /// The most blocks that a transaction can write.
+    pub most_blocks: u32,
+}
+
+/// What is committed for the threads that wait for a fast commit.
+#[derive(Debug)]
+pub enum FastCommit {
+    /// These records: whole blocks that end with a TAIL, as
+    /// [`FastCommitBlocks`](fourscore_ondisk::fast_commit::FastCommitBlocks) makes them.
+    Records(Vec<u8>),
+    /// Nothing: there is nothing to record.
+    Nothing,
+    /// The whole transaction.
+    InFull,
 }
 
 /// A hook that adds nothing.

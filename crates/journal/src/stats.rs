@@ -13,6 +13,10 @@ pub struct JournalStats {
     pub commits: u64,
     /// Blocks of the log written for them.
     pub log_blocks: u64,
+    /// Fast commits.
+    pub fast_commits: u64,
+    /// Blocks of the fast-commit area written for them.
+    pub fast_commit_blocks: u64,
     /// Blocks of the log that are in use now.
     pub used_blocks: u32,
     /// How often the gate was closed.
@@ -26,6 +30,8 @@ pub struct JournalStats {
 pub(crate) struct Tally {
     commits: u64,
     log_blocks: u64,
+    fast_commits: u64,
+    fast_commit_blocks: u64,
     seals: u64,
     gate_closed: VecDeque<Duration>,
 }
@@ -44,10 +50,17 @@ impl Tally {
         self.log_blocks += u64::from(log_blocks);
     }
 
+    pub(crate) fn note_fast_commit(&mut self, blocks: u32) {
+        self.fast_commits += 1;
+        self.fast_commit_blocks += u64::from(blocks);
+    }
+
     pub(crate) fn stats(&self, used_blocks: u32) -> JournalStats {
         JournalStats {
             commits: self.commits,
             log_blocks: self.log_blocks,
+            fast_commits: self.fast_commits,
+            fast_commit_blocks: self.fast_commit_blocks,
             used_blocks,
             seals: self.seals,
             gate_closed: self.gate_closed.iter().copied().collect(),

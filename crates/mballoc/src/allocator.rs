@@ -35,6 +35,10 @@ pub struct Options {
     pub root_clusters: u64,
     /// Clusters that only [`Privilege::Reserved`] may use (`reserved_clusters`).
     pub reserved_clusters: u64,
+    /// Whether a fast commit may refer to any cluster that was marked in the running transaction:
+    /// then clusters that are freed in the transaction that marked them wait for its commit, as all
+    /// others do.
+    pub fast_commits: bool,
 }
 
 /// The allocator of a file system.
@@ -45,6 +49,8 @@ pub struct Allocator {
     started: Started,
     registry: Registry,
     locality: LocalityGroups,
+    /// See [`Options::fast_commits`].
+    fast_commits: bool,
     /// Held while all preallocations are discarded, before all other locks of the allocator.
     discarding: Mutex<()>,
 }
@@ -77,6 +83,7 @@ impl Allocator {
             started: Started::new(),
             registry: Registry::new(),
             locality: LocalityGroups::new(),
+            fast_commits: options.fast_commits,
             discarding: Mutex::new(()),
         }
     }
@@ -472,7 +479,7 @@ impl Allocator {
         }
         // A group with a claim in it cannot have been evicted.
         if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
-            locked.mark(&run, tid);
+            locked.mark(&run, (!self.fast_commits).then_some(tid));
         }
     }
 
@@ -487,14 +494,6 @@ impl Allocator {
             locked.unclaim(&run);
         }
         self.table.shared.tokens.add(core, u64::from(run.len.0));
-    }
-
-    /// Notes that a fast-commit record refers to clusters that were marked in the running
-    /// transaction: if they are freed in the same transaction, they have to wait for its commit.
-    pub fn logged(&self, run: &Run) {
-        if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
-            locked.logged(run);
-        }
     }
 
     /// Begins to free marked clusters. Until [`Allocator::finish_free`] they are in use, and the
@@ -538,8 +537,8 @@ impl Allocator {
 
     /// Ends a free whose change has been applied in transaction `tid`. The clusters can be
     /// allocated again once that transaction's full commit is durable and grace period `stamp` has
-    /// ended. Clusters that were marked in the same transaction and are not logged wait for the
-    /// grace period only.
+    /// ended. Without [`Options::fast_commits`], clusters that were marked in the same transaction
+    /// wait for the grace period only.
     pub fn finish_free(&self, freeing: Freeing, tid: Tid, stamp: Stamp) {
         let run = freeing.end();
         // A group with a free under way cannot have been evicted.

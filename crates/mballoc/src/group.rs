@@ -429,21 +429,17 @@ impl<'a> LockedGroup<'a> {
         self.changed = true;
     }
 
-    /// Ends a claim: the clusters are used on disk as of transaction `tid`.
+    /// Ends a claim: the clusters are used on disk. They are fresh in the transaction `fresh_in`,
+    /// if any.
     #[inline]
-    pub(crate) fn mark(&mut self, run: &Run, tid: Tid) {
+    pub(crate) fn mark(&mut self, run: &Run, fresh_in: Option<Tid>) {
         debug_assert_eq!(run.group, self.nr);
         let loaded = self.loaded_mut();
         debug_assert!(loaded.buddy.is_used(run.start.0, run.len.0));
         loaded.claimed -= run.len.0;
-        loaded.pending.note_marked(run.start.0, run.end(), tid);
-    }
-
-    /// Notes that a durable record may refer to the clusters.
-    pub(crate) fn logged(&mut self, run: &Run) {
-        self.loaded_mut()
-            .pending
-            .note_logged(run.start.0, run.end());
+        if let Some(tid) = fresh_in {
+            loaded.pending.note_marked(run.start.0, run.end(), tid);
+        }
     }
 
     /// Begins to free marked clusters.

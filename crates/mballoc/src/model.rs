@@ -115,6 +115,7 @@ impl Small {
             durable: Tid(0),
             root_clusters: 0,
             reserved_clusters: 0,
+            fast_commits: false,
         };
         let allocator = Allocator::new(geometry, Box::new(Arc::clone(&disk)), options);
         // No locality groups: every request streams, with a preallocation of its inode.

@@ -7,9 +7,9 @@
 //! waits for no grace period.
 //!
 //! A run that was marked in the running transaction and is freed in it again (create, fallocate,
-//! truncate) need not wait for the commit: no durable state ever referred to it, unless a fast
-//! commit record did, which the caller reports with `logged`. So each group keeps the runs marked
-//! in the latest transaction as *fresh*.
+//! truncate) need not wait for the commit: no durable state ever referred to it. So each group
+//! keeps the runs marked in the latest transaction as *fresh*; none are fresh where a fast commit
+//! may refer to them ([`Options::fast_commits`](crate::Options::fast_commits)).
 //!
 //! **Invariants.** At most two batches for each transaction: a closed one, and an open one that
 //! still takes runs and whose stamp grows. With a single batch, steady frees would push its stamp
@@ -157,11 +157,6 @@ impl Pending {
         self.fresh.insert(start, end);
     }
 
-    /// Notes that a durable record may refer to clusters: they are not fresh any more.
-    pub(crate) fn note_logged(&mut self, start: u32, end: u32) {
-        self.fresh.take(start, end, |_, _| {});
-    }
-
     /// Frees clusters in a transaction: those that are fresh in it wait for the grace period only.
     /// Calls `released` with each part that need not wait at all.
     pub(crate) fn free(
@@ -275,7 +270,6 @@ mod tests {
         let mut pending = Pending::default();
         pending.note_marked(10, 20, Tid(5));
         pending.note_marked(20, 30, Tid(5));
-        pending.note_logged(24, 26);
         let mut at_once = Vec::new();
         pending.free(5, 20, Tid(5), Stamp(0), &clocks, |from, to| {
             at_once.push((from, to));
@@ -284,17 +278,17 @@ mod tests {
         free(&mut pending, &clocks, 20, 30, Tid(5), Stamp(1));
         assert!(released(&mut pending, &clocks).is_empty());
         clocks.end_grace_period(Stamp(1));
-        assert_eq!(released(&mut pending, &clocks), [(20, 24), (26, 30)]);
+        assert_eq!(released(&mut pending, &clocks), [(20, 30)]);
         let newest = Some(Tid(5));
         assert_eq!(
             pending.waiting(),
             Waiting {
-                clusters: 7,
+                clusters: 5,
                 newest
             }
         );
         clocks.set_durable(Tid(5));
-        assert_eq!(released(&mut pending, &clocks), [(5, 10), (24, 26)]);
+        assert_eq!(released(&mut pending, &clocks), [(5, 10)]);
         // Marked in 6, freed in 7: the commit of 6 may have sealed the mark.
         pending.note_marked(10, 20, Tid(6));
         free(&mut pending, &clocks, 10, 20, Tid(7), Stamp(0));

@@ -29,6 +29,8 @@ use crate::dir::wanted::Wanted;
 use crate::dir::{blocks, departure, grow, inline_names, leaf_search, names};
 use crate::guard::{Guard, with_guard};
 use crate::inode::cached::CachedInode;
+use crate::txn::fast_commit::note::{Room, Space};
+use crate::txn::fast_commit::reason::Reason;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;
 use crate::{Error, Result};
@@ -85,7 +87,11 @@ pub(crate) fn add_name(
     if dir.inode.has(InodeFlags::CASEFOLD_FL) {
         check_encoding(&plan.mount.core, dir.inode, new.name())?;
     }
+    if new.kind == EntryType::Directory {
+        plan.taint(new.inode, Reason::Directory);
+    }
     if dir.is_inline() {
+        plan.taint(dir.inode.nr(), Reason::Names);
         return match inline_names::add_inline(plan, dir, new)? {
             None => Ok(()),
             Some(moved_out) => {
@@ -105,17 +111,28 @@ pub(crate) fn add_name(
         })?;
     }
     let needed = dir.format.needed_bytes(new.name());
+    let is_noted = plan.is_noted();
     for at in 0..dir.end.0 {
         let place = place(&plan.mount.core, dir.inode, LogicalBlock(at))?;
         let (core, format) = (&*plan.mount.core, &dir.format);
-        let find_space = |bytes: &[u8]| format.room(bytes, needed);
+        let find_space = |bytes: &[u8]| {
+            let Some(room) = format.room(bytes, needed)? else {
+                return Ok(None);
+            };
+            let noted = match is_noted {
+                true => Room::of(Space::All, format, bytes, new.name())?,
+                false => Room::none(),
+            };
+            Ok(Some((room, noted)))
+        };
         let vacancy = match plan.planned(place.block) {
             Some(region) => find_space(plan.bytes(region)),
             None => with_guard(core, |guard| {
                 leaf_search::look_at_leaf(core, dir.inode, format, place.block, guard, find_space)
             })?,
         };
-        if let Some(vacancy) = vacancy.map_err(|error| dir.broken(error))? {
+        if let Some((vacancy, room)) = vacancy.map_err(|error: DirentError| dir.broken(error))? {
+            plan.note_added(dir.inode, new.name(), new.inode, room);
             let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
             let done = dir.format.insert_into(plan.bytes_mut(region), vacancy, new);
             return done.map(drop).map_err(|error| dir.broken(error));
@@ -126,6 +143,7 @@ pub(crate) fn add_name(
 
 /// Adds a name to a directory without an index that has no space for it.
 fn grow_linear(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
+    plan.note_added(dir.inode, new.name(), new.inode, Room::none());
     let core = &*plan.mount.core;
     let has_index = core
         .superblock()
@@ -162,6 +180,12 @@ fn grow_linear(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>
 fn add_indexed(plan: &mut Plan<'_>, dir: &mut ChangedDir<'_>, new: &NewEntry<'_>) -> Result<()> {
     let (hasher, path, leaf) = index_path(plan, dir, new.name())?;
     let region = dir_block(plan, dir, leaf, DirBlock::Leaf)?;
+    if plan.is_noted() {
+        let space = Space::Leaf(leaf.block);
+        let room = Room::of(space, &dir.format, plan.bytes(region), new.name());
+        let room = room.map_err(|error| dir.broken(error))?;
+        plan.note_added(dir.inode, new.name(), new.inode, room);
+    }
     let inserted = dir.format.insert(plan.bytes_mut(region), new);
     if inserted.map_err(|error| dir.broken(error))?.is_some() {
         return Ok(());
@@ -380,13 +404,20 @@ fn find_entry(plan: &Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<(Pla
 /// Removes a name.
 pub(crate) fn remove_name(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, name: &[u8]) -> Result<()> {
     if dir.is_inline() {
+        plan.taint(dir.inode.nr(), Reason::Names);
         return inline_names::remove_inline(plan, dir, name);
     }
     let (place, at) = find_entry(plan, dir, name)?;
     let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
     lose_name(plan, dir.inode.nr(), name)?;
     let removed = dir.format.remove(plan.bytes_mut(region), at);
-    removed.map_err(|error| dir.broken(error))
+    let removed = removed.map_err(|error| dir.broken(error))?;
+    let space = match structure::is_indexed(&plan.mount.core, dir.inode) {
+        true => Space::Leaf(place.block),
+        false => Space::All,
+    };
+    plan.note_removed(dir.inode, name, space, &removed);
+    Ok(())
 }
 
 /// Makes a name refer to another inode.
@@ -397,18 +428,23 @@ pub(crate) fn redirect_name(
     inode: InodeNr,
     kind: EntryType,
 ) -> Result<()> {
+    plan.taint(inode, Reason::CrossRename);
     if dir.is_inline() {
+        plan.taint(dir.inode.nr(), Reason::Names);
         return inline_names::redirect_inline(plan, dir, name, inode, kind);
     }
     let (place, at) = find_entry(plan, dir, name)?;
     let region = dir_block(plan, dir, place, DirBlock::Leaf)?;
     lose_name(plan, dir.inode.nr(), name)?;
     let redirected = dir.format.redirect(plan.bytes_mut(region), at, inode, kind);
-    redirected.map_err(|error| dir.broken(error))
+    let before = redirected.map_err(|error| dir.broken(error))?;
+    plan.note_redirected(dir.inode, name, before);
+    Ok(())
 }
 
 /// Makes `..` of a directory refer to another parent.
 pub(crate) fn set_parent(plan: &mut Plan<'_>, dir: &ChangedDir<'_>, parent: InodeNr) -> Result<()> {
+    plan.taint(dir.inode.nr(), Reason::Directory);
     if dir.is_inline() {
         return inline_names::set_inline_parent(plan, dir, parent);
     }

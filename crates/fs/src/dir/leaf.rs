@@ -31,7 +31,7 @@ use std::ops::Range;
 use fourscore_block::Structure;
 use fourscore_ondisk::dirent::edit::{Removal, Room, Vacancy};
 use fourscore_ondisk::dirent::write::NewEntry;
-use fourscore_ondisk::dirent::{DirFormat, DirentError};
+use fourscore_ondisk::dirent::{DirFormat, DirentError, EntryType};
 use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::epoch;
@@ -53,6 +53,8 @@ use crate::map::mapping::Target;
 use crate::mount::state::Mount;
 use crate::txn::apply::Publication;
 use crate::txn::block_locks::BlockGuard;
+use crate::txn::fast_commit::note::{Room as NotedRoom, Space};
+use crate::txn::fast_commit::reason::Reason;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;
 use crate::{Error, Result};
@@ -61,6 +63,7 @@ use crate::{Error, Result};
 struct Leaf<'w> {
     block: PhysBlock,
     format: DirFormat,
+    is_indexed: bool,
     _lock: BlockGuard<'w>,
 }
 
@@ -68,6 +71,8 @@ struct Leaf<'w> {
 #[derive(Clone, Copy)]
 struct Place {
     room: Room,
+    /// What a fast commit has to know of the space.
+    noted: NotedRoom,
     region: RegionId,
 }
 
@@ -185,6 +190,7 @@ pub(crate) fn unlink_in_leaf(
     removal
         .apply(plan.bytes_mut(region))
         .map_err(|error| broken(parent, error))?;
+    plan.note_removed(parent, name, leaf.space(), &removal);
     touch(&mut plan, dir)?;
     let lost = lost_name::plan_lost_name(mount, &mut plan, inode, &locked)?;
     let touch = Touch {
@@ -231,6 +237,7 @@ fn lock_leaf<'w>(
         Target::Written(block) => Some(Leaf {
             block,
             format: structure::dir_format(&mount.core, dir),
+            is_indexed,
             _lock: match is_indexed {
                 true => mount.leaves().lock(block),
                 false => pinned.lock_only_leaf(),
@@ -251,18 +258,38 @@ fn has_leaves(core: &Core, dir: &CachedInode) -> bool {
 }
 
 impl Leaf<'_> {
+    /// Returns where a fast commit's replay puts names of this leaf.
+    fn space(&self) -> Space {
+        match self.is_indexed {
+            true => Space::Leaf(self.block),
+            false => Space::All,
+        }
+    }
+
     /// Looks for a name in the leaf and, if it is missing, adds the space for it to the plan.
     /// Returns `None` if the leaf is too full; `Exists` is the error for a name that is there.
     fn place(&self, plan: &mut Plan<'_>, dir: &CachedInode, name: &[u8]) -> Result<Option<Place>> {
+        let is_noted = plan.is_noted();
         let place = self.chosen(plan, dir, |bytes| {
             let vacancy = self.format.vacancy(bytes, name);
             match vacancy.map_err(|error| broken(dir, error))? {
                 Vacancy::Taken => Err(Error::Exists),
-                Vacancy::Room(room) => Ok(Some((room, room.range()))),
+                Vacancy::Room(room) => {
+                    let noted = match is_noted {
+                        true => NotedRoom::of(self.space(), &self.format, bytes, name),
+                        false => Ok(NotedRoom::none()),
+                    };
+                    let noted = noted.map_err(|error| broken(dir, error))?;
+                    Ok(Some(((room, noted), room.range())))
+                }
                 Vacancy::Full => Ok(None),
             }
         })?;
-        Ok(place.map(|(room, region)| Place { room, region }))
+        Ok(place.map(|((room, noted), region)| Place {
+            room,
+            noted,
+            region,
+        }))
     }
 
     /// Writes an entry to its space; `entry` is `None` for a name that is too long.
@@ -274,6 +301,10 @@ impl Leaf<'_> {
         entry: Option<NewEntry<'_>>,
     ) -> Result<()> {
         let entry = entry.ok_or(Error::NameTooLong)?;
+        plan.note_added(dir, entry.name(), entry.inode, place.noted);
+        if entry.kind == EntryType::Directory {
+            plan.taint(entry.inode, Reason::Directory);
+        }
         self.format
             .insert_into_part(plan.bytes_mut(place.region), place.room, &entry)
             .map_err(|error| broken(dir, error))

@@ -10,13 +10,13 @@
 //! **Crash safety.** An inode that is not freed in the transaction of its last name is put on the
 //! orphan list in that transaction.
 
-use fourscore_journal::LastTid;
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 
 use crate::Result;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::{Changing, Locked, Pinned};
+use crate::inode::last_change::LastChange;
 use crate::inode::orphans::OrphanPlace;
 use crate::inode::{end, forget, orphan_plan};
 use crate::map::account::Freed;
@@ -140,7 +140,7 @@ pub(crate) fn finish_lost(
 pub(crate) fn free_orphan(
     mount: &Mount,
     mut inode: CachedInode,
-    last: &LastTid,
+    last: &LastChange,
     place: OrphanPlace,
 ) -> Result<()> {
     loop {

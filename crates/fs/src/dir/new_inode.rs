@@ -9,7 +9,6 @@
 //! **Locking.** The caller holds the lock of the directory, exclusive or shared.
 
 use fourscore_block::Structure;
-use fourscore_journal::LastTid;
 use fourscore_mballoc::Kinship;
 use fourscore_ondisk::dirent::EntryType;
 use fourscore_ondisk::inode::{
@@ -26,6 +25,7 @@ use crate::guard::with_guard;
 use crate::inode::alloc::{self, Want};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::{Changing, Pinned};
+use crate::inode::last_change::LastChange;
 use crate::inode::{cache, flags, immutable, orphan_plan};
 use crate::map::form::MapForm;
 use crate::map::update;
@@ -147,7 +147,7 @@ pub(crate) fn apply_creating(
     plan: Plan<'_>,
     slot: Slot,
     opening: Opening,
-    last: &LastTid,
+    last: &LastChange,
     publication: Publication<'_>,
     publish: impl FnOnce(),
 ) -> Result<Made> {
@@ -179,7 +179,7 @@ pub(crate) fn apply_opening(
     core: &Core,
     mut plan: Plan<'_>,
     inode: CachedInode,
-    last: Option<&LastTid>,
+    last: Option<&LastChange>,
     publication: Publication<'_>,
     publish: impl FnOnce(),
     note: impl FnOnce(&mut Changing),

@@ -12,6 +12,7 @@ use fourscore_mballoc::stats::Tally;
 
 use crate::Fs;
 use crate::mount::state::Mount;
+use crate::txn::fast_commit::FastCommits;
 
 /// Statistics of a file system since it was opened. They only grow, unless a field says otherwise.
 #[derive(Clone, Debug)]
@@ -43,6 +44,27 @@ pub struct MountStats {
     /// they were applied, or because a new transaction had begun. No operation restarts more than
     /// 64 times.
     pub plan_restarts: u64,
+    /// Fast commits; `None` in a mount that makes none.
+    pub fast_commits: Option<FastCommitStats>,
+}
+
+/// Statistics of fast commits, as Linux shows them in `fc_info`, and some more.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FastCommitStats {
+    /// Fast commits that were written.
+    pub commits: u64,
+    /// How often a full commit was made in place of a fast one.
+    pub ineligible: u64,
+    /// Blocks that were written for fast commits.
+    pub blocks: u64,
+    /// Records that were written.
+    pub records: u64,
+    /// Operations whose changes were written; each is in one fast commit.
+    pub operations: u64,
+    /// Operations that no record expresses, by reason. Where Linux has the same reason, it has
+    /// Linux's name.
+    pub reasons: Vec<(&'static str, u64)>,
 }
 
 impl Fs {
@@ -65,5 +87,20 @@ fn mount_stats(mount: &Mount) -> MountStats {
         allocator: mount.allocator().mb_stats(),
         groups_loaded: groups.saturating_sub(mount.allocator().absent_groups()),
         plan_restarts: mount.retries.sum(),
+        fast_commits: mount
+            .fast_commits()
+            .map(|made| fast_commit_stats(mount, made)),
+    }
+}
+
+fn fast_commit_stats(mount: &Mount, made: &FastCommits) -> FastCommitStats {
+    let (journal, counts) = (mount.journal().stats(), made.counts());
+    FastCommitStats {
+        commits: journal.fast_commits,
+        ineligible: counts.ineligible,
+        blocks: journal.fast_commit_blocks,
+        records: counts.records,
+        operations: counts.units,
+        reasons: counts.reasons.all(),
     }
 }

@@ -3,11 +3,12 @@
 //! **Model.** A group's inode bitmap is copied into memory when an inode of the group is first
 //! claimed or freed. Claiming sets a bit in the copy; the bitmap on disk changes in the handle of
 //! the operation. The blocks of an inode table that were never used are zeroed before the first
-//! inode in them is claimed, each in a small handle of its own, so that no operation reads or keeps
-//! what the device held there.
+//! inode in them is claimed, each in a small handle of its own, or in place where there are fast
+//! commits, so that no operation reads or keeps what the device held there.
 //!
-//! Without a log, a crash may leave a new name together with the old inode that had its number. So
-//! without a log a freed number is held back until the transaction that freed it is durable.
+//! Without a log, a crash may leave a new name together with the old inode that had its number; a
+//! fast commit may refer to the old inode. In both cases a freed number is held back until the
+//! transaction that freed it is durable.
 //!
 //! **Invariants.** An inode is claimed by one operation at a time. An inode that is free in memory
 //! is free in the bitmap on disk too; the reverse holds when nothing is claimed.
@@ -30,6 +31,9 @@ use crate::{Error, Result};
 /// of this.
 const HELD_NUMBERS: usize = 64;
 
+/// How many blocks of an inode table are zeroed at once, where they are zeroed in place.
+const ZEROED_AHEAD: u32 = 16;
+
 /// The kind of inode to allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
@@ -47,6 +51,17 @@ fn make_table_ready(mount: &Mount, group: GroupNr, index: u32) -> Result<()> {
     };
     let needed = index / mount.core.geometry().inodes_per_block() + 1;
     let ready = state.table_ready.load(Ordering::Relaxed);
+    if ready < needed && mount.fast_commits().is_some() {
+        let end = needed.max(ready + ZEROED_AHEAD);
+        let end = end.min(mount.core.geometry().inode_table_blocks());
+        zero_in_place(
+            mount,
+            PhysBlock(state.table.0 + u64::from(ready)),
+            end - ready,
+        )?;
+        state.table_ready.store(end, Ordering::Relaxed);
+        return Ok(());
+    }
     for nth in ready..needed {
         let block = PhysBlock(state.table.0 + u64::from(nth));
         let tag = VerifiedAs::new(Structure::InodeTable, InodeNr(0));
@@ -58,6 +73,25 @@ fn make_table_ready(mount: &Mount, group: GroupNr, index: u32) -> Result<()> {
             }
         }
         state.table_ready.store(nth + 1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Zeroes blocks of an inode table that were never used, at their home location. A fast commit
+/// records an inode there without its block, so what lies around it must be zeroes already. The
+/// flush of that commit, or of the full one, makes them durable.
+fn zero_in_place(mount: &Mount, first: PhysBlock, count: u32) -> Result<()> {
+    let block_size = mount.core.geometry().block_size();
+    let zeroes = vec![0; block_size.bytes() * count as usize];
+    mount
+        .core
+        .device
+        .write_at(&zeroes, block_size.offset(first))?;
+    let tid = mount.journal().running_tid();
+    for nth in 0..count {
+        // A reader may have cached what lay there before.
+        let block = PhysBlock(first.0 + u64::from(nth));
+        mount.core.buffers.forget(block, tid);
     }
     Ok(())
 }
@@ -140,7 +174,7 @@ pub(crate) fn take(mount: &Mount, nr: InodeNr, is_directory: bool) -> Result<Ino
 /// Makes a freed inode available again. This happens at once if there is a log: then a crash that
 /// undoes the freeing also undoes everything that was created with the number since.
 pub(crate) fn freed(mount: &Mount, nr: InodeNr) {
-    if mount.journal().has_log() {
+    if mount.journal().has_log() && mount.fast_commits().is_none() {
         return mount.inodes().give_back(nr, &mount.core);
     }
     let mut held = mount.inodes().held.mine().lock();

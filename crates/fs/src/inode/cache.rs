@@ -18,6 +18,8 @@ use crate::guard::{Guard, Missed, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::{InodeCell, Pinned};
 use crate::mount::fast_commit::{InodeChange, InodePatch};
+use crate::txn::fast_commit::FastCommits;
+use crate::txn::fast_commit::time::Time;
 use crate::{Error, Result};
 
 /// Returns inode `nr` for a scan, which reads each inode once; does not insert it into the cache.
@@ -80,7 +82,9 @@ pub(crate) fn load_cell(core: &Core, nr: InodeNr) -> Result<Arc<InodeCell>> {
         // It may have left memory with changes that are not durable yet.
         let live = core.live.as_ref();
         let last = live.map(|live| live.journal.running_tid());
-        let cell = InodeCell::new(cached, last, &core.lives);
+        let fast_commits = live.and_then(|live| live.fast_commits.as_deref());
+        let time = fast_commits.map_or_else(Time::default, FastCommits::now);
+        let cell = InodeCell::new(cached, last, time, &core.lives);
         Ok((Arc::new(cell), weight_bytes))
     })
 }

@@ -14,7 +14,6 @@
 //! across I/O, and readers do not take it. Threads that change one leaf of a directory share it
 //! ([`Pinned::share`]); all others take it exclusively.
 
-use fourscore_journal::LastTid;
 use fourscore_mballoc::FilePrealloc;
 use fourscore_ondisk::Tid;
 use fourscore_ondisk::checksum::InodeSeed;
@@ -26,9 +25,11 @@ use fourscore_sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, Seri
 
 use crate::dir::name_cache::Departures;
 use crate::inode::cached::CachedInode;
+use crate::inode::last_change::LastChange;
 use crate::inode::orphans::OrphanPlace;
 use crate::inode::sequence::{Change, SeqCount};
 use crate::txn::block_locks::BlockGuard;
+use crate::txn::fast_commit::time::Time;
 use crate::txn::order;
 use crate::{Error, Result};
 
@@ -67,9 +68,9 @@ pub(crate) struct Changing {
     /// written.
     pub(crate) prealloc: Option<Arc<FilePrealloc>>,
     /// The last transaction that changed the inode, or may have changed it before it was loaded.
-    pub(crate) last: LastTid,
+    pub(crate) last: LastChange,
     /// The last transaction that changed what a read of its data depends on: size and map.
-    pub(crate) last_data: LastTid,
+    pub(crate) last_data: LastChange,
     /// The open count.
     pub(crate) opens: u32,
     /// Its place on the orphan list, while it has no name or is being truncated.
@@ -127,12 +128,12 @@ impl Changing {
 }
 
 impl InodeCell {
-    /// Creates a cell for `inode`, which transactions up to `last` may have changed. `lives`
-    /// numbers the times that an inode is loaded.
-    pub(crate) fn new(inode: CachedInode, last: Option<Tid>, lives: &Serial) -> Self {
+    /// Creates a cell for `inode`, which transactions up to `last` may have changed, up to `time`.
+    /// `lives` numbers the times that an inode is loaded.
+    pub(crate) fn new(inode: CachedInode, last: Option<Tid>, time: Time, lives: &Serial) -> Self {
         let changing = Changing {
-            last: LastTid::of(last),
-            last_data: LastTid::of(last),
+            last: LastChange::of(last, time),
+            last_data: LastChange::of(last, time),
             ..Changing::default()
         };
         if last.is_some() && inode.file_type() == FileType::Regular {
@@ -233,7 +234,7 @@ impl Pinned {
     /// Pins an inode that is being created and that no other thread finds before
     /// [`cache::enter_pinned`](crate::inode::cache::enter_pinned).
     pub(crate) fn unseen(inode: CachedInode, lives: &Serial) -> Self {
-        let cell = InodeCell::new(inode, None, lives);
+        let cell = InodeCell::new(inode, None, Time::default(), lives);
         cell.locks.pins.fetch_add(1, Ordering::AcqRel);
         Self(Arc::new(cell))
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `cached` | a decoded inode |
 //! | `cell` | an inode in memory: its version and its lock |
+//! | `last_change` | the transaction and the time of its last change |
 //! | `cache` | finds, loads and pins inodes |
 //! | `sequence`, `reuse`, `consistent` | reads that run in parallel with writers |
 //! | `stat` | stat |
@@ -27,6 +28,7 @@ pub(crate) mod flags;
 pub(crate) mod forget;
 pub(crate) mod free_inodes;
 pub(crate) mod immutable;
+pub(crate) mod last_change;
 pub(crate) mod lazy_list;
 pub(crate) mod lazy_times;
 pub(crate) mod orphan_list;

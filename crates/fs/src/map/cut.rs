@@ -13,6 +13,7 @@ use crate::inode::cached::CachedInode;
 use crate::map::account::Freed;
 use crate::map::extents::{self, Mapped};
 use crate::map::release;
+use crate::txn::fast_commit::reason::Reason;
 use crate::txn::plan::{Content, Plan};
 use crate::txn::slot::{self, Slot};
 
@@ -32,6 +33,7 @@ pub(crate) fn cut_extents(
     blocks: Range<LogicalBlock>,
     was: Content,
 ) -> Result<Freed> {
+    plan.taint(inode.nr(), Reason::RangeOperation);
     let file = Mapped { inode, slot };
     let capacity = plan.capacity();
     let (mut at, end) = (blocks.start, blocks.end);

@@ -23,6 +23,7 @@ use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock};
 use crate::dir::changed::tag;
 use crate::inode::cached::CachedInode;
 use crate::map::account;
+use crate::txn::fast_commit::reason::Reason;
 use crate::txn::faults::Sabotage;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot::{self, Slot};
@@ -76,6 +77,7 @@ pub(crate) fn enter_extent(
     slot: Slot,
     extent: Extent,
 ) -> Result<()> {
+    plan.note_range(inode, extent);
     insert_extent(plan, Mapped { inode, slot }, extent)
 }
 
@@ -106,6 +108,10 @@ pub(crate) fn set_extent_state(
     {
         let part = found.logical.max(at)..found.logical_end().min(blocks.end);
         if found.state != state {
+            match found.part(&part).filter(|_| state == ExtentState::Written) {
+                Some(extent) => plan.note_range(inode, Extent { state, ..extent }),
+                None => plan.taint(inode.nr(), Reason::RangeOperation),
+            }
             // Changing the middle of an extent makes three of one. The longest written extent is
             // too long for an unwritten one.
             change_leaf(plan, file, part.start, 3, |leaf| {
@@ -177,6 +183,7 @@ pub(crate) fn move_extent(
     extent: Extent,
     to: LogicalBlock,
 ) -> Result<()> {
+    plan.taint(inode.nr(), Reason::RangeOperation);
     let file = Mapped { inode, slot };
     let from = extent.logical..extent.logical_end();
     change_leaf(plan, file, from.start, 1, |leaf| {

@@ -34,13 +34,13 @@ use std::ops::Range;
 use std::panic::Location;
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_journal::LastTid;
 use fourscore_ondisk::superblock::State;
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::core::Core;
+use crate::inode::last_change::LastChange;
 use crate::mount::clock::now;
 use crate::mount::error_policy::{OnError, PanicHook};
 use crate::mount::mark::{self, superblock_part, time_halves};
@@ -191,7 +191,7 @@ fn note_in_transaction(mount: &Mount, note: &Note) -> Result<()> {
         plan.bytes_mut(region)
             .copy_from_slice(&raw.as_bytes()[part]);
     }
-    plan.apply(&[&LastTid::new()]).map(drop)
+    plan.apply(&[&LastChange::new()]).map(drop)
 }
 
 /// Keeps the errors of the superblock as it was `before` the journal was replayed: writes them

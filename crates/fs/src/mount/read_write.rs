@@ -10,12 +10,12 @@
 //! expect.
 
 use fourscore_block::{BlockDevice, UnorderedDevice};
-use fourscore_journal::{Background, Journal, JournalOptions, Log, NewChecksums};
+use fourscore_journal::{Background, FastCommitArea, Journal, JournalOptions, Log, NewChecksums};
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Tunables};
 use fourscore_ondisk::Tid;
-use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::features::{Compat, Incompat};
 use fourscore_ondisk::superblock::Superblock;
-use fourscore_sync::{Arc, Counter, Mutex};
+use fourscore_sync::{Arc, Counter, Mutex, OnceLock};
 
 use crate::core::{Core, Live};
 use crate::group::change::{self, Source};
@@ -29,10 +29,12 @@ use crate::mount::fast_commit::FastCommitOverlay;
 use crate::mount::freezer::Freezer;
 use crate::mount::mark::{self, Mounted, check_unmounted};
 use crate::mount::mmp::Mmp;
+use crate::mount::modes::DataMode;
 use crate::mount::options::{Barriers, MountOptions};
 use crate::mount::state::Mount;
 use crate::mount::{errors, fast_commit_replay, open, recovery, replay};
 use crate::txn::block_locks::BlockLocks;
+use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::Sabotage;
 use crate::txn::grace::GracePeriod;
 use crate::txn::order;
@@ -148,21 +150,19 @@ fn begin(
     let geometry = geometry(core.superblock())?;
     let block_bytes = core.geometry().block_size().bytes();
     let reuse = Arc::new(ReuseClock::default());
-    let grace = Arc::new(GracePeriod::new(
-        geometry.groups(),
-        options.most_groups_loaded(block_bytes),
-        options.discards(&core),
-        match options.faults.lacks(Sabotage::UnnoticedReuse) {
-            true => Arc::default(),
-            false => Arc::clone(&reuse),
-        },
-    ));
-    let journal = Arc::new(begin_journal(&core, log, options, &groups, &grace)?);
+    let grace = Arc::new(grace_period(&core, options, &geometry, &reuse));
+    let (journal, fast_commits) = begin_journal(&core, log, options, scope, &groups, &grace)?;
     let only = match scope {
         Scope::All => None,
         Scope::OneTransaction => Some(journal.running_tid()),
     };
-    let allocator_options = allocator_options(&core, &journal, only, geometry.layout());
+    let allocator_options = allocator_options(
+        &core,
+        &journal,
+        only,
+        geometry.layout(),
+        fast_commits.is_some(),
+    );
     let superblock = Arc::clone(&core.superblock);
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
     let inodes = Inodes::new(&core, &geometry);
@@ -171,6 +171,7 @@ fn begin(
         journal: Arc::clone(&journal),
         groups: Arc::clone(&groups),
         data: options.data_mode(&superblock),
+        fast_commits: fast_commits.clone(),
         reuse: only.is_none().then_some(reuse),
     });
     core.faults = options.faults;
@@ -207,6 +208,7 @@ fn begin(
         nodiratime: options.nodiratime.unwrap_or_default(),
         lazy_times: options.has_lazy_times().then(LazyTimes::default),
         data: options.data_mode(&superblock),
+        fast_commits,
         bsd_groups: options.gives_group(&superblock),
         retries: Counter::default(),
         privilege: options.privilege(),
@@ -218,6 +220,25 @@ fn begin(
     }))
 }
 
+/// Returns the grace periods, which advance the clock `reuse`.
+fn grace_period(
+    core: &Core,
+    options: &MountOptions,
+    geometry: &Geometry,
+    reuse: &Arc<ReuseClock>,
+) -> GracePeriod {
+    let block_bytes = core.geometry().block_size().bytes();
+    GracePeriod::new(
+        geometry.groups(),
+        options.most_groups_loaded(block_bytes),
+        options.discards(core),
+        match options.faults.lacks(Sabotage::UnnoticedReuse) {
+            true => Arc::default(),
+            false => Arc::clone(reuse),
+        },
+    )
+}
+
 /// Returns the allocator's options, for a mount with the only transaction `only` if it has just
 /// one.
 fn allocator_options(
@@ -225,6 +246,7 @@ fn allocator_options(
     journal: &Journal,
     only: Option<Tid>,
     layout: &Layout,
+    fast_commits: bool,
 ) -> Options {
     let reserved = core.superblock().reserved_blocks().0;
     Options {
@@ -233,32 +255,71 @@ fn allocator_options(
         durable: only.unwrap_or_else(|| journal.committed_tid()),
         root_clusters: reserved >> layout.cluster_bits,
         reserved_clusters: 0,
+        fast_commits,
     }
 }
 
-/// Opens the journal in `log`, or the substitute for a file system without a journal.
+/// Opens the journal in `log`, or the substitute for a file system without a journal, and begins
+/// fast commits if the mount makes any.
 fn begin_journal(
     core: &Core,
     log: Option<Log>,
     options: &MountOptions,
+    scope: Scope,
     groups: &Arc<Groups>,
     grace: &Arc<GracePeriod>,
-) -> Result<Journal> {
+) -> Result<(Arc<Journal>, Option<Arc<FastCommits>>)> {
     let mut journal_options = options.journal_options();
+    if has_fast_commits(core.superblock()) && scope == Scope::All {
+        journal_options.fast_commits = FastCommitArea::Reserved;
+    }
     if !core.superblock().has_metadata_csum() {
         journal_options.checksums = NewChecksums::None;
     }
+    let hooked = Arc::new(OnceLock::new());
     let hook = Arc::new(Seal::new(
         Arc::clone(&core.superblock),
         Arc::clone(groups),
         Arc::clone(grace),
+        Arc::clone(&hooked),
         options.faults,
     ));
     let home = Arc::clone(&core.device);
-    Ok(match log {
+    let journal = match log {
         Some(log) => Journal::open(log, home, hook, journal_options)?,
         None => Journal::without_log(home, core.geometry().block_size(), hook, journal_options)?,
-    })
+    };
+    let fast_commits = fast_commits(core, &journal, options, scope);
+    if let Some(fast_commits) = &fast_commits {
+        hooked.get_or_init(|| Arc::clone(fast_commits));
+    }
+    Ok((Arc::new(journal), fast_commits))
+}
+
+/// Whether the file system has the feature `fast_commit`.
+fn has_fast_commits(superblock: &Superblock) -> bool {
+    superblock.features().compat.contains(Compat::FAST_COMMIT)
+}
+
+/// Returns the fast commits of a mount; `None` if it makes none. Linux replays no records of
+/// clusters that have several blocks, and data that goes through the journal is in no record.
+fn fast_commits(
+    core: &Core,
+    journal: &Journal,
+    options: &MountOptions,
+    scope: Scope,
+) -> Option<Arc<FastCommits>> {
+    let has_clusters = core.geometry().blocks_per_cluster_log() > 0;
+    let blocks = journal.fast_commit_blocks();
+    let is_possible = scope == Scope::All
+        && has_fast_commits(core.superblock())
+        && options.data_mode(core.superblock()) != DataMode::Journal;
+    if blocks == 0 || has_clusters || !is_possible {
+        return None;
+    }
+    let block_bytes = core.geometry().block_size().bytes();
+    let area_bytes = block_bytes.saturating_mul(blocks as usize);
+    Some(Arc::new(FastCommits::new(block_bytes, area_bytes)))
 }
 
 /// Ends writing: everything is checkpointed, and the journal, if there is one, is left empty.

@@ -11,7 +11,7 @@
 //! **Crash safety.** A recovery that is interrupted is repeated: unfinished inodes are still on the
 //! orphan list.
 
-use fourscore_journal::{LastTid, Log, recover, replay, replay_before_fast_commits};
+use fourscore_journal::{Log, recover, replay, replay_before_fast_commits};
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr};
@@ -22,6 +22,7 @@ use crate::dir::lost_name;
 use crate::file::truncate;
 use crate::group::descriptor;
 use crate::inode::cached::CachedInode;
+use crate::inode::last_change::LastChange;
 use crate::inode::orphans::OrphanPlace;
 use crate::inode::{alloc, cache, orphan_plan};
 use crate::mount::fast_commit::FastCommitOverlay;
@@ -69,7 +70,7 @@ pub(crate) fn finish_orphans(mount: &Mount) -> Result<()> {
         if inode.on_disk().links_count() > 0 {
             finish_truncation(mount, &inode, place)?;
         } else {
-            lost_name::free_orphan(mount, inode, &LastTid::new(), place)?;
+            lost_name::free_orphan(mount, inode, &LastChange::new(), place)?;
             alloc::freed(mount, nr);
         }
     }

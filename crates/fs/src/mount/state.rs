@@ -24,6 +24,7 @@ use crate::mount::freezer::{Freezer, Rest};
 use crate::mount::mmp::Mmp;
 use crate::mount::modes::{AccessTimes, DataMode};
 use crate::txn::block_locks::BlockLocks;
+use crate::txn::fast_commit::FastCommits;
 use crate::txn::grace::GracePeriod;
 use crate::txn::order;
 use crate::txn::space::SpaceQueue;
@@ -54,6 +55,7 @@ pub(crate) struct Mount {
     /// `None` if times are written at once.
     pub(crate) lazy_times: Option<LazyTimes>,
     pub(crate) data: DataMode,
+    pub(crate) fast_commits: Option<Arc<FastCommits>>,
     /// Whether new inodes get the group of their directory.
     pub(crate) bsd_groups: bool,
     pub(crate) retries: Counter,
@@ -87,6 +89,11 @@ impl Mount {
                 ),
                 other => other.into(),
             })
+    }
+
+    /// Returns the fast commits, if the mount makes any.
+    pub(crate) fn fast_commits(&self) -> Option<&FastCommits> {
+        self.fast_commits.as_deref()
     }
 
     pub(crate) fn allocator(&self) -> &Allocator {

@@ -14,12 +14,12 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_journal::LastTid;
 use fourscore_ondisk::features::{Compat, RoCompat};
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
 
 use crate::core::Core;
 use crate::guard::with_guard;
+use crate::inode::last_change::LastChange;
 use crate::mount::errors;
 use crate::mount::mark::superblock_part;
 use crate::mount::state::Mount;
@@ -54,7 +54,7 @@ fn change_label(mount: &Mount, label: &[u8]) -> Result<()> {
     let buf = plan.bytes_mut(region);
     buf.fill(0);
     buf[..label.len()].copy_from_slice(label);
-    plan.apply(&[&LastTid::new()]).map(drop)
+    plan.apply(&[&LastChange::new()]).map(drop)
 }
 
 /// Sets the head of the chain of orphans. The caller holds the chain's lock.

@@ -22,7 +22,7 @@
 
 use std::mem;
 
-use fourscore_journal::{Credits, Handle, LastTid, ModifyError};
+use fourscore_journal::{Credits, Handle, ModifyError};
 use fourscore_mballoc::Stamp;
 use fourscore_ondisk::Tid;
 use fourscore_sync::thread;
@@ -32,6 +32,7 @@ use crate::dir::touch::Touch;
 use crate::group::table::BitsChange;
 use crate::inode::cell::Pinned;
 use crate::inode::forget;
+use crate::inode::last_change::LastChange;
 use crate::inode::sequence::Change;
 use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
@@ -141,7 +142,7 @@ impl Plan<'_> {
     /// # Errors
     /// The journal was aborted, the plan is too large for it, or a block cannot be read again. In
     /// these cases nothing was changed.
-    pub(crate) fn apply(self, last: &[&LastTid]) -> Result<Tid> {
+    pub(crate) fn apply(self, last: &[&LastChange]) -> Result<Tid> {
         self.apply_publishing(last, Publication::nothing(), || ())
     }
 
@@ -153,7 +154,7 @@ impl Plan<'_> {
     /// As [`Plan::apply`]; in these cases `publish` was not called.
     pub(crate) fn apply_publishing(
         mut self,
-        last: &[&LastTid],
+        last: &[&LastChange],
         publication: Publication<'_>,
         publish: impl FnOnce(),
     ) -> Result<Tid> {
@@ -164,7 +165,7 @@ impl Plan<'_> {
     /// plan, if it fails, returns its claims. A plan that was applied is empty.
     pub(crate) fn try_to_apply(
         &mut self,
-        last: &[&LastTid],
+        last: &[&LastChange],
         publication: Publication<'_>,
         publish: impl FnOnce(),
     ) -> Result<Tid> {
@@ -173,7 +174,8 @@ impl Plan<'_> {
             let mut handle = self.mount.start(credits)?;
             match self.join(&mut handle) {
                 Ok(()) => {
-                    last.iter().for_each(|last| handle.note(last));
+                    last.iter().for_each(|last| last.note(&handle));
+                    self.list_unit(handle.tid(), last);
                     self.make_visible(&mut handle, publication, publish);
                     let tid = handle.stop();
                     if let Some(orphan_update) = self.orphan_update.take() {

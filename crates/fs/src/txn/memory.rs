@@ -20,6 +20,7 @@ use zerocopy::FromBytes;
 use crate::dir::departure::Departure;
 use crate::group::table::BitsChange;
 use crate::inode::free_inodes::InodeClaim;
+use crate::txn::fast_commit::note::Notes;
 
 /// The most bytes that a thread keeps: some blocks of a directory and its index, and what belongs
 /// to them, for any block size except the largest.
@@ -58,7 +59,7 @@ pub(crate) enum RegionKind {
     /// lock.
     Slot(InodeNr),
     /// Its bytes, which are an inode, including the field that links orphans.
-    WholeSlot,
+    WholeSlot(InodeNr),
     /// Only the field that links orphans, of an inode that is not changed otherwise.
     Link(InodeNr, Option<InodeNr>),
     /// The result of [`Touch`](crate::dir::touch::Touch) on the directory's slot at the time of
@@ -89,7 +90,7 @@ impl Region {
     pub(crate) fn stage(&self) -> Stage {
         match (self.is_fresh, self.kind) {
             (true, _) => Stage::NewBlock,
-            (false, RegionKind::WholeSlot) => Stage::NewInode,
+            (false, RegionKind::WholeSlot(_)) => Stage::NewInode,
             (false, _) => Stage::Rest,
         }
     }
@@ -105,7 +106,7 @@ impl Region {
             let _ = inode::seal(bytes, nr, superblock);
         };
         match self.kind {
-            RegionKind::Bytes | RegionKind::WholeSlot => {
+            RegionKind::Bytes | RegionKind::WholeSlot(_) => {
                 bytes[..own.len()].copy_from_slice(own);
             }
             RegionKind::Slot(nr) => {
@@ -147,6 +148,8 @@ pub(crate) struct Memory {
     pub(crate) freed_inodes: Vec<(InodeClaim, BitsChange)>,
     /// Names that are removed or will refer to another inode.
     pub(crate) departures: Vec<Departure>,
+    /// The changes, for a fast commit.
+    pub(crate) notes: Notes,
     /// Scratch space to count blocks in.
     pub(crate) blocks: Vec<PhysBlock>,
 }
@@ -168,6 +171,7 @@ impl Memory {
         self.inodes.clear();
         self.freed_inodes.clear();
         self.departures.clear();
+        self.notes.clear();
         self.blocks.clear();
         let lists = [
             self.regions.capacity(),

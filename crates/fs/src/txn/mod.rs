@@ -8,11 +8,13 @@
 //! | `order`, `block_locks` | the order of locks, and locks of blocks |
 //! | `seal` | checksums and group descriptors, computed once per commit |
 //! | `grace` | when readers of freed blocks have ended (grace period) |
+//! | `fast_commit` | fast commits: changes as records of inodes, ranges and names |
 //! | `space` | waits for space that commits and readers release |
 //! | `faults` | injected faults, for tests |
 
 pub(crate) mod apply;
 pub(crate) mod block_locks;
+pub(crate) mod fast_commit;
 pub(crate) mod faults;
 pub(crate) mod grace;
 pub(crate) mod memory;

@@ -255,7 +255,10 @@ impl<'f> Plan<'f> {
 
     /// Has all of a slot written: the plan sets the field that links orphans.
     pub(crate) fn set_whole(&mut self, region: RegionId) {
-        self.memory.regions[region.0].kind = RegionKind::WholeSlot;
+        let kind = &mut self.memory.regions[region.0].kind;
+        if let RegionKind::Slot(nr) = *kind {
+            *kind = RegionKind::WholeSlot(nr);
+        }
     }
 
     /// Links the orphan `nr` to `next`. Its slot, at `place`, is not otherwise in the plan.

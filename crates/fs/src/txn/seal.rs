@@ -8,14 +8,15 @@
 //! **Locking.** Called under a buffer's lock; takes no lock.
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_journal::SealHook;
+use fourscore_journal::{FastCommit, FastCommitRequest, SealHook};
 use fourscore_ondisk::dirent::DirFormat;
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, Superblock};
 use fourscore_ondisk::{PhysBlock, RawSuperblock, Tid, extent, htree, orphan, xattr};
-use fourscore_sync::Arc;
+use fourscore_sync::{Arc, OnceLock};
 use zerocopy::FromBytes;
 
 use crate::group::table::Groups;
+use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::{Faults, Sabotage};
 use crate::txn::grace::GracePeriod;
 
@@ -24,6 +25,8 @@ pub(crate) struct Seal {
     superblock: Arc<Superblock>,
     groups: Arc<Groups>,
     grace: Arc<GracePeriod>,
+    /// Set when the mount makes fast commits.
+    fast_commits: Arc<OnceLock<Arc<FastCommits>>>,
     faults: Faults,
 }
 
@@ -32,12 +35,14 @@ impl Seal {
         superblock: Arc<Superblock>,
         groups: Arc<Groups>,
         grace: Arc<GracePeriod>,
+        fast_commits: Arc<OnceLock<Arc<FastCommits>>>,
         faults: Faults,
     ) -> Self {
         Self {
             superblock,
             groups,
             grace,
+            fast_commits,
             faults,
         }
     }
@@ -87,6 +92,19 @@ impl SealHook for Seal {
 
     fn follows_from_others(&self, block: PhysBlock) -> bool {
         self.groups.is_descriptors(block)
+    }
+
+    fn fast_commit(&self, request: &FastCommitRequest) -> FastCommit {
+        match self.fast_commits.get() {
+            Some(fast_commits) => fast_commits.records(request),
+            None => FastCommit::InFull,
+        }
+    }
+
+    fn on_fast_commit(&self, _: Tid) {
+        if let Some(fast_commits) = self.fast_commits.get() {
+            fast_commits.are_durable();
+        }
     }
 
     fn on_durable(&self, tid: Tid) {

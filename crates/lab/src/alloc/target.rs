@@ -59,6 +59,7 @@ impl AllocTarget {
             durable: Tid(0),
             root_clusters: 0,
             reserved_clusters: 0,
+            fast_commits: false,
         };
         let geometry = *groups.geometry();
         let allocator = Allocator::new(geometry, source, options);

@@ -45,12 +45,17 @@ struct Bench {
 
 impl Bench {
     fn on(disk: Disk, geometry: Geometry) -> Self {
+        Self::with(disk, geometry, false)
+    }
+
+    fn with(disk: Disk, geometry: Geometry, fast_commits: bool) -> Self {
         let disk = Arc::new(disk);
         let source = Box::new(Arc::clone(&disk));
         let options = Options {
             durable: Tid(0),
             root_clusters: 0,
             reserved_clusters: 0,
+            fast_commits,
         };
         Self {
             disk,
@@ -352,9 +357,16 @@ fn clusters_allocated_and_freed_in_one_transaction_are_reused_without_its_commit
         let runs: Vec<_> = (0..3).map(|_| bench.use_up(&exact(1000), Tid(7))).collect();
         runs.into_iter().for_each(|run| bench.free(run, Tid(7)));
     }
-    let logged = bench.use_up(&exact(1000), Tid(7));
-    bench.allocator.logged(&logged);
-    bench.free(logged, Tid(7));
+    assert_eq!(bench.allocator.sweep(), 0);
+    bench.settle(Tid(7));
+}
+
+#[test]
+fn clusters_that_a_fast_commit_may_refer_to_wait_for_the_full_commit() {
+    let geometry = geometry(4, 1024);
+    let bench = Bench::with(Disk::new(geometry), geometry, true);
+    let run = bench.use_up(&exact(1000), Tid(7));
+    bench.free(run, Tid(7));
     assert_eq!(bench.allocator.sweep(), 1000);
     bench.settle(Tid(7));
 }

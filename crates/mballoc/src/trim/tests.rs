@@ -22,6 +22,7 @@ fn disk() -> (Arc<Disk>, Allocator) {
         durable: Tid(0),
         root_clusters: 0,
         reserved_clusters: 0,
+        fast_commits: false,
     };
     let source = Box::new(Arc::clone(&disk));
     (disk, Allocator::new(geometry, source, options))

@@ -49,6 +49,7 @@ impl Trace {
             durable: Tid(0),
             root_clusters: 0,
             reserved_clusters: 0,
+            fast_commits: false,
         };
         let allocator = Allocator::new(geometry(groups), Box::new(aged), options);
         let most_held = allocator.free_clusters() / 4;

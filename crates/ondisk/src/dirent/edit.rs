@@ -222,14 +222,30 @@ impl DirFormat {
         self.removal_of(block, |record| record.is(name))
     }
 
-    /// Removes the entry at offset `at`.
+    /// Removes the entry at offset `at`, and returns what was removed.
     ///
     /// # Errors
     /// If there is none; if a record is corrupt, which is impossible in a checked block.
-    pub fn remove(&self, block: &mut [u8], at: usize) -> Result<(), DirentError> {
+    pub fn remove(&self, block: &mut [u8], at: usize) -> Result<Removal, DirentError> {
         let removal = self.removal_of(block, |record| record.at == at)?;
         let removal = removal.ok_or(DirentError::NoEntry { at })?;
-        removal.apply(block.get_mut(removal.range()).unwrap_or_default())
+        removal.apply(block.get_mut(removal.range()).unwrap_or_default())?;
+        Ok(removal)
+    }
+
+    /// The largest free space of a checked block that one entry could take, in bytes.
+    ///
+    /// # Errors
+    /// If a record is corrupt, which is impossible in a checked block.
+    pub fn largest_room_bytes(&self, block: &[u8]) -> Result<usize, DirentError> {
+        let mut largest = 0;
+        let mut at = 0;
+        while at < block.len() && !self.is_tail(block, at) {
+            let entry = self.record(block, at)?;
+            largest = largest.max(entry.rec_len.saturating_sub(self.used_bytes(&entry)));
+            at += entry.rec_len;
+        }
+        Ok(largest)
     }
 
     fn removal_of(
@@ -253,8 +269,8 @@ impl DirFormat {
         })
     }
 
-    /// Changes the inode of the entry at offset `at`: a rename replaces its target this way, so
-    /// that the name exists at every moment.
+    /// Changes the inode of the entry at offset `at`, and returns the previous one: a rename
+    /// replaces its target this way, so that the name exists at every moment.
     ///
     /// # Errors
     /// If there is none.
@@ -264,8 +280,9 @@ impl DirFormat {
         at: usize,
         inode: InodeNr,
         kind: EntryType,
-    ) -> Result<(), DirentError> {
-        if self.record(block, at)?.inode.0 == 0 {
+    ) -> Result<InodeNr, DirentError> {
+        let before = self.record(block, at)?.inode;
+        if before.0 == 0 {
             return Err(DirentError::NoEntry { at });
         }
         let file_type = self.type_byte_of(kind);
@@ -273,7 +290,7 @@ impl DirFormat {
             header.inode = inode.0.into();
             header.file_type = file_type;
         }
-        Ok(())
+        Ok(before)
     }
 
     /// Changes the inode of `..` in the first block of a directory, hashed or not.
@@ -284,6 +301,7 @@ impl DirFormat {
         self.dots(block)?;
         let at = self.record(block, 0)?.rec_len;
         self.redirect(block, at, parent, EntryType::Directory)
+            .map(drop)
     }
 
     /// Whether a block holds an entry other than `.` and `..`. Index blocks hold none.

@@ -75,7 +75,7 @@ impl<'a> InlineDirMut<'a> {
     pub fn remove(&mut self, at: usize) -> Result<(), DirentError> {
         let format = self.format;
         let (part, at) = self.part(at);
-        format.remove(part, at)
+        format.remove(part, at).map(drop)
     }
 
     /// Changes the inode of the entry at a position.
@@ -90,7 +90,7 @@ impl<'a> InlineDirMut<'a> {
     ) -> Result<(), DirentError> {
         let format = self.format;
         let (part, at) = self.part(at);
-        format.redirect(part, at, inode, kind)
+        format.redirect(part, at, inode, kind).map(drop)
     }
 
     /// Sets the parent directory.

@@ -123,6 +123,7 @@ fn the_pools_serve_privileged_requests_only() {
         durable: Tid(0),
         root_clusters: 50,
         reserved_clusters: 20,
+        fast_commits: false,
     };
     let allocator = Allocator::new(geometry, Box::new(Arc::clone(&disk)), options);
     let mut held = allocator.reserve(1024 - 70, Privilege::User).unwrap();

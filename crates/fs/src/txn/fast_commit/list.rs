@@ -1,0 +1,180 @@
+//! **Purpose.** Lists of the units of the running transaction, one for each core, and the clocks by
+//! which a fast commit takes a consistent part of them.
+//!
+//! **Model.** A unit gets a time of a logical clock (Lamport): it is later than all earlier units
+//! of its core and than all earlier units that changed one of its inodes. A fast commit chooses a
+//! time, the *cut*, and takes the units up to it. So with a unit it takes all units that the unit
+//! depends on.
+//!
+//! ```text
+//! core 0   .. 7 ... 9 .......... 12 ...
+//! core 1   ..... 8 ....... 10 ......... 13
+//!                            ^ cut
+//! ```
+//!
+//! No clock of a core passes the *ceiling*, a word that all cores read. A core that reaches it
+//! raises it by some thousands, so it is written rarely. The cut is at the ceiling.
+//!
+//! **Invariants.**
+//! - A unit is listed before its changes are visible. So a thread that has seen a change of an
+//!   inode finds a ceiling that is at least the unit's time.
+//! - After a cut no unit gets a time up to that of the cut: each core's clock is set to it when its
+//!   list is taken.
+//! - An inode that is loaded again may have been changed by any unit up to the ceiling, so its own
+//!   clock begins there.
+//!
+//! **Locking.** The lock of a list is a leaf; it is taken under an open handle.
+
+use std::mem;
+
+use fourscore_ondisk::Tid;
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::{CachePadded, CoreNr, Mutex, PerCore};
+
+use crate::inode::last_change::LastChange;
+use crate::txn::fast_commit::note::{Note, Notes, Place, Unit};
+use crate::txn::fast_commit::time::Time;
+
+/// By how much the ceiling is raised.
+const STEP: u64 = 4096;
+
+/// The units of one core.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    /// In ascending order of their times.
+    pub(crate) places: Vec<Place>,
+    notes: Vec<Note>,
+    bytes: Vec<u8>,
+}
+
+impl Units {
+    /// Returns a unit.
+    pub(crate) fn get(&self, place: &Place) -> Unit<'_> {
+        Unit {
+            notes: &self.notes[place.notes.clone()],
+            bytes: &self.bytes[place.bytes.clone()],
+        }
+    }
+
+    fn clear(&mut self) {
+        self.places.clear();
+        self.notes.clear();
+        self.bytes.clear();
+    }
+
+    fn push(&mut self, clock: u64, notes: &Notes) {
+        let (first, start) = (self.notes.len(), self.bytes.len());
+        self.notes.extend_from_slice(&notes.all);
+        self.bytes.extend_from_slice(&notes.bytes);
+        self.places.push(Place {
+            clock,
+            notes: first..self.notes.len(),
+            bytes: start..self.bytes.len(),
+        });
+    }
+
+    fn size_bytes(&self) -> usize {
+        let notes = self.notes.len() * size_of::<Note>();
+        self.bytes.len() + notes + self.places.len() * size_of::<Place>()
+    }
+
+    /// Whether there are no units.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+#[derive(Debug, Default)]
+struct List {
+    clock: u64,
+    /// The transaction of the units.
+    tid: Option<Tid>,
+    units: Units,
+    /// Whether units of the transaction were dropped because there were too many.
+    is_overflowed: bool,
+}
+
+/// The lists of all cores.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    lists: PerCore<Mutex<List>>,
+    ceiling: CachePadded<AtomicU64>,
+    /// The most bytes of one list.
+    most_bytes: usize,
+}
+
+/// What was taken from the lists.
+#[derive(Debug, Default)]
+pub(crate) struct Cut {
+    pub(crate) at: Time,
+    pub(crate) units: Vec<Units>,
+    pub(crate) is_overflowed: bool,
+}
+
+impl Lists {
+    /// Empty lists; none will grow beyond `most_bytes`.
+    pub(crate) fn new(most_bytes: usize) -> Self {
+        Self {
+            lists: PerCore::default(),
+            ceiling: CachePadded::new(AtomicU64::new(0)),
+            most_bytes,
+        }
+    }
+
+    /// Lists a unit of the transaction `tid`, which changes the inodes of `last`. The caller has an
+    /// open handle in it.
+    pub(crate) fn add(&self, tid: Tid, notes: &Notes, last: &[&LastChange]) {
+        let mut list = self.lists.mine().lock();
+        let seen = last.iter().map(|last| last.time().0).max().unwrap_or(0);
+        let clock = list.clock.max(seen) + 1;
+        if clock > self.ceiling.load(Ordering::Acquire) {
+            self.ceiling.fetch_max(clock + STEP, Ordering::AcqRel);
+        }
+        list.clock = clock;
+        last.iter().for_each(|last| last.reach(Time(clock)));
+        if list.tid != Some(tid) {
+            list.tid = Some(tid);
+            list.units.clear();
+            list.is_overflowed = false;
+        }
+        if list.is_overflowed {
+            return;
+        }
+        list.units.push(clock, notes);
+        if list.units.size_bytes() > self.most_bytes {
+            list.units = Units::default();
+            list.is_overflowed = true;
+        }
+    }
+
+    /// Returns a time that is not before any unit whose changes the caller has seen.
+    pub(crate) fn now(&self) -> Time {
+        Time(self.ceiling.load(Ordering::Acquire))
+    }
+
+    /// Takes the units of the transaction `tid`, and leaves the memory of `spare` in their place.
+    /// Units that are later than the cut are taken as well.
+    pub(crate) fn take(&self, tid: Tid, spare: &mut Vec<Units>) -> Cut {
+        let mut cut = Cut {
+            at: self.now(),
+            ..Cut::default()
+        };
+        for core in CoreNr::all() {
+            let mut list = self.lists.of(core).lock();
+            list.clock = list.clock.max(cut.at.0);
+            if list.tid != Some(tid) {
+                continue;
+            }
+            cut.is_overflowed |= list.is_overflowed;
+            if !list.units.is_empty() {
+                let mut empty = spare.pop().unwrap_or_default();
+                empty.clear();
+                cut.units.push(mem::replace(&mut list.units, empty));
+            }
+        }
+        cut
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -1,0 +1,237 @@
+//! **Purpose.** Fast commits: makes what a thread syncs durable by records of inodes, ranges and
+//! names, where a full commit would write all blocks that the transaction has changed.
+//!
+//! **Not here.** The area of the journal (crate `journal`, `area`), the bytes of records
+//! (`fourscore_ondisk::fast_commit`), and their replay ([`crate::mount::fast_commit`]).
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `note`, `unit` | what a plan changes, in the terms of records |
+//! | `slots` | whether a record expresses the change of an inode's slot |
+//! | `list`, `time` | the units of all cores, and the cut that a fast commit takes |
+//! | `net`, `ranges` | the net effect of units as records; taints |
+//! | `reason` | why changes are left out |
+//!
+//! **Model.**
+//!
+//! ```text
+//! plan: notes -> apply: one unit on the list of this core -> changes are visible
+//! fsync -> role of committer -> cut -> net effect -> records -> flush, write with FUA
+//!                                 '-> tainted, or no space: full commit
+//! ```
+//!
+//! A fast commit takes all units up to its cut, whichever inode the calling thread syncs, so that
+//! the next threads find their changes durable. Its work is linear in these units, each of which is
+//! recorded once. The time of the cut is the *watermark*: an inode whose last change is not later
+//! needs no commit, unless it is tainted.
+//!
+//! **Invariants.**
+//! - The units belong to the running transaction. With its full commit they are void, and so are
+//!   the taints.
+//! - Clusters and inode numbers that were freed are not reused before the full commit, also if they
+//!   were allocated in the same transaction: a record may refer to them.
+//!
+//! **Locking.** The committer takes the lock of the state, then the lists one by one. Threads that
+//! sync take it only while something is tainted.
+
+pub(crate) mod list;
+mod net;
+pub(crate) mod note;
+mod ranges;
+pub(crate) mod reason;
+pub(crate) mod slots;
+pub(crate) mod time;
+mod unit;
+
+use std::mem;
+
+use fourscore_journal::{Covered, FastCommit, FastCommitRequest};
+use fourscore_ondisk::fast_commit::FastCommitBlocks;
+use fourscore_ondisk::{InodeNr, Tid};
+use fourscore_sync::Mutex;
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::inode::last_change::LastChange;
+use crate::txn::fast_commit::list::{Lists, Units};
+use crate::txn::fast_commit::net::{Net, Taints};
+use crate::txn::fast_commit::note::Notes;
+use crate::txn::fast_commit::reason::Reasons;
+use crate::txn::fast_commit::time::Time;
+
+/// The fast commits of a mount.
+#[derive(Debug)]
+pub(crate) struct FastCommits {
+    block_bytes: usize,
+    lists: Lists,
+    /// The time up to which all units are durable or tainted.
+    watermark: AtomicU64,
+    has_taints: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// The committer's state.
+#[derive(Debug, Default)]
+struct State {
+    /// The transaction that the rest belongs to.
+    tid: Option<Tid>,
+    taints: Taints,
+    /// Units that were later than the last cut.
+    later: Vec<Units>,
+    /// The time of the cut that is being committed.
+    cut: Time,
+    /// Memory for the lists.
+    spare: Vec<Units>,
+    counts: Counts,
+}
+
+/// Counts of fast commits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    /// Fast commits that were not possible, so that a full commit was made.
+    pub(crate) ineligible: u64,
+    /// Units in fast commits.
+    pub(crate) units: u64,
+    /// Records in fast commits.
+    pub(crate) records: u64,
+    pub(crate) reasons: Reasons,
+}
+
+impl FastCommits {
+    /// For a file system with blocks of `block_bytes`, whose area has `area_bytes`.
+    pub(crate) fn new(block_bytes: usize, area_bytes: usize) -> Self {
+        Self {
+            block_bytes,
+            lists: Lists::new(area_bytes),
+            watermark: AtomicU64::new(0),
+            has_taints: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Lists the notes of a plan as a unit of the transaction `tid`. Called under the plan's
+    /// handle, before its changes are visible.
+    pub(crate) fn list(&self, tid: Tid, notes: &Notes, last: &[&LastChange]) {
+        if !notes.is_empty() {
+            self.lists.add(tid, notes, last);
+        }
+    }
+
+    /// Returns a time that is not before any change that the caller has seen.
+    pub(crate) fn now(&self) -> Time {
+        self.lists.now()
+    }
+
+    /// Whether the changes of inode `nr` up to `time`, the last of them in the transaction `tid`,
+    /// are durable if `tid` is the running transaction.
+    pub(crate) fn covered(&self, nr: InodeNr, tid: Tid, time: Time) -> Covered {
+        // The watermark is set after the taints.
+        let is_past = time.0 <= self.watermark.load(Ordering::Acquire);
+        if self.has_taints.load(Ordering::Acquire) {
+            let state = self.state.lock();
+            if state.tid == Some(tid) && state.taints.include(nr) {
+                return Covered::InFull;
+            }
+        }
+        match is_past {
+            true => Covered::Yes,
+            false => Covered::No,
+        }
+    }
+
+    /// Makes the records of all units up to now.
+    pub(crate) fn records(&self, request: &FastCommitRequest) -> FastCommit {
+        let state = &mut *self.state.lock();
+        state.begin(request.tid);
+        let made = self.try_records(state, request);
+        self.has_taints
+            .store(!state.taints.are_none(), Ordering::Release);
+        made.unwrap_or_else(|| {
+            state.counts.ineligible += 1;
+            FastCommit::InFull
+        })
+    }
+
+    /// Makes the records, if a fast commit is worth it; `None` if not.
+    fn try_records(&self, state: &mut State, request: &FastCommitRequest) -> Option<FastCommit> {
+        let cut = self.lists.take(request.tid, &mut state.spare);
+        state.cut = cut.at;
+        let mut units = mem::take(&mut state.later);
+        units.extend(cut.units);
+        // Recovery makes the changes again in one transaction, perhaps with a few blocks more.
+        if cut.is_overflowed || request.dirty_blocks > request.most_blocks / 4 * 3 {
+            return None;
+        }
+        let blocks = self.net_records(state, &units, request)?;
+        for mut taken in units {
+            taken.places.retain(|place| place.clock > state.cut.0);
+            match taken.is_empty() {
+                true => state.spare.push(taken),
+                false => state.later.push(taken),
+            }
+        }
+        Some(match blocks.is_empty() {
+            true => FastCommit::Nothing,
+            false => FastCommit::Records(blocks.end(request.tid)),
+        })
+    }
+
+    /// Returns the records of the units up to the cut; `None` if they are too many.
+    fn net_records(
+        &self,
+        state: &mut State,
+        units: &[Units],
+        request: &FastCommitRequest,
+    ) -> Option<FastCommitBlocks> {
+        let cut = state.cut.0;
+        let places = units.iter().flat_map(|units| {
+            let places = units.places.iter().filter(|place| place.clock <= cut);
+            places.map(move |place| (place.clock, units, place))
+        });
+        let mut places: Vec<_> = places.collect();
+        // Each list is sorted already, which makes this linear.
+        places.sort_by_key(|&(clock, ..)| clock);
+        let mut net = Net::default();
+        for &(_, units, place) in &places {
+            if let Some(why) = net.add(units.get(place), &mut state.taints) {
+                state.counts.reasons.count(why);
+            }
+        }
+        net.settle(&mut state.taints, &mut state.counts.reasons);
+        let mut blocks = FastCommitBlocks::new(self.block_bytes);
+        let mut records = 0;
+        net.records(|record| {
+            blocks.push(record);
+            records += 1;
+        });
+        let needed = u32::try_from(blocks.blocks()).unwrap_or(u32::MAX);
+        let is_worth_it = blocks.is_empty() || needed <= request.dirty_blocks.max(1);
+        if needed > request.room_blocks || !is_worth_it {
+            return None;
+        }
+        state.counts.units += places.len() as u64;
+        state.counts.records += records;
+        Some(blocks)
+    }
+
+    /// Notes that the records that were made last are durable.
+    pub(crate) fn are_durable(&self) {
+        let cut = self.state.lock().cut;
+        self.watermark.store(cut.0, Ordering::Release);
+    }
+
+    /// Returns the counts.
+    pub(crate) fn counts(&self) -> Counts {
+        self.state.lock().counts.clone()
+    }
+}
+
+impl State {
+    /// Begins fast commits of the transaction `tid`, if there were none.
+    fn begin(&mut self, tid: Tid) {
+        if self.tid != Some(tid) {
+            self.tid = Some(tid);
+            self.taints.clear();
+            self.later.clear();
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! **Purpose.** The records of a fast commit: the net effect of its units, without those that
+//! records do not express, and what must not be separated from them.
+//!
+//! **Model.** Units change *objects*: inodes, and names (a directory and a name in it). Objects
+//! that a unit changes are in one *component*, and so are all objects that are connected in this
+//! way. A component is recorded as a whole or not at all: it is *tainted* if a unit in it changes
+//! something that no record expresses, or an object that was tainted before in this transaction, or
+//! a name in a directory whose own inode is tainted. Its objects stay tainted until the full
+//! commit.
+//!
+//! ```text
+//! new inodes:       INODE  ADD_RANGE*  (INODE, which counts the blocks of the ranges)
+//! names:            CREAT or LINK of names that are new
+//!                   UNLINK
+//!                   CREAT or LINK of names that referred to another inode before
+//! other inodes:     ADD_RANGE*  INODE
+//! ```
+//!
+//! In this order Linux, e2fsck and fourscore replay the records to the same state: an inode exists
+//! before a name refers to it; it has a name at every moment, since Linux would delete it without
+//! one; and its link count is that of its last INODE record.
+//!
+//! **Why any state between is consistent.** The records of a component take its objects from the
+//! state of the last commit, full or fast, to the state at the cut, and units outside of it have
+//! changed none of these objects since. A directory that a name is added to exists in both states,
+//! or is tainted. Blocks and inode numbers that were freed since the last full commit are not
+//! reused before the next one, so what a record refers to holds nothing else. Without the tainted
+//! components the file system is as if their operations had not happened yet.
+//!
+//! **Space in directories.** Replay puts names wherever there is space: in any block, or with an
+//! index in the leaf of their hash. e2fsck does not make a directory longer that has no index, and
+//! counts the blocks of one wrongly that has. So a name is recorded only if a free space of the
+//! last full commit is large enough for it and for all names added there since, whatever was
+//! removed ([`FreeSpace`]), and a directory that grows is tainted.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
+use fourscore_ondisk::extent::{Extent, ExtentState};
+use fourscore_ondisk::fast_commit::{AddRange, Dentry, RangeState, Record};
+use fourscore_ondisk::{InodeNr, LogicalBlock};
+
+use crate::txn::fast_commit::note::{Life, Note, Room, Space, Unit};
+use crate::txn::fast_commit::ranges::Ranges;
+use crate::txn::fast_commit::reason::{Reason, Reasons};
+
+/// What the fast commits of a transaction leave out.
+#[derive(Debug, Default)]
+pub(crate) struct Taints {
+    inodes: HashSet<InodeNr>,
+    names: HashMap<InodeNr, HashSet<Box<[u8]>>>,
+    spaces: HashMap<(InodeNr, Space), FreeSpace>,
+}
+
+impl Taints {
+    /// Forgets everything, for a new transaction.
+    pub(crate) fn clear(&mut self) {
+        self.inodes.clear();
+        self.names.clear();
+        self.spaces.clear();
+    }
+
+    /// Whether only a full commit makes the changes of inode `nr` durable: its own, and those of
+    /// names in it.
+    pub(crate) fn include(&self, nr: InodeNr) -> bool {
+        self.inodes.contains(&nr) || self.names.contains_key(&nr)
+    }
+
+    /// Whether nothing is tainted.
+    pub(crate) fn are_none(&self) -> bool {
+        self.inodes.is_empty() && self.names.is_empty()
+    }
+
+    fn has_name(&self, dir: InodeNr, name: &[u8]) -> bool {
+        self.names
+            .get(&dir)
+            .is_some_and(|names| names.contains(name))
+    }
+}
+
+/// The free space of blocks of a directory, in one transaction.
+#[derive(Clone, Copy, Debug, Default)]
+struct FreeSpace {
+    /// A lower bound of the largest free space at the last full commit, in bytes.
+    largest: u32,
+    freed: u32,
+    added: u32,
+}
+
+impl FreeSpace {
+    /// Notes that a name was added. Returns whether it has space when its record is replayed.
+    fn add(&mut self, room: Room) -> bool {
+        self.largest = self.largest.max(room.gap.saturating_sub(self.freed));
+        self.added = self.added.saturating_add(room.needed);
+        self.added <= self.largest
+    }
+}
+
+/// An inode that units change.
+#[derive(Debug)]
+struct InodeState<'u> {
+    nr: InodeNr,
+    node: usize,
+    is_new: bool,
+    image: Option<&'u [u8]>,
+    ranges: Ranges,
+    /// Whether a record removes a name of it.
+    loses_name: bool,
+    /// Whether a record gives it a name that referred to another inode before.
+    takes_name: bool,
+    /// Whether its first name was recorded.
+    is_created: bool,
+}
+
+/// A name that units change.
+#[derive(Debug)]
+struct NameState<'u> {
+    dir: InodeNr,
+    name: &'u [u8],
+    node: usize,
+    before: Option<InodeNr>,
+    now: Option<InodeNr>,
+}
+
+/// The net effect of units.
+#[derive(Debug, Default)]
+pub(crate) struct Net<'u> {
+    inodes: Vec<InodeState<'u>>,
+    inode_index: HashMap<InodeNr, usize>,
+    names: Vec<NameState<'u>>,
+    name_index: HashMap<(InodeNr, &'u [u8]), usize>,
+    components: Components,
+}
+
+impl<'u> Net<'u> {
+    /// Adds a unit; it is later than those before. Returns why it is tainted, if it is.
+    pub(crate) fn add(&mut self, unit: Unit<'u>, taints: &mut Taints) -> Option<Reason> {
+        let (mut first, mut why) = (None, None);
+        for note in unit.notes {
+            let (nodes, tainted) = self.note(note, unit.bytes, taints);
+            why = why.or(tainted);
+            for node in nodes.into_iter().flatten() {
+                match first {
+                    None => first = Some(node),
+                    Some(first) => self.components.join(first, node),
+                }
+            }
+        }
+        if let (Some(first), Some(_)) = (first, why) {
+            self.components.taint(first);
+        }
+        why
+    }
+
+    /// Adds a note. Returns its objects, and why it is tainted, if it is.
+    fn note(
+        &mut self,
+        note: &Note,
+        bytes: &'u [u8],
+        taints: &mut Taints,
+    ) -> ([Option<usize>; 2], Option<Reason>) {
+        match *note {
+            Note::Image {
+                nr,
+                life,
+                bytes: image,
+            } => {
+                let inode = self.inode(nr, taints);
+                inode.image = Some(image.of(bytes));
+                inode.is_new |= life == Life::New;
+                ([Some(inode.node), None], None)
+            }
+            Note::Range { nr, extent } => {
+                let inode = self.inode(nr, taints);
+                inode.ranges.put(extent);
+                ([Some(inode.node), None], None)
+            }
+            Note::Added {
+                dir,
+                nr,
+                name,
+                room,
+            } => {
+                let has_space = taints
+                    .spaces
+                    .entry((dir, room.space))
+                    .or_default()
+                    .add(room);
+                let node = self.inode(nr, taints).node;
+                let name = self.name(dir, name.of(bytes), None, taints);
+                name.now = Some(nr);
+                let why = dir_reason(dir, taints);
+                let why = why.or((!has_space).then_some(Reason::NoSpace));
+                ([Some(node), Some(name.node)], why)
+            }
+            Note::Removed {
+                dir,
+                nr,
+                name,
+                space,
+                freed,
+            } => {
+                let space = taints.spaces.entry((dir, space)).or_default();
+                space.freed = space.freed.saturating_add(freed);
+                let node = self.inode(nr, taints).node;
+                let name = self.name(dir, name.of(bytes), Some(nr), taints);
+                name.now = None;
+                ([Some(node), Some(name.node)], dir_reason(dir, taints))
+            }
+            Note::Taint { nr, why } => {
+                taints.inodes.insert(nr);
+                let inode = self.inode(nr, taints);
+                ([Some(inode.node), None], Some(why))
+            }
+            Note::TaintAll { why } => ([None, None], Some(why)),
+        }
+    }
+
+    fn inode(&mut self, nr: InodeNr, taints: &Taints) -> &mut InodeState<'u> {
+        let at = match self.inode_index.entry(nr) {
+            Entry::Occupied(at) => *at.get(),
+            Entry::Vacant(vacant) => {
+                self.inodes.push(InodeState {
+                    nr,
+                    node: self.components.add(taints.inodes.contains(&nr)),
+                    is_new: false,
+                    image: None,
+                    ranges: Ranges::default(),
+                    loses_name: false,
+                    takes_name: false,
+                    is_created: false,
+                });
+                *vacant.insert(self.inodes.len() - 1)
+            }
+        };
+        &mut self.inodes[at]
+    }
+
+    fn name(
+        &mut self,
+        dir: InodeNr,
+        name: &'u [u8],
+        before: Option<InodeNr>,
+        taints: &Taints,
+    ) -> &mut NameState<'u> {
+        let at = match self.name_index.entry((dir, name)) {
+            Entry::Occupied(at) => *at.get(),
+            Entry::Vacant(vacant) => {
+                self.names.push(NameState {
+                    dir,
+                    name,
+                    node: self.components.add(taints.has_name(dir, name)),
+                    before,
+                    now: before,
+                });
+                *vacant.insert(self.names.len() - 1)
+            }
+        };
+        &mut self.names[at]
+    }
+
+    /// Ends the additions: taints what the order of the records does not allow, and notes the
+    /// objects of all tainted components.
+    pub(crate) fn settle(&mut self, taints: &mut Taints, reasons: &mut Reasons) {
+        for at in 0..self.names.len() {
+            let NameState { before, now, .. } = self.names[at];
+            if before == now {
+                continue;
+            }
+            if let Some(inode) = before.and_then(|nr| self.known(nr)) {
+                inode.loses_name = true;
+            }
+            if let Some(inode) = now
+                .filter(|_| before.is_some())
+                .and_then(|nr| self.known(nr))
+            {
+                inode.takes_name = true;
+            }
+        }
+        for inode in &self.inodes {
+            // It could be without a name in between.
+            let is_in_between = inode.loses_name && inode.takes_name;
+            // Its unit noted a name or a range, and no image.
+            let lacks_image = inode.image.is_none();
+            if (is_in_between || lacks_image) && !self.components.is_tainted(inode.node) {
+                reasons.count(Reason::CrossRename);
+                self.components.taint(inode.node);
+            }
+        }
+        for inode in &self.inodes {
+            if self.components.is_tainted(inode.node) {
+                taints.inodes.insert(inode.nr);
+            }
+        }
+        for name in &self.names {
+            if self.components.is_tainted(name.node) {
+                let names = taints.names.entry(name.dir).or_default();
+                names.insert(name.name.into());
+            }
+        }
+    }
+
+    fn known(&mut self, nr: InodeNr) -> Option<&mut InodeState<'u>> {
+        let at = *self.inode_index.get(&nr)?;
+        self.inodes.get_mut(at)
+    }
+
+    /// Calls `write` with the records of all components that are not tainted, in order.
+    pub(crate) fn records(mut self, mut write: impl FnMut(&Record<'_>)) {
+        let components = &mut self.components;
+        self.inodes
+            .retain(|inode| !components.is_tainted(inode.node));
+        self.names.retain(|name| !components.is_tainted(name.node));
+        self.inode_index.clear();
+        for (at, inode) in self.inodes.iter().enumerate() {
+            self.inode_index.insert(inode.nr, at);
+        }
+        for inode in self.inodes.iter().filter(|inode| inode.is_new) {
+            write_image(inode, &mut write);
+            if !inode.ranges.is_empty() {
+                write_ranges(inode, &mut write);
+                write_image(inode, &mut write);
+            }
+        }
+        self.names_that(|name| name.before.is_none(), &mut write);
+        for name in self.names.iter().filter(|name| name.before != name.now) {
+            if let Some(inode) = name.before {
+                write(&Record::Unlink(Dentry {
+                    parent: name.dir,
+                    inode,
+                    name: name.name,
+                }));
+            }
+        }
+        self.names_that(|name| name.before.is_some(), &mut write);
+        for inode in self.inodes.iter().filter(|inode| !inode.is_new) {
+            write_ranges(inode, &mut write);
+            write_image(inode, &mut write);
+        }
+    }
+
+    /// Writes the records of names that were added and satisfy `choose`.
+    fn names_that(
+        &mut self,
+        choose: impl Fn(&NameState<'_>) -> bool,
+        write: &mut impl FnMut(&Record<'_>),
+    ) {
+        for name in self
+            .names
+            .iter()
+            .filter(|name| name.before != name.now && choose(name))
+        {
+            let Some(nr) = name.now else { continue };
+            let dentry = Dentry {
+                parent: name.dir,
+                inode: nr,
+                name: name.name,
+            };
+            let at = self.inode_index.get(&nr);
+            let is_first = at
+                .and_then(|&at| self.inodes.get_mut(at))
+                .is_some_and(|inode| {
+                    let is_first = inode.is_new && !inode.is_created;
+                    inode.is_created = true;
+                    is_first
+                });
+            write(&match is_first {
+                true => Record::Creat(dentry),
+                false => Record::Link(dentry),
+            });
+        }
+    }
+}
+
+/// Returns why no name of `dir` is recorded, if its own inode is tainted.
+fn dir_reason(dir: InodeNr, taints: &Taints) -> Option<Reason> {
+    taints.inodes.contains(&dir).then_some(Reason::Directory)
+}
+
+fn write_image(inode: &InodeState<'_>, write: &mut impl FnMut(&Record<'_>)) {
+    if let Some(raw) = inode.image {
+        write(&Record::Inode {
+            inode: inode.nr,
+            raw,
+        });
+    }
+}
+
+fn write_ranges(inode: &InodeState<'_>, write: &mut impl FnMut(&Record<'_>)) {
+    for extent in inode.ranges.iter() {
+        let Extent {
+            logical: LogicalBlock(_),
+            physical,
+            blocks,
+            state,
+        } = *extent;
+        write(&Record::AddRange(AddRange {
+            inode: inode.nr,
+            logical: extent.logical,
+            physical,
+            blocks,
+            state: match state {
+                ExtentState::Written => RangeState::Written,
+                ExtentState::Unwritten => RangeState::Unwritten,
+            },
+        }));
+    }
+}
+
+/// Objects that belong together, and whether they are tainted (union-find).
+#[derive(Debug, Default)]
+struct Components {
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    parent: usize,
+    /// The size of the tree below.
+    size: usize,
+    is_tainted: bool,
+}
+
+impl Components {
+    /// Adds an object.
+    fn add(&mut self, is_tainted: bool) -> usize {
+        let parent = self.nodes.len();
+        self.nodes.push(Node {
+            parent,
+            size: 1,
+            is_tainted,
+        });
+        parent
+    }
+
+    fn root(&mut self, mut at: usize) -> usize {
+        while self.nodes[at].parent != at {
+            let above = self.nodes[self.nodes[at].parent].parent;
+            self.nodes[at].parent = above;
+            at = above;
+        }
+        at
+    }
+
+    fn join(&mut self, one: usize, other: usize) {
+        let (one, other) = (self.root(one), self.root(other));
+        if one == other {
+            return;
+        }
+        let (large, small) = match self.nodes[one].size < self.nodes[other].size {
+            true => (other, one),
+            false => (one, other),
+        };
+        let Node {
+            size, is_tainted, ..
+        } = self.nodes[small];
+        self.nodes[small].parent = large;
+        self.nodes[large].size += size;
+        self.nodes[large].is_tainted |= is_tainted;
+    }
+
+    fn taint(&mut self, at: usize) {
+        let root = self.root(at);
+        self.nodes[root].is_tainted = true;
+    }
+
+    fn is_tainted(&mut self, at: usize) -> bool {
+        let root = self.root(at);
+        self.nodes[root].is_tainted
+    }
+}
+
+#[cfg(test)]
+mod tests;

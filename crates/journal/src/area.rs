@@ -1,0 +1,216 @@
+//! **Purpose.** Writes fast commits to the fast-commit area of the log.
+//!
+//! **Not here.** The records, which the file system makes
+//! ([`SealHook::fast_commit`](crate::SealHook::fast_commit)); reading the area
+//! ([`crate::fast_commit`]); when a commit is a fast one (`commit`).
+//!
+//! # Model
+//! ```text
+//! first block       then, one after the other
+//! | HEAD T, TAIL |  | records .. TAIL | records .. TAIL |  ..free..
+//! ```
+//! All fast commits in the area belong to the running transaction T. Its full commit makes them
+//! void, and the area is empty again. Recovery replays the area if the log ends with T-1.
+//!
+//! # Invariants
+//! - T-1 is durable before the first fast commit of T, and T is not sealed while one is written:
+//!   both because the writer has the role of committer.
+//! - The area never holds a HEAD that names a transaction of the log, except while that
+//!   transaction's commit block is being written: e2fsck would give the whole log up. So the first
+//!   block is overwritten at mount, and behind each full commit.
+//!
+//! # Crash safety
+//! 1. If the superblock says that the journal is empty, the start of the log is written to it: the
+//!    area of an empty journal is not read.
+//! 2. *Flush.* Without it the TAIL could be on the medium before the data that its records map.
+//! 3. The blocks are written with *FUA*, the first block of the area with the first of them. Torn
+//!    blocks have no valid TAIL, so replay ends in front of them. The first block's records lie in
+//!    one sector: it is there or not. Linux and e2fsck refuse a log whose first TAIL is invalid, so
+//!    that one is there alone.
+//!
+//! # Locking
+//! The state is used only with the role of committer, so its lock is never contended. It is a leaf,
+//! and not held across I/O.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+
+use fourscore_block::BlockDevice as _;
+use fourscore_ondisk::Tid;
+use fourscore_ondisk::fast_commit::FastCommitBlocks;
+use fourscore_ondisk::jbd2::JournalBlock;
+use fourscore_sync::Mutex;
+
+use crate::Error;
+use crate::error::During;
+use crate::journal::{Inner, Logged};
+use crate::log::Log;
+use crate::sabotage::Sabotage;
+
+/// The least number of blocks that an area is used with: the first block, and two fast commits.
+const LEAST_BLOCKS: u32 = 3;
+
+/// The fast-commit area of a log.
+#[derive(Debug)]
+pub(crate) struct Area {
+    blocks: Range<JournalBlock>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The transaction whose fast commits are in the area.
+    tid: Option<Tid>,
+    /// Where the next fast commit is written.
+    next: JournalBlock,
+    /// Whether the first block may hold a HEAD.
+    may_have_head: bool,
+}
+
+impl Area {
+    /// The area of `log`; `None` if it has none, or one that is too small.
+    pub(crate) fn new(log: &Log) -> Option<Self> {
+        let blocks = log.superblock().fast_commit_area();
+        let len = blocks.end.0.saturating_sub(blocks.start.0);
+        (len >= LEAST_BLOCKS).then(|| Self {
+            state: Mutex::new(State {
+                tid: None,
+                next: blocks.start,
+                may_have_head: true,
+            }),
+            blocks,
+        })
+    }
+
+    /// Its length in blocks.
+    pub(crate) fn len(&self) -> u32 {
+        self.blocks.end.0 - self.blocks.start.0
+    }
+
+    /// Overwrites a HEAD that was left in the area, durably.
+    pub(crate) fn clear_durably(&self, log: &Log) -> io::Result<()> {
+        let offset = log.offset(self.blocks.start).unwrap_or(u64::MAX);
+        log.device()
+            .write_fua(&[IoSlice::new(&empty_block(log))], offset)?;
+        self.state.lock().may_have_head = false;
+        Ok(())
+    }
+
+    /// Overwrites the HEAD, if there may be one. Durable with the next flush.
+    fn clear(&self, log: &Log) -> io::Result<()> {
+        if !self.state.lock().may_have_head {
+            return Ok(());
+        }
+        let offset = log.offset(self.blocks.start).unwrap_or(u64::MAX);
+        log.device().write_at(&empty_block(log), offset)?;
+        self.state.lock().may_have_head = false;
+        Ok(())
+    }
+
+    /// Where the next fast commit of `tid` is written, and the block that is written in front of
+    /// it, if it is the first.
+    fn begin(&self, tid: Tid, block_bytes: usize) -> (JournalBlock, Vec<u8>) {
+        let mut state = self.state.lock();
+        state.may_have_head = true;
+        match state.tid == Some(tid) {
+            true => (state.next, Vec::new()),
+            false => (self.blocks.start, FastCommitBlocks::head(block_bytes, tid)),
+        }
+    }
+
+    /// Notes that a fast commit of `tid` is durable, and that the next one begins at `next`.
+    fn end(&self, tid: Tid, next: JournalBlock) {
+        let mut state = self.state.lock();
+        (state.tid, state.next) = (Some(tid), next);
+    }
+
+    /// The number of blocks that a fast commit of `tid` may have now.
+    fn room(&self, tid: Tid) -> u32 {
+        let state = self.state.lock();
+        let next = match state.tid {
+            Some(used_by) if used_by == tid => state.next.0,
+            _ => self.blocks.start.0 + 1,
+        };
+        self.blocks.end.0 - next
+    }
+}
+
+impl Inner {
+    /// The number of blocks that a fast commit of `tid` may have; 0 without an area.
+    pub(crate) fn fast_commit_room(&self, tid: Tid) -> u32 {
+        let area = self.logged().and_then(Logged::area);
+        area.map_or(0, |area| area.room(tid))
+    }
+
+    /// Writes the blocks of a fast commit of `tid`; durable on return. Only for the committer.
+    pub(crate) fn write_fast_commit(&self, tid: Tid, blocks: &[u8]) -> Result<(), Error> {
+        let Some(logged) = self.logged() else {
+            return Ok(());
+        };
+        let Some(area) = logged.area() else {
+            return Ok(());
+        };
+        let head = logged.space().head();
+        logged
+            .superblock()
+            .begin(logged.log(), head, tid)
+            .map_err(|source| self.abort_with(During::Superblock, source))?;
+        let block_bytes = self.block_size().bytes();
+        let (at, mut content) = area.begin(tid, block_bytes);
+        content.extend_from_slice(blocks);
+        self.write_durably(logged.log(), at, &content)
+            .map_err(|source| self.abort_with(During::FastCommit(tid), source))?;
+        let count = u32::try_from(content.len() / block_bytes).unwrap_or(u32::MAX);
+        area.end(tid, JournalBlock(at.0.saturating_add(count)));
+        self.note_fast_commit(count);
+        Ok(())
+    }
+
+    /// Steps 2 and 3 of the module's documentation.
+    fn write_durably(&self, log: &Log, at: JournalBlock, content: &[u8]) -> io::Result<()> {
+        if !self.skips(Sabotage::NoFlushBeforeFastCommit) {
+            self.flush_before_commit(log)?;
+        }
+        let runs = contiguous(log, at, content);
+        if let [(offset, bytes)] = runs[..] {
+            return log.device().write_fua(&[IoSlice::new(bytes)], offset);
+        }
+        for (offset, bytes) in runs {
+            log.device().write_at(bytes, offset)?;
+        }
+        log.device().flush()
+    }
+
+    /// Overwrites the HEAD of the fast commits that a full commit has made void.
+    pub(crate) fn clear_fast_commits(&self, logged: &Logged) -> io::Result<()> {
+        match logged.area() {
+            Some(area) => area.clear(logged.log()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The first block of an area that holds nothing.
+fn empty_block(log: &Log) -> Vec<u8> {
+    vec![0; log.block_size().bytes()]
+}
+
+/// Splits blocks from `at` on into parts that are contiguous on the device, each with its offset.
+fn contiguous<'c>(log: &Log, at: JournalBlock, content: &'c [u8]) -> Vec<(u64, &'c [u8])> {
+    let block_bytes = log.block_size().bytes();
+    let mut runs: Vec<(u64, &[u8])> = Vec::new();
+    for (nth, start) in (0..content.len()).step_by(block_bytes).enumerate() {
+        let nth = u32::try_from(nth).unwrap_or(u32::MAX);
+        let offset = log.offset(JournalBlock(at.0.saturating_add(nth)));
+        // Every block of the area is mapped: the map covers the whole journal.
+        let offset = offset.unwrap_or(u64::MAX);
+        match runs.last_mut() {
+            Some((first, bytes)) if first.saturating_add(bytes.len() as u64) == offset => {
+                let from = start - bytes.len();
+                *bytes = &content[from..start + block_bytes];
+            }
+            _ => runs.push((offset, &content[start..start + block_bytes])),
+        }
+    }
+    runs
+}
