@@ -136,6 +136,11 @@ fn new_files_are_there_with_their_content() {
     require_all!();
     for block_bytes in [1024, 4096] {
         let setup = Setup::new(block_bytes);
+        // The first inodes lie beside that of the journal.
+        for nth in 0..8 {
+            setup.fs.create(ROOT, &[b'0' + nth], &NEW).unwrap();
+        }
+        setup.fs.sync().unwrap();
         setup.fast(|fs| {
             let file = fs.create(ROOT, b"file", &NEW).unwrap();
             fs.write_at(file, b"content", 0).unwrap();
@@ -211,6 +216,11 @@ fn what_is_recorded_is_recovered_alike() {
     ];
     for (what, change) in cases {
         let setup = Setup::with_files(1024);
+        // A name that is removed is not in the first fast commit of a transaction.
+        setup.fast(|fs| {
+            let other = fs.create(ROOT, b"other", &NEW).unwrap();
+            fs.fsync(other).unwrap();
+        });
         setup.fast(change);
         setup.assert_kept(what);
     }

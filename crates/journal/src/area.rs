@@ -124,22 +124,22 @@ impl Area {
         (state.tid, state.next) = (Some(tid), next);
     }
 
-    /// The number of blocks that a fast commit of `tid` may have now.
-    fn room(&self, tid: Tid) -> u32 {
+    /// The number of blocks that a fast commit of `tid` may have now, and whether it is the first.
+    fn space(&self, tid: Tid) -> (u32, bool) {
         let state = self.state.lock();
-        let next = match state.tid {
-            Some(used_by) if used_by == tid => state.next.0,
-            _ => self.blocks.start.0 + 1,
-        };
-        self.blocks.end.0 - next
+        match state.tid == Some(tid) {
+            true => (self.blocks.end.0 - state.next.0, false),
+            false => (self.len() - 1, true),
+        }
     }
 }
 
 impl Inner {
-    /// The number of blocks that a fast commit of `tid` may have; 0 without an area.
-    pub(crate) fn fast_commit_room(&self, tid: Tid) -> u32 {
+    /// The number of blocks that a fast commit of `tid` may have, and whether it is the first; no
+    /// blocks without an area.
+    pub(crate) fn fast_commit_space(&self, tid: Tid) -> (u32, bool) {
         let area = self.logged().and_then(Logged::area);
-        area.map_or(0, |area| area.room(tid))
+        area.map_or((0, true), |area| area.space(tid))
     }
 
     /// Writes the blocks of a fast commit of `tid`; durable on return. Only for the committer.

@@ -12,6 +12,11 @@
 //! location once, in its newest committed version. A block that a transaction revokes is dropped:
 //! it was freed, and may be allocated to another file.
 //!
+//! **The end of the log.** A log turns like a ring. In a journal that has a fast-commit area behind
+//! the log, e2fsck and debugfs go on in that area instead, and lose what lies behind the turn. There
+//! the log turns only when it is empty: when the share of a transaction does not fit in front of the
+//! end, everything is checkpointed, and the next transaction begins at the first block.
+//!
 //! # Invariants
 //! - Only versions of durable commits are written to home locations, never those of the running
 //!   transaction. The bytes are sealed and kept here, so a checkpoint waits for no handle, no
@@ -66,9 +71,18 @@ struct Committed {
     latest: usize,
 }
 
+/// Where a log may turn from its last block to its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turns {
+    Anywhere,
+    /// Only where the log is empty.
+    WhenEmpty,
+}
+
 #[derive(Debug)]
 struct Lists {
     ring: Ring,
+    turns: Turns,
     /// Where the next transaction begins.
     head: JournalBlock,
     /// The next transaction.
@@ -135,9 +149,10 @@ struct Tail {
 
 impl LogSpace {
     /// The space of an empty log; its first transaction will be `next` and begin at `head`.
-    pub(crate) fn new(ring: Ring, head: JournalBlock, next: Tid) -> Self {
+    pub(crate) fn new(ring: Ring, turns: Turns, head: JournalBlock, next: Tid) -> Self {
         let lists = Lists {
             ring,
+            turns,
             head,
             next,
             used: 0,
@@ -158,6 +173,23 @@ impl LogSpace {
     /// Where the next transaction begins.
     pub(crate) fn head(&self) -> JournalBlock {
         self.lists.lock().head
+    }
+
+    /// Whether the log must be empty before a transaction of at most `share` blocks is written.
+    fn must_turn(&self, share: u32) -> bool {
+        let lists = self.lists.lock();
+        lists.turns == Turns::WhenEmpty && lists.ring.wraps(lists.head, share)
+    }
+
+    /// Lets the next transaction begin at the first block of the log, which is empty.
+    fn turn(&self) -> Tail {
+        let mut lists = self.lists.lock();
+        debug_assert!(lists.transactions.is_empty(), "the log is not empty");
+        lists.head = lists.ring.first();
+        Tail {
+            start: lists.head,
+            tid: lists.next,
+        }
     }
 
     /// Blocks of the log that are in use.
@@ -334,12 +366,20 @@ impl Lists {
 
 impl Inner {
     /// Frees space in the log for one more transaction beside the one that is about to be
-    /// committed, checkpointing on this thread if necessary.
+    /// committed, checkpointing on this thread if necessary. Only for the committer.
     pub(crate) fn make_space(&self) -> Result<(), Error> {
         let Some(logged) = self.logged() else {
             return Ok(());
         };
         let (share, space) = (self.budget().limits().log_blocks, logged.space());
+        if space.must_turn(share) {
+            self.checkpoint(0)?;
+            let Tail { start, tid } = space.turn();
+            return logged
+                .superblock()
+                .move_tail(logged.log(), start, tid)
+                .map_err(|source| self.abort_with(During::Superblock, source));
+        }
         let target = space.log_blocks().saturating_sub(2 * share);
         if space.used() <= target {
             return Ok(());

@@ -262,9 +262,11 @@ impl Inner {
     /// Makes a fast commit of the running transaction, or a full one.
     fn commit_fast(&self, role: Role<'_>) -> Result<Outcome, Error> {
         let tid = self.gate().state().tid();
+        let (room_blocks, is_first) = self.fast_commit_space(tid);
         let request = FastCommitRequest {
             tid,
-            room_blocks: self.fast_commit_room(tid),
+            is_first,
+            room_blocks,
             dirty_blocks: self.budget().drawn(),
             most_blocks: self.budget().limits().credits,
         };

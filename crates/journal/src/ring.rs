@@ -28,6 +28,11 @@ impl Ring {
         JournalBlock(self.first)
     }
 
+    /// Whether `blocks` from `from` on would go beyond the last block.
+    pub(crate) fn wraps(self, from: JournalBlock, blocks: u32) -> bool {
+        u64::from(from.0) + u64::from(blocks) > u64::from(self.end)
+    }
+
     /// Whether `block` is one of them.
     pub(crate) fn contains(self, block: JournalBlock) -> bool {
         (self.first..self.end).contains(&block.0)
@@ -56,5 +61,7 @@ mod tests {
         let after = |from, blocks| ring.after(JournalBlock(from), blocks).0;
         assert_eq!([after(3, 0), after(3, 6), after(3, 7)], [3, 9, 3]);
         assert_eq!([after(9, 1), after(9, 3), after(9, 7)], [3, 5, 9]);
+        assert!(!ring.wraps(JournalBlock(3), 7) && !ring.wraps(JournalBlock(9), 1));
+        assert!(ring.wraps(JournalBlock(3), 8) && ring.wraps(JournalBlock(9), 2));
     }
 }

@@ -70,6 +70,8 @@ pub trait SealHook: Send + Sync {
 pub struct FastCommitRequest {
     /// The running transaction.
     pub tid: Tid,
+    /// Whether it is the first one of the transaction.
+    pub is_first: bool,
     /// The most blocks that the records may take.
     pub room_blocks: u32,
     /// The blocks that a full commit would write, or a few more.

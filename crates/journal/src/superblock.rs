@@ -51,6 +51,21 @@ impl LiveSuperblock {
         write(log, &current)
     }
 
+    /// As [`LiveSuperblock::set_tail`], unless the superblock says that the journal is empty.
+    pub(crate) fn move_tail(
+        &self,
+        log: &Log,
+        start: JournalBlock,
+        sequence: Tid,
+    ) -> io::Result<()> {
+        let mut current = self.current.lock();
+        if current.start().is_none() {
+            return Ok(());
+        }
+        current.set_tail(Some(start), sequence);
+        write(log, &current)
+    }
+
     /// As [`LiveSuperblock::set_tail`], if the superblock says that the journal is empty.
     pub(crate) fn begin(&self, log: &Log, start: JournalBlock, sequence: Tid) -> io::Result<()> {
         let mut current = self.current.lock();

@@ -317,9 +317,7 @@ fn fast_commits(
     if blocks == 0 || has_clusters || !is_possible {
         return None;
     }
-    let block_bytes = core.geometry().block_size().bytes();
-    let area_bytes = block_bytes.saturating_mul(blocks as usize);
-    Some(Arc::new(FastCommits::new(block_bytes, area_bytes)))
+    Some(Arc::new(FastCommits::new(core.geometry(), blocks)))
 }
 
 /// Ends writing: everything is checkpointed, and the journal, if there is one, is left empty.

@@ -47,6 +47,7 @@ use std::mem;
 
 use fourscore_journal::{Covered, FastCommit, FastCommitRequest};
 use fourscore_ondisk::fast_commit::FastCommitBlocks;
+use fourscore_ondisk::geometry::Geometry;
 use fourscore_ondisk::{InodeNr, Tid};
 use fourscore_sync::Mutex;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,6 +63,8 @@ use crate::txn::fast_commit::time::Time;
 #[derive(Debug)]
 pub(crate) struct FastCommits {
     block_bytes: usize,
+    /// The number of inodes in a block of the inode table.
+    inodes_per_block: u32,
     lists: Lists,
     /// The time up to which all units are durable or tainted.
     watermark: AtomicU64,
@@ -97,10 +100,13 @@ pub(crate) struct Counts {
 }
 
 impl FastCommits {
-    /// For a file system with blocks of `block_bytes`, whose area has `area_bytes`.
-    pub(crate) fn new(block_bytes: usize, area_bytes: usize) -> Self {
+    /// For a file system of this geometry, whose area has `area_blocks`.
+    pub(crate) fn new(geometry: &Geometry, area_blocks: u32) -> Self {
+        let block_bytes = geometry.block_size().bytes();
+        let area_bytes = block_bytes.saturating_mul(area_blocks as usize);
         Self {
             block_bytes,
+            inodes_per_block: geometry.inodes_per_block(),
             lists: Lists::new(area_bytes),
             watermark: AtomicU64::new(0),
             has_taints: AtomicBool::new(false),
@@ -199,13 +205,19 @@ impl FastCommits {
         net.settle(&mut state.taints, &mut state.counts.reasons);
         let mut blocks = FastCommitBlocks::new(self.block_bytes);
         let mut records = 0;
-        net.records(|record| {
+        // Inode numbers begin with 1; the journal's inode is in the first block.
+        let is_in_another_block = |nr: InodeNr| nr.0 > self.inodes_per_block;
+        let first: Option<&dyn Fn(InodeNr) -> bool> = match request.is_first {
+            true => Some(&is_in_another_block),
+            false => None,
+        };
+        let is_possible = net.records(first, |record| {
             blocks.push(record);
             records += 1;
         });
         let needed = u32::try_from(blocks.blocks()).unwrap_or(u32::MAX);
         let is_worth_it = blocks.is_empty() || needed <= request.dirty_blocks.max(1);
-        if needed > request.room_blocks || !is_worth_it {
+        if !is_possible || needed > request.room_blocks || !is_worth_it {
             return None;
         }
         state.counts.units += places.len() as u64;

@@ -27,6 +27,11 @@
 //! reused before the next one, so what a record refers to holds nothing else. Without the tainted
 //! components the file system is as if their operations had not happened yet.
 //!
+//! **The first record.** e2fsck reads the inode of the journal before it replays the log, and
+//! keeps the block of the inode table. Inodes in that block look as they were before the log, until
+//! an inode of another block is read. So the first record of a transaction is of such an inode that
+//! loses no name: its image, which follows again in its place.
+//!
 //! **Space in directories.** Replay puts names wherever there is space: in any block, or with an
 //! index in the leaf of their hash. e2fsck does not make a directory longer that has no index, and
 //! counts the blocks of one wrongly that has. So a name is recorded only if a free space of the
@@ -305,8 +310,8 @@ impl<'u> Net<'u> {
         self.inodes.get_mut(at)
     }
 
-    /// Calls `write` with the records of all components that are not tainted, in order.
-    pub(crate) fn records(mut self, mut write: impl FnMut(&Record<'_>)) {
+    /// Leaves out the tainted components.
+    fn leave_out_tainted(&mut self) {
         let components = &mut self.components;
         self.inodes
             .retain(|inode| !components.is_tainted(inode.node));
@@ -314,6 +319,27 @@ impl<'u> Net<'u> {
         self.inode_index.clear();
         for (at, inode) in self.inodes.iter().enumerate() {
             self.inode_index.insert(inode.nr, at);
+        }
+    }
+
+    /// Calls `write` with the records of all components that are not tainted, in order. If there is
+    /// a condition in `first`, the first record is of an inode that satisfies it. Returns whether
+    /// that was possible.
+    pub(crate) fn records(
+        mut self,
+        first: Option<&dyn Fn(InodeNr) -> bool>,
+        mut write: impl FnMut(&Record<'_>),
+    ) -> bool {
+        self.leave_out_tainted();
+        if let Some(may_be_first) = first
+            && !self.inodes.is_empty()
+        {
+            // The link count in its image does not include names that are removed later.
+            let satisfies = |inode: &&InodeState<'_>| may_be_first(inode.nr) && !inode.loses_name;
+            match self.inodes.iter().find(satisfies) {
+                Some(inode) => write_image(inode, &mut write),
+                None => return false,
+            }
         }
         for inode in self.inodes.iter().filter(|inode| inode.is_new) {
             write_image(inode, &mut write);
@@ -337,6 +363,7 @@ impl<'u> Net<'u> {
             write_ranges(inode, &mut write);
             write_image(inode, &mut write);
         }
+        true
     }
 
     /// Writes the records of names that were added and satisfy `choose`.

@@ -99,13 +99,22 @@ fn unit() -> Made {
 
 /// The records of the units, each in a few words.
 fn records(units: &[Made], taints: &mut Taints) -> Vec<String> {
+    records_from(units, taints, None)
+}
+
+/// The same, if the first record is to be of an inode from `first` on.
+fn records_from(units: &[Made], taints: &mut Taints, first: Option<u32>) -> Vec<String> {
     let mut net = Net::default();
     for made in units {
         let _ = net.add(made.unit(), taints);
     }
     net.settle(taints, &mut Reasons::default());
     let mut records = Vec::new();
-    net.records(|record| {
+    let first = first.map(|first| move |nr: InodeNr| nr.0 >= first);
+    let first = first
+        .as_ref()
+        .map(|first| first as &dyn Fn(InodeNr) -> bool);
+    let is_possible = net.records(first, |record| {
         let name = |what: &str, dentry: &Dentry<'_>| {
             let name = String::from_utf8_lossy(dentry.name);
             format!("{what} {name} {}", dentry.inode.0)
@@ -124,6 +133,7 @@ fn records(units: &[Made], taints: &mut Taints) -> Vec<String> {
             other => format!("{other:?}"),
         });
     });
+    assert_eq!(is_possible, first.is_none() || !records.is_empty());
     records
 }
 
@@ -277,4 +287,18 @@ fn a_name_is_recorded_only_if_it_has_space_without_what_was_removed() {
     assert_eq!(records(&next, &mut taints), ["inode 15", "creat a 15"]);
     let next = [unit().new_inode(16).added_in(4, "b", 16, room(100, 60))];
     assert_eq!(records(&next, &mut taints), [""; 0]);
+}
+
+#[test]
+fn the_first_record_is_of_an_inode_that_may_be_the_first() {
+    let units = || {
+        [
+            unit().new_inode(12).added("file", 12),
+            unit().added("name", 20).image(20),
+        ]
+    };
+    let from = |first| records_from(&units(), &mut Taints::default(), Some(first));
+    let rest = ["inode 12", "creat file 12", "link name 20", "inode 20"];
+    assert_eq!(from(17), [&["inode 20"], &rest[..]].concat());
+    assert_eq!(from(21), [""; 0]);
 }
