@@ -4,13 +4,11 @@ mod common;
 mod errno_cases;
 
 use fourscore::{
-    AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, NewAttributes, OpenOptions,
-    Replace, Result, SetXattr,
+    AttributeChange, FileType, Follow, Fs, InodeNr, NewAttributes, OpenOptions, Replace, Result,
+    SetXattr,
 };
 use fourscore_block::{DeviceOptions, open_path};
-use fourscore_ondisk::acl::AclError;
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
-use fourscore_ondisk::relation::RelationError;
 use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -18,14 +16,16 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{AtFlags, CWD, IFlags, RenameFlags, XattrFlags};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use errno_cases::{COPIES, FLAGS, WHOLE};
+use errno_cases::anywhere::{anywhere, variant, variants};
+use errno_cases::{COPIES, FILES, FLAGS, WHOLE};
 
 use common::mount;
 
@@ -35,11 +35,12 @@ const LONG: &[u8] = &[b'n'; 256];
 /// The first byte offset that a file with 4 KiB blocks cannot have.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
 
-const NAMES: [(i32, &str); 25] = [
+const NAMES: [(i32, &str); 27] = [
     (1, "EPERM"),
     (2, "ENOENT"),
     (5, "EIO"),
     (7, "E2BIG"),
+    (9, "EBADF"),
     (12, "ENOMEM"),
     (13, "EACCES"),
     (16, "EBUSY"),
@@ -58,6 +59,7 @@ const NAMES: [(i32, &str); 25] = [
     (40, "ELOOP"),
     (61, "ENODATA"),
     (75, "EOVERFLOW"),
+    (84, "EILSEQ"),
     (95, "EOPNOTSUPP"),
     (117, "EUCLEAN"),
     (126, "ENOKEY"),
@@ -618,78 +620,15 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
     )?)
 }
 
-/// Errors that any call can return.
-fn anywhere() -> [(&'static str, Error); 15] {
-    let inode = ROOT;
-    let broken = AclError::Version {
-        found: 3,
-        expected: 1,
-    };
-    [
-        (
-            "the device failed, and the host says `ENOSPC`",
-            io::Error::from_raw_os_error(28).into(),
-        ),
-        (
-            "the device failed, or the journal had to be aborted during the call",
-            io::Error::other("device").into(),
-        ),
-        (
-            "writing after the journal was aborted, or an error that `errors=` makes the last",
-            Error::ReadOnly("error".into()),
-        ),
-        (
-            "bytes on disk break the format",
-            Corrupt::from(broken).into(),
-        ),
-        (
-            "the inode holds the value of an attribute (`EA_INODE_FL`), whatever name leads to it",
-            Corrupt::from(RelationError::UnexpectedEaInode).into(),
-        ),
-        (
-            "an argument makes no sense for the object",
-            Error::InvalidArgument("argument"),
-        ),
-        (
-            "the library finds a fault of its own; nothing was changed",
-            Error::Internal("credits"),
-        ),
-        (
-            "the content or the names are encrypted, and the key is not known",
-            Error::NoKey { inode },
-        ),
-        (
-            "opened for reading, or a feature that is not written, which is named",
-            Error::ReadOnly("feature".into()),
-        ),
-        (
-            "an inode has 65 000 names, or a directory so many subdirectories without `dir_nlink`",
-            Error::TooManyLinks,
-        ),
-        (
-            "a name would come into a directory that keeps to another project",
-            Error::CrossDevice,
-        ),
-        ("no free inodes or blocks", Error::NoSpace),
-        (
-            "the cache has not even the blocks that the call changes at once",
-            Error::NoMemory,
-        ),
-        (
-            "`fallocate`, but for `PunchHole`, of a file that is mapped by pointers (ext2, ext3)",
-            Error::Unsupported("pointers".into()),
-        ),
-        (
-            "another host has the file system (MMP), which is named",
-            Error::InUse("host".into()),
-        ),
-    ]
-}
-
 fn cases() -> impl Iterator<Item = &'static Case> {
     let first = PATHS.iter().chain(&NEW_NAMES).chain(&NO_NAMES);
-    let second = CONTENT.iter().chain(&COPIES).chain(&WHOLE);
-    first.chain(second).chain(&ATTRIBUTES).chain(&FLAGS)
+    let second = CONTENT.iter().chain(&COPIES).chain(&FILES);
+    let third = WHOLE.iter();
+    first
+        .chain(second)
+        .chain(third)
+        .chain(&ATTRIBUTES)
+        .chain(&FLAGS)
 }
 
 fn populate(fs: &Fs) {
@@ -769,6 +708,20 @@ fn the_table_says_what_happens_here_and_in_linux() {
         writeln!(general, "| {what} | `{}` |", name(error.errno())).unwrap();
     }
     compare_document(&[("| operation |", table), ("| what is wrong |", general)]);
+}
+
+#[test]
+fn each_variant_of_the_error_is_in_a_table() {
+    require!(Need::Program("mke2fs"));
+    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
+    let fs = mount(&image);
+    populate(&fs);
+    let fail = |(_, condition, ours, _): &Case| ours(&fs).expect_err(condition);
+    let errors = anywhere().map(|(_, error)| error);
+    let found = cases().map(fail).chain(errors);
+    let found: BTreeSet<_> = found.map(|error| variant(&error)).collect();
+    assert_eq!(found, variants());
+    fs.unmount().unwrap();
 }
 
 /// Compares the tables, each identified by its beginning, with the document.
