@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fourscore::{
-    AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
+    AccessTimes, AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
+    Replace, SetXattr,
 };
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::InodeGeneration;
@@ -369,6 +370,18 @@ fn accesses_are_noted_as_the_mount_wants() {
         assert_clean(image.path());
         let fs = mount(&image);
         assert_eq!(fs.stat(file).unwrap().atime, atime, "{words}: on disk");
+        fs.unmount().unwrap();
+    }
+    let expected = [
+        (AccessTimes::Relative, [true, false]),
+        (AccessTimes::Strict, [true, true]),
+        (AccessTimes::Never, [false, false]),
+    ];
+    for (when, of_file) in expected {
+        let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+        let options = MountOptions::new().access_times(when);
+        let fs = Fs::mount(Arc::new(device), &options).unwrap();
+        assert_eq!(access_times(&fs, file), of_file, "{when:?}");
         fs.unmount().unwrap();
     }
 }

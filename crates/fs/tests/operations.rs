@@ -4,8 +4,8 @@
 mod common;
 
 use fourscore::{
-    AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
-    Seek, SetXattr, XattrPlace,
+    AccessTimes, AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes,
+    OpenOptions, Seek, SetXattr, Times, XattrPlace,
 };
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::Timestamp;
@@ -372,7 +372,8 @@ fn lazy_times_are_shown_at_once_and_written_with_the_next_other_change() {
         Need::KernelMount
     );
     let image = image();
-    let options = quiet().parse("lazytime,strictatime").unwrap();
+    let options = quiet().times(Times::Lazily);
+    let options = options.access_times(AccessTimes::Strict);
     let fs = mount_with(&image, &options);
     let [written, read, deleted] =
         [&b"written"[..], b"read", b"deleted"].map(|name| fs.create(ROOT, name, &OWNER).unwrap());

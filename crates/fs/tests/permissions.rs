@@ -96,6 +96,9 @@ fn populate(fs: &Fs, random: &mut Rng) -> Vec<(String, InodeNr)> {
             fs.set_xattr(inode, name, &list(random), SetXattr::Any)
                 .unwrap();
         }
+        for name in [b"user.r", &b"trusted.r"[..]] {
+            fs.set_xattr(inode, name, b"1", SetXattr::Any).unwrap();
+        }
         all.push((name, inode));
     }
     all
@@ -168,6 +171,13 @@ fn hold_wishes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeN
             fs.check_access(inode, wish, caller)
         });
     }
+    for name in ["user.r", "trusted.r"] {
+        let what = format!("reading {name}");
+        let command = format!("getfattr -n {name} $f");
+        hold_against(caller, root, &what, &command, top, |inode| {
+            fs.check_xattr_read(inode, name.as_bytes(), caller)
+        });
+    }
     let command = "setfattr -n user.t -v 1 $f";
     hold_against(caller, root, "setting user.", command, top, |inode| {
         fs.check_xattr_change(inode, b"user.t", caller)
@@ -212,6 +222,7 @@ fn the_kernel_lets_users_do_what_we_say_they_may() {
     require!(
         Need::Program("mke2fs"),
         Need::Program("setpriv"),
+        Need::Program("getfattr"),
         Need::Program("setfattr"),
         Need::KernelMount
     );
