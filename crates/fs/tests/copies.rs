@@ -3,8 +3,7 @@
 mod common;
 
 use fourscore::{
-    BlockSize, Error, FoundBy, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, PhysBlock,
-    Result, SuperblockCopy,
+    BlockSize, Error, FoundBy, Fs, MountOptions, OpenOptions, PhysBlock, Result, SuperblockCopy,
 };
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::Arc;
@@ -15,10 +14,7 @@ use fourscore_testkit::tools::Need;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use common::{mount, mount_with, open};
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes::owned_by(0, 0);
+use common::{PLAIN, ROOT, mount, mount_with, open};
 
 fn image() -> Image {
     let image = Image::builder(MiB(16)).kind("ext4");
@@ -30,7 +26,7 @@ fn a_file_system_is_read_by_a_backup_of_its_superblock() {
     require!(Need::Program("mke2fs"));
     let image = image();
     let fs = mount(&image);
-    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.write_at(file, b"content", 0).unwrap();
     fs.unmount().unwrap();
     let broken = File::options().write(true).open(image.path()).unwrap();
@@ -57,7 +53,7 @@ fn a_journal_is_found_by_the_copy_of_its_inode() {
     // Commits happen only on request, so the file is only in the journal.
     let options = MountOptions::new().parse("commit=100000").unwrap();
     let fs = mount_with(&image, &options);
-    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.fsync(file).unwrap();
     let crashed = image.copy().unwrap();
     fs.unmount().unwrap();

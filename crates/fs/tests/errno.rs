@@ -3,13 +3,8 @@
 mod common;
 mod errno_cases;
 
-use fourscore::{
-    AttributeChange, FileType, Follow, Fs, InodeNr, NewAttributes, OpenOptions, Replace, Result,
-    SetXattr,
-};
-use fourscore_block::{DeviceOptions, open_path};
+use fourscore::{AttributeChange, FileType, Follow, Fs, InodeNr, Replace, Result, SetXattr};
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
-use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
@@ -27,10 +22,8 @@ use std::path::Path;
 use errno_cases::anywhere::{anywhere, variant, variants};
 use errno_cases::{COPIES, FILES, FLAGS, WHOLE};
 
-use common::mount;
+use common::{OWNER, ROOT, mount, open};
 
-const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 const LONG: &[u8] = &[b'n'; 256];
 /// The first byte offset that a file with 4 KiB blocks cannot have.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
@@ -138,7 +131,7 @@ const PATHS: [Case; 8] = [
         "stat",
         "the inode was deleted",
         |fs| {
-            let file = fs.create(ROOT, b"deleted", &NEW)?;
+            let file = fs.create(ROOT, b"deleted", &OWNER)?;
             fs.unlink(ROOT, b"deleted")?;
             fs.stat(file).map(drop)
         },
@@ -150,43 +143,43 @@ const NEW_NAMES: [Case; 11] = [
     (
         "create",
         "the name is taken",
-        |fs| fs.create(ROOT, b"file", &NEW).map(drop),
+        |fs| fs.create(ROOT, b"file", &OWNER).map(drop),
         Some(|root| File::create_new(root.join("file")).map(drop)),
     ),
     (
         "create",
         "in what is no directory",
-        |fs| fs.create(at(fs, "file"), b"x", &NEW).map(drop),
+        |fs| fs.create(at(fs, "file"), b"x", &OWNER).map(drop),
         Some(|root| File::create_new(root.join("file/x")).map(drop)),
     ),
     (
         "create",
         "a name of more than 255 bytes",
-        |fs| fs.create(ROOT, LONG, &NEW).map(drop),
+        |fs| fs.create(ROOT, LONG, &OWNER).map(drop),
         Some(|root| File::create_new(root.join(os(LONG))).map(drop)),
     ),
     (
         "create",
         "in an immutable directory",
-        |fs| fs.create(at(fs, "kept"), b"x", &NEW).map(drop),
+        |fs| fs.create(at(fs, "kept"), b"x", &OWNER).map(drop),
         Some(|root| File::create_new(root.join("kept/x")).map(drop)),
     ),
     (
         "mkdir",
         "the name is taken",
-        |fs| fs.mkdir(ROOT, b"file", &NEW).map(drop),
+        |fs| fs.mkdir(ROOT, b"file", &OWNER).map(drop),
         Some(|root| std::fs::create_dir(root.join("file"))),
     ),
     (
         "symlink",
         "an empty target",
-        |fs| fs.symlink(ROOT, b"x", b"", &NEW).map(drop),
+        |fs| fs.symlink(ROOT, b"x", b"", &OWNER).map(drop),
         Some(|root| std::os::unix::fs::symlink("", root.join("x"))),
     ),
     (
         "symlink",
         "a target of a block or more",
-        |fs| fs.symlink(ROOT, b"x", &[b't'; 4096], &NEW).map(drop),
+        |fs| fs.symlink(ROOT, b"x", &[b't'; 4096], &OWNER).map(drop),
         Some(|root| std::os::unix::fs::symlink(os(&[b't'; 4096]), root.join("x"))),
     ),
     (
@@ -194,7 +187,7 @@ const NEW_NAMES: [Case; 11] = [
         "a directory or a link",
         |fs| {
             let device = DeviceNr { major: 0, minor: 0 };
-            fs.mknod(ROOT, b"x", FileType::Symlink, device, &NEW)
+            fs.mknod(ROOT, b"x", FileType::Symlink, device, &OWNER)
                 .map(drop)
         },
         None,
@@ -329,7 +322,7 @@ const NO_NAMES: [Case; 18] = [
         "a file over a directory that it lies in",
         |fs| {
             let dir = at(fs, "dir");
-            fs.create(dir, b"inner", &NEW)?;
+            fs.create(dir, b"inner", &OWNER)?;
             let renamed = fs.rename((dir, b"inner"), (ROOT, b"dir"), Replace::Yes);
             fs.unlink(dir, b"inner")?;
             renamed
@@ -423,7 +416,7 @@ const CONTENT: [Case; 9] = [
         "write_at",
         "no free blocks",
         |fs| {
-            let file = fs.create(ROOT, b"large", &NEW)?;
+            let file = fs.create(ROOT, b"large", &OWNER)?;
             let full = fs.write_at(file, &vec![1; 100 << 20], 0);
             fs.unlink(ROOT, b"large")?;
             full.map(drop)
@@ -637,20 +630,20 @@ fn populate(fs: &Fs) {
         let flags = fs.stat(inode).unwrap().flags | flag;
         fs.set_flags(inode, flags).unwrap();
     };
-    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     fs.set_xattr(file, b"user.a", b"a", SetXattr::Any).unwrap();
-    fs.mkdir(ROOT, b"empty", &NEW).unwrap();
+    fs.mkdir(ROOT, b"empty", &OWNER).unwrap();
     for dir in [&b"dir"[..], b"log", b"kept"] {
-        let dir = fs.mkdir(ROOT, dir, &NEW).unwrap();
-        fs.create(dir, b"below", &NEW).unwrap();
+        let dir = fs.mkdir(ROOT, dir, &OWNER).unwrap();
+        fs.create(dir, b"below", &OWNER).unwrap();
     }
-    fs.symlink(ROOT, b"link", b"file", &NEW).unwrap();
-    fs.symlink(ROOT, b"loop", b"loop", &NEW).unwrap();
+    fs.symlink(ROOT, b"link", b"file", &OWNER).unwrap();
+    fs.symlink(ROOT, b"loop", b"loop", &OWNER).unwrap();
     let device = DeviceNr { major: 0, minor: 0 };
-    fs.mknod(ROOT, b"fifo", FileType::Fifo, device, &NEW)
+    fs.mknod(ROOT, b"fifo", FileType::Fifo, device, &OWNER)
         .unwrap();
     for file in [&b"grows"[..], b"frozen"] {
-        let file = fs.create(ROOT, file, &NEW).unwrap();
+        let file = fs.create(ROOT, file, &OWNER).unwrap();
         fs.append(file, b"content").unwrap();
     }
     add("grows", InodeFlags::APPEND_FL);
@@ -699,8 +692,7 @@ fn the_table_says_what_happens_here_and_in_linux() {
     fs.unmount().unwrap();
     drop(kernel);
     assert_clean(own.path());
-    let device = open_path(own.path(), DeviceOptions::default()).unwrap();
-    let fs = Fs::open(Arc::new(device), &OpenOptions::new()).unwrap();
+    let fs = open(&own);
     assert_eq!(fs.unlink(ROOT, b"file").unwrap_err().errno(), 30);
 
     let mut general = String::from("| what is wrong | errno |\n|---|---|\n");

@@ -1,10 +1,11 @@
 //! Fast commits that the kernel wrote before a crash: a file system opened from such an image has
 //! the tree as it was when the last fsync returned.
 
+mod common;
 mod tree;
 
 use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
-use fourscore_block::{DeviceOptions, RecordingDevice, open_path};
+use fourscore_block::RecordingDevice;
 use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
@@ -19,6 +20,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use tree::{Object, Tree, assert_same, host_tree, open, our_tree};
+
+use common::{device_to_read, mount};
 
 const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o600);
 
@@ -89,8 +92,7 @@ fn check_mounted(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&
 /// any point it can be repeated.
 fn check_written(image: &Image, read: Tree) {
     let read = without_space(read);
-    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
-    let device = Arc::new(RecordingDevice::new(Arc::new(base)));
+    let device = Arc::new(RecordingDevice::new(device_to_read(image)));
     let mounted = Fs::mount(device.clone(), &MountOptions::new()).unwrap();
     mounted.unmount().unwrap();
     let cuts = device.cuts() - 1;
@@ -102,13 +104,11 @@ fn check_written(image: &Image, read: Tree) {
         assert_same(&without_space(our_tree(&again)), &read, "cut, and mounted");
     }
     let recovered = image.copy().unwrap();
-    let device = open_path(recovered.path(), DeviceOptions::read_write()).unwrap();
-    let mounted = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let mounted = mount(&recovered);
     mounted.unmount().unwrap();
     assert_clean(recovered.path());
     let written = image.copy().unwrap();
-    let device = open_path(written.path(), DeviceOptions::read_write()).unwrap();
-    let mounted = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let mounted = mount(&written);
     assert_same(&without_space(our_tree(&mounted)), &read, "mounted");
     mounted.create(InodeNr::ROOT, b"one more", &NEW).unwrap();
     mounted.unlink(InodeNr::ROOT, b"one more").unwrap();

@@ -20,7 +20,7 @@ use fourscore_testkit::tools::Need;
 
 use tree::{Tree, assert_same, host_tree, open, our_tree};
 
-use common::mount;
+use common::{mount, try_mount};
 
 const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 
@@ -147,8 +147,7 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
         assert_clean(image.path());
 
         assert_eq!(state(&crashed), "not clean");
-        let device = open_path(crashed.path(), DeviceOptions::read_write()).unwrap();
-        let refused = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap_err();
+        let refused = try_mount(&crashed, &MountOptions::new()).unwrap_err();
         assert_eq!(refused.errno(), 30);
         assert!(refused.to_string().contains("checked first"), "{refused}");
         assert_eq!(our_tree(&open(crashed.path())), expected, "only read");

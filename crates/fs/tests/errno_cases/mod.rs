@@ -11,7 +11,7 @@ use fourscore_sync::Arc;
 
 pub(crate) mod anywhere;
 
-use super::{Case, END_BYTES, NEW, ROOT, at, open_write, set_flags};
+use super::{Case, END_BYTES, OWNER, ROOT, at, open_write, set_flags};
 
 pub(crate) const COPIES: [Case; 6] = [
     (
@@ -37,7 +37,7 @@ pub(crate) const COPIES: [Case; 6] = [
         "the ranges overlap",
         |fs| {
             let file = at(fs, "frozen");
-            let other = fs.create(ROOT, b"copied", &NEW)?;
+            let other = fs.create(ROOT, b"copied", &OWNER)?;
             fs.copy_file_range(file, 0, other, 0, 7)?;
             let copied = fs.copy_file_range(other, 0, other, 6, 7);
             fs.unlink(ROOT, b"copied")?;
