@@ -22,9 +22,9 @@ use fourscore_testkit::oracle::{assert_clean, debugfs_write, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 
-use tree::{Tree, assert_same, host_tree, open, our_tree};
+use tree::{Tree, assert_same, host_tree, our_tree};
 
-use common::{ROOT, content, mount_with, try_mount};
+use common::{ROOT, content, mount_with, open, try_mount};
 
 const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 /// The magic number at the beginning of the journal's blocks.
@@ -116,12 +116,12 @@ fn assert_recovered_alike(crashed: &Image) -> Tree {
     let by_e2fsck = crashed.copy().unwrap();
     e2fsck_repair(by_e2fsck.path(), &[]).unwrap();
     assert_clean(by_e2fsck.path());
-    assert_same(&our_tree(&open(by_e2fsck.path())), &expected, "e2fsck");
-    assert!(our_tree(&open(crashed.path())) == expected, "only read");
+    assert_same(&our_tree(&open(&by_e2fsck)), &expected, "e2fsck");
+    assert!(our_tree(&open(crashed)) == expected, "only read");
     let by_us = crashed.copy().unwrap();
     mount_with(&by_us, &quiet()).unmount().unwrap();
     assert_clean(by_us.path());
-    assert!(our_tree(&open(by_us.path())) == expected, "ours");
+    assert!(our_tree(&open(&by_us)) == expected, "ours");
     expected
 }
 
@@ -179,7 +179,7 @@ fn content_goes_through_the_journal() {
         let tree = assert_recovered_alike(&crashed);
         for (name, (_, expected)) in names.iter().zip(&files) {
             assert!(tree[*name].content == *expected, "{}", name.escape_ascii());
-            assert!(our_tree(&open(image.path()))[*name].content == *expected);
+            assert!(our_tree(&open(&image))[*name].content == *expected);
         }
     }
 }

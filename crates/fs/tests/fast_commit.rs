@@ -19,9 +19,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use tree::{Object, Tree, assert_same, host_tree, open, our_tree};
+use tree::{Object, Tree, assert_same, host_tree, our_tree};
 
-use common::{device_to_read, mount};
+use common::{device_to_read, mount, open};
 
 const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o600);
 
@@ -82,7 +82,7 @@ fn check(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
 /// Does the same with a file system that the kernel mounts with `options`.
 fn check_mounted(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
     let (image, expected) = crashed(options, setup, change);
-    let found = our_tree(&open(image.path()));
+    let found = our_tree(&open(&image));
     assert_same(&found, &expected, "read after the crash");
     check_written(&image, found);
     image
@@ -114,7 +114,7 @@ fn check_written(image: &Image, read: Tree) {
     mounted.unlink(InodeNr::ROOT, b"one more").unwrap();
     mounted.unmount().unwrap();
     assert_clean(written.path());
-    let found = without_space(our_tree(&open(written.path())));
+    let found = without_space(our_tree(&open(&written)));
     assert_same(&found, &read, "written");
 }
 
@@ -131,7 +131,7 @@ fn check_as_kernel(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) {
 }
 
 fn as_kernel(image: &Image) {
-    let ours = our_tree(&open(image.path()));
+    let ours = our_tree(&open(image));
     let recovered = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     assert_eq!(host_tree(recovered.path()), ours);
 }
@@ -297,7 +297,7 @@ fn a_file_that_was_unlinked_but_open_is_gone() {
         },
     );
     let gone = InodeNr(u32::try_from(gone.unwrap()).unwrap());
-    let error = open(image.path()).stat(gone).unwrap_err();
+    let error = open(&image).stat(gone).unwrap_err();
     assert_eq!(error.errno(), fourscore::Error::NotFound.errno());
 }
 
@@ -318,7 +318,7 @@ fn a_file_that_was_made_without_a_name_has_the_one_that_it_was_given() {
             made = Some(file.metadata().unwrap().ino());
         },
     );
-    let fs = open(image.path());
+    let fs = open(&image);
     let named = fs.lookup(InodeNr::ROOT, b"named").unwrap();
     assert_eq!(Some(u64::from(named.0)), made);
     assert_eq!(fs.stat(named).unwrap().links, 1);

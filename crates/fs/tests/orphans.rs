@@ -20,9 +20,8 @@ use std::fs::{self, File};
 use std::io::Write;
 
 use recovered::{Forgiven, assert_recovered_alike};
-use tree::open;
 
-use common::{device_to_read, mount, try_mount, write_out};
+use common::{device_to_read, mount, open, try_mount, write_out};
 
 const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 
@@ -214,7 +213,7 @@ fn orphans_that_we_leave_are_finished_by_all() {
         let features = dumpe2fs_header(crashed.path()).unwrap();
         let present = features["Filesystem features"].contains("orphan_present");
         assert_eq!(present, record == "orphan_file");
-        assert_eq!(open(crashed.path()).orphans().unwrap().len(), 7);
+        assert_eq!(open(&crashed).orphans().unwrap().len(), 7);
         drop(held);
         fs.unmount().unwrap();
         assert_clean(image.path());
@@ -338,7 +337,7 @@ fn orphans_that_the_kernel_leaves_are_finished() {
         kernel.shut_down(Log::Lost).unwrap();
         drop(held);
         kernel.unmount().unwrap();
-        let fs = open(image.path());
+        let fs = open(&image);
         assert_eq!(fs.orphans().unwrap().len(), 20, "{record}");
         drop(fs);
         let tree = assert_recovered_alike(&image, Forgiven::Nothing, record);
