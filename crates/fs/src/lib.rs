@@ -84,7 +84,7 @@ pub use crate::facade::open_inode::OpenInode;
 pub use crate::facade::stats::{FastCommitStats, MountStats, Stats};
 pub use crate::file::fallocate::Fallocate;
 pub use crate::file::finish::WrittenAt;
-pub use crate::file::read::{EXTENTS_AT_ONCE, Seek};
+pub use crate::file::read::Seek;
 pub use crate::group::descriptor::Bitmap;
 pub use crate::inode::attributes::{Noted, NotedTimes, Privileges};
 pub use crate::inode::caller::{AttributeChange, Caller, Capabilities, Wish};

@@ -8,8 +8,8 @@ use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
-use fourscore::{Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr};
-use fourscore_block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
+use fourscore::{Fallocate, Fs, InodeNr, MountOptions, SetXattr};
+use fourscore_block::RecordingDevice;
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
@@ -19,10 +19,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use common::mount;
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
+use common::{OWNER, ROOT, device_to_read, mount, write_out};
 
 /// Blocks and clusters in bytes.
 const SIZES: [(u64, u64); 4] = [
@@ -134,7 +131,7 @@ fn clusters_come_and_go_as_in_linux() {
         options.read(true).write(true).create_new(true);
         let host = options.open(kernel.path().join("file")).unwrap();
         let fs = mount(&mine);
-        let ours = fs.create(ROOT, b"file", &NEW).unwrap();
+        let ours = fs.create(ROOT, b"file", &OWNER).unwrap();
         let pair = Pair {
             fs,
             ours,
@@ -196,8 +193,8 @@ fn directories_fill_their_clusters() {
         let image = image(block, cluster);
         let fs = mount(&image);
         let free = fs.statfs().unwrap().free_blocks;
-        let dir = fs.mkdir(ROOT, b"dir", &NEW).unwrap();
-        let target = fs.create(ROOT, b"target", &NEW).unwrap();
+        let dir = fs.mkdir(ROOT, b"dir", &OWNER).unwrap();
+        let target = fs.create(ROOT, b"target", &OWNER).unwrap();
         fs.set_xattr(target, b"user.large", &[b'v'; 600], SetXattr::Any)
             .unwrap();
         let name = |number: u32| format!("a name of some length, number {number}").into_bytes();
@@ -209,7 +206,7 @@ fn directories_fill_their_clusters() {
         let sectors = stat.size_bytes.div_ceil(cluster) * cluster / 512;
         assert_eq!(stat.sectors, sectors);
         assert_eq!(fs.stat(target).unwrap().sectors, cluster / 512);
-        let link = fs.symlink(ROOT, b"link", &[b't'; 300], &NEW).unwrap();
+        let link = fs.symlink(ROOT, b"link", &[b't'; 300], &OWNER).unwrap();
         assert_eq!(fs.stat(link).unwrap().sectors, cluster / 512);
         fs.sync().unwrap();
         let copy = image.copy().unwrap();
@@ -235,13 +232,12 @@ fn a_cut_while_ranges_move_leaves_whole_clusters() {
     let cluster = 16 << 10;
     let image = image(1024, cluster);
     let fs = mount(&image);
-    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     for number in 0..3000_u64 {
         fs.write_at(file, &[1; 1024], number * 2048).unwrap();
     }
     fs.unmount().unwrap();
-    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
-    let device = Arc::new(RecordingDevice::new(Arc::new(base)));
+    let device = Arc::new(RecordingDevice::new(device_to_read(&image)));
     let interval = Duration::from_millis(1);
     let journal = JournalOptions {
         background: Background::Threads { interval },
@@ -261,16 +257,5 @@ fn a_cut_while_ranges_move_leaves_whole_clusters() {
         write_out(&device.as_of(all * part / 12).unwrap(), &crashed);
         mount(&crashed).unmount().unwrap();
         assert_clean(crashed.path());
-    }
-}
-
-fn write_out(device: &dyn BlockDevice, image: &Image) {
-    let file = File::options().write(true).open(image.path()).unwrap();
-    let mut bytes = vec![0; 1 << 20];
-    for offset in (0..device.len_bytes()).step_by(1 << 20) {
-        device.read_at(&mut bytes, offset).unwrap();
-        if bytes.iter().any(|&byte| byte != 0) {
-            file.write_all_at(&bytes, offset).unwrap();
-        }
     }
 }

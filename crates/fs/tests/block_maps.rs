@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use fourscore::{Fallocate, Follow, Fs, InodeNr, NewAttributes};
+use fourscore::{Fallocate, Follow, Fs, InodeNr};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
@@ -19,10 +19,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, IFlags};
 
-use common::{mount, open};
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes::owned_by(0, 0);
+use common::{PLAIN, ROOT, mount, open};
 
 fn image(block_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext3");
@@ -83,7 +80,7 @@ fn maps_take_the_space_that_they_take_in_linux() {
         let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
         let host = host_file(&kernel, "file");
         let fs = mount(&mine);
-        let ours = fs.create(ROOT, b"file", &NEW).unwrap();
+        let ours = fs.create(ROOT, b"file", &PLAIN).unwrap();
         let mut rng = Rng::new(seed);
         for step in 0..300 {
             let at = near_a_border(&mut rng) * 1024;
@@ -150,7 +147,7 @@ fn long_files_are_mapped_and_freed_in_steps() {
     let free = |fs: &Fs| fs.statfs().unwrap().free_blocks;
     fs.sync().unwrap();
     let before = free(&fs);
-    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     let content: Vec<u8> = (0..40_u32 << 20).map(|at| (at % 251) as u8).collect();
     fs.write_at(file, &content, 500).unwrap();
     let pointers = 1 + 1 + 160;
@@ -190,10 +187,10 @@ fn pointers_that_became_data_are_not_replayed() {
     );
     let image = image(1024, &[]);
     let fs = mount(&image);
-    let kept = fs.create(ROOT, b"kept", &NEW).unwrap();
+    let kept = fs.create(ROOT, b"kept", &PLAIN).unwrap();
     let mut pointers = Vec::new();
     for round in 0..3_u8 {
-        let gone = fs.create(ROOT, b"gone", &NEW).unwrap();
+        let gone = fs.create(ROOT, b"gone", &PLAIN).unwrap();
         fs.write_at(gone, &vec![round; 12 << 20], 0).unwrap();
         pointers.push(fs.stat(gone).unwrap().sectors / 2 - (12 << 10));
         fs.sync().unwrap();
@@ -247,7 +244,7 @@ fn files_are_as_large_as_in_linux() {
         let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
         let host = host_file(&kernel, "file");
         let fs = mount(&mine);
-        let ours = fs.create(ROOT, b"file", &NEW).unwrap();
+        let ours = fs.create(ROOT, b"file", &PLAIN).unwrap();
         let most = most * u64::from(block_size);
         for size in [most, most + 1] {
             let expected = host
@@ -280,7 +277,7 @@ fn the_first_large_file_is_noted_in_the_superblock() {
         header["Filesystem features"].contains("large_file")
     };
     let fs = mount(&image);
-    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.truncate(file, (1 << 31) - 1).unwrap();
     fs.unmount().unwrap();
     assert!(!large());
@@ -320,7 +317,7 @@ fn files_without_extents_keep_their_pointers() {
     );
     fs.append(file, &[8; 1 << 20]).unwrap();
     fs.write_at(file, b"far", 100 << 20).unwrap();
-    let other = fs.create(ROOT, b"other", &NEW).unwrap();
+    let other = fs.create(ROOT, b"other", &PLAIN).unwrap();
     assert!(
         fs.stat(other)
             .unwrap()
@@ -364,7 +361,7 @@ fn forged_pointers_are_refused() {
     for forge in forgeries {
         let image = image(1024, &[]);
         let fs = mount(&image);
-        let file = fs.create(ROOT, b"file", &NEW).unwrap();
+        let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
         fs.write_at(file, &[0xff; 20 << 10], 0).unwrap();
         let first = fs.extents(file).unwrap()[0].physical.0;
         fs.unmount().unwrap();
@@ -379,7 +376,7 @@ fn forged_pointers_are_refused() {
         let fs = mount(&image);
         fs.unlink(ROOT, b"file").unwrap_err();
         assert!(fs.lookup(ROOT, b"file").is_ok());
-        let other = fs.create(ROOT, b"other", &NEW).unwrap();
+        let other = fs.create(ROOT, b"other", &PLAIN).unwrap();
         fs.write_at(other, &[1; 5000], 0).unwrap();
         fs.unmount().unwrap();
         let fs = open(&image);

@@ -1,11 +1,10 @@
 //! File systems that crashed under load: each reads as the kernel leaves it after it has recovered
 //! the journal.
 
+mod common;
 mod tree;
 
-use fourscore::{Error, Fs, InodeNr, MountOptions};
-use fourscore_block::{DeviceOptions, open_path};
-use fourscore_sync::Arc;
+use fourscore::{Error, InodeNr, MountOptions};
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Death, JOURNALS};
 use fourscore_testkit::image::Image;
@@ -14,7 +13,9 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use tree::{Tree, assert_same, host_tree, open, our_tree};
+use tree::{Tree, assert_same, host_tree, our_tree};
+
+use common::{open, try_mount};
 
 /// Leaves out of the comparison what recovery itself changes: link counts of directories and the
 /// space of files where fast commits were replayed; and the space and the times of files on the
@@ -36,8 +37,7 @@ fn comparable(mut tree: Tree, has_fast_commits: bool, orphans: &[InodeNr]) -> Tr
 /// possible.
 fn check_written(image: &Image, read: &Tree, fast_commits: bool, orphans: &[InodeNr], what: &str) {
     let written = image.copy().unwrap();
-    let device = open_path(written.path(), DeviceOptions::read_write()).unwrap();
-    match Fs::mount(Arc::new(device), &MountOptions::new()) {
+    match try_mount(&written, &MountOptions::new()) {
         Ok(mounted) => mounted.unmount().unwrap(),
         Err(Error::ReadOnly(feature)) => {
             eprintln!("{what}: not written: {feature}");
@@ -46,7 +46,7 @@ fn check_written(image: &Image, read: &Tree, fast_commits: bool, orphans: &[Inod
         Err(error) => panic!("{what}: {error}"),
     }
     assert_clean(written.path());
-    let found = comparable(our_tree(&open(written.path())), fast_commits, orphans);
+    let found = comparable(our_tree(&open(&written)), fast_commits, orphans);
     assert_same(&found, read, what);
 }
 
@@ -60,7 +60,7 @@ fn every_crashed_image_reads_as_if_recovered() {
     for journal in JOURNALS {
         for (death, seed) in Death::ALL.into_iter().zip(1..) {
             let crashed = journal.crashed(death, Seed(seed)).unwrap();
-            let fs = open(crashed.image.path());
+            let fs = open(&crashed.image);
             let orphans = fs.orphans().unwrap();
             let ours = our_tree(&fs);
             let recovered = crashed.image.copy().unwrap();

@@ -3,10 +3,9 @@
 
 mod common;
 
-use fourscore::{Fs, InodeNr, NewAttributes, OpenOptions, Stat};
-use fourscore_block::{DeviceOptions, open_path};
+use fourscore::{Fs, InodeNr, NewAttributes, Stat};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use fourscore_sync::{Arc, thread};
+use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
@@ -14,7 +13,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use std::collections::BTreeSet;
 
-use common::mount;
+use common::{mount, open};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 const THREADS: u32 = 8;
@@ -105,8 +104,7 @@ fn threads_fill_and_empty_one_directory() {
     assert!(stat.version > changes, "each change raises it: {stat:?}");
     fs.unmount().unwrap();
     assert_clean(image.path());
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    let again = Fs::open(Arc::new(device), &OpenOptions::new()).unwrap();
+    let again = open(&image);
     assert!(names(&again, dir) == expected);
     assert_eq!(again.stat(dir).unwrap(), stat);
     let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();

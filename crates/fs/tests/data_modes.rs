@@ -11,11 +11,10 @@ use std::time::Duration;
 use fourscore::{
     DataMode, Extent, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
 };
-use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
-use fourscore_sync::{Arc, thread};
+use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -23,11 +22,10 @@ use fourscore_testkit::oracle::{assert_clean, debugfs_write, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 
-use tree::{Tree, assert_same, host_tree, open, our_tree};
+use tree::{Tree, assert_same, host_tree, our_tree};
 
-use common::mount_with;
+use common::{ROOT, content, mount_with, open, try_mount};
 
-const ROOT: InodeNr = InodeNr::ROOT;
 const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 /// The magic number at the beginning of the journal's blocks.
 const MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
@@ -47,15 +45,8 @@ fn quiet() -> MountOptions {
     })
 }
 
-fn read(fs: &Fs, inode: InodeNr) -> Vec<u8> {
-    let len = usize::try_from(fs.stat(inode).unwrap().size_bytes).unwrap();
-    let mut bytes = vec![0xaa; len];
-    assert_eq!(fs.read_at(inode, &mut bytes, 0).unwrap(), len);
-    bytes
-}
-
 /// Data with some blocks that look like blocks of the journal.
-fn content(random: &mut Rng, len: usize) -> Vec<u8> {
+fn journal_like(random: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|_| random.bits().to_le_bytes()[0]).collect();
     for block in bytes.chunks_mut(1024).step_by(3) {
         let magic = MAGIC.len().min(block.len());
@@ -71,7 +62,7 @@ fn disturb(fs: &Fs, inode: InodeNr, expected: &mut Vec<u8>, random: &mut Rng) {
     let len = 1 + random.below(30_000);
     match random.below(9) {
         0..=3 => {
-            let bytes = content(random, len);
+            let bytes = journal_like(random, len);
             fs.write_at(inode, &bytes, offset as u64).unwrap();
             expected.resize(size.max(offset + len), 0);
             expected[offset..offset + len].copy_from_slice(&bytes);
@@ -125,12 +116,12 @@ fn assert_recovered_alike(crashed: &Image) -> Tree {
     let by_e2fsck = crashed.copy().unwrap();
     e2fsck_repair(by_e2fsck.path(), &[]).unwrap();
     assert_clean(by_e2fsck.path());
-    assert_same(&our_tree(&open(by_e2fsck.path())), &expected, "e2fsck");
-    assert!(our_tree(&open(crashed.path())) == expected, "only read");
+    assert_same(&our_tree(&open(&by_e2fsck)), &expected, "e2fsck");
+    assert!(our_tree(&open(crashed)) == expected, "only read");
     let by_us = crashed.copy().unwrap();
     mount_with(&by_us, &quiet()).unmount().unwrap();
     assert_clean(by_us.path());
-    assert!(our_tree(&open(by_us.path())) == expected, "ours");
+    assert!(our_tree(&open(&by_us)) == expected, "ours");
     expected
 }
 
@@ -170,7 +161,7 @@ fn content_goes_through_the_journal() {
         fs.sync().unwrap();
         // The data that was committed last is only in the log.
         let (inode, expected) = &mut files[0];
-        let last = content(&mut random, 5000);
+        let last = journal_like(&mut random, 5000);
         fs.write_at(*inode, &last, 0).unwrap();
         expected.resize(expected.len().max(5000), 0);
         expected[..5000].copy_from_slice(&last);
@@ -181,14 +172,14 @@ fn content_goes_through_the_journal() {
         );
         let crashed = image.copy().unwrap();
         for (inode, expected) in &files {
-            assert!(read(&fs, *inode) == *expected);
+            assert!(content(&fs, *inode) == *expected);
         }
         fs.unmount().unwrap();
         assert_clean(image.path());
         let tree = assert_recovered_alike(&crashed);
         for (name, (_, expected)) in names.iter().zip(&files) {
             assert!(tree[*name].content == *expected, "{}", name.escape_ascii());
-            assert!(our_tree(&open(image.path()))[*name].content == *expected);
+            assert!(our_tree(&open(&image))[*name].content == *expected);
         }
     }
 }
@@ -212,7 +203,7 @@ fn a_small_cache_loses_nothing_that_is_not_in_its_place() {
                 for _ in 0..150 {
                     disturb(fs, inode, &mut expected, &mut random);
                 }
-                assert!(read(fs, inode) == expected);
+                assert!(content(fs, inode) == expected);
             });
         }
     });
@@ -244,7 +235,7 @@ fn a_flag_has_single_files_journaled() {
         fs.write_at(inode, &[turn; 3000], 0).unwrap();
         expected.resize(expected.len().max(3000), 0);
         expected[..3000].fill(turn);
-        assert!(read(&fs, inode) == expected, "turn {turn}");
+        assert!(content(&fs, inode) == expected, "turn {turn}");
         let is_in_place = in_place(&fs, &image, inode)[..3000] == [turn; 3000];
         assert_eq!(is_in_place, flag.is_empty(), "turn {turn}");
     }
@@ -288,7 +279,7 @@ fn writers_and_a_freeze_do_not_deadlock() {
         });
         for number in 0..60_u32 {
             let inode = fs.lookup(ROOT, &number.to_string().into_bytes()).unwrap();
-            assert_eq!(read(&fs, inode), [1; 4 * 77]);
+            assert_eq!(content(&fs, inode), [1; 4 * 77]);
         }
         fs.unmount().unwrap();
         assert_clean(image.path());
@@ -367,7 +358,7 @@ fn the_superblock_says_what_the_mount_does_not() {
         let inode = fs.create(ROOT, name, &NEW).unwrap();
         fs.write_at(inode, &[byte; 2000], 0).unwrap();
         let is_in_place = in_place(&fs, image, inode)[..2000] == [byte; 2000];
-        assert_eq!(read(&fs, inode), [byte; 2000]);
+        assert_eq!(content(&fs, inode), [byte; 2000]);
         fs.unlink(ROOT, name).unwrap();
         fs.unmount().unwrap();
         assert_clean(image.path());
@@ -429,8 +420,7 @@ fn without_a_journal_content_is_not_journaled() {
         .kind("ext4")
         .features(&["^has_journal"]);
     let without = without.make().unwrap();
-    let device = open_path(without.path(), DeviceOptions::read_write()).unwrap();
-    let refused = Fs::mount(Arc::new(device), &quiet().data(DataMode::Journal));
+    let refused = try_mount(&without, &quiet().data(DataMode::Journal));
     let refused = refused.unwrap_err();
     assert_eq!(refused.errno(), 22);
     assert!(refused.to_string().contains("data=journal"), "{refused}");

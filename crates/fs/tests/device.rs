@@ -5,12 +5,9 @@ mod common;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fourscore::{
-    Discard, Error, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Trim,
-};
+use fourscore::{Discard, Error, Follow, Fs, MountOptions, OpenInode, Trim};
 use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, open_path};
 use fourscore_ondisk::mmp::{MmpBlock, MmpHost, MmpSequence};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,23 +21,11 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use zerocopy::IntoBytes;
 
-use common::open;
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
+use common::{PLAIN, ROOT, mount, open, try_mount};
 
 fn image(features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4").features(features);
     image.make().unwrap()
-}
-
-fn try_mount(path: &Path, options: &MountOptions) -> fourscore::Result<Arc<Fs>> {
-    let device = open_path(path, DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), options)
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    try_mount(image.path(), &MountOptions::new()).unwrap()
 }
 
 /// Reads the MMP block of an image, and writes it as another host would.
@@ -87,7 +72,7 @@ fn the_volume_label_changes() {
         assert_eq!(fs.label().unwrap(), b"short");
         fs.thaw().unwrap();
         // Other fields of the superblock change at the same time.
-        let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+        let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
         fs.set_xattr(file, b"user.x", &[1; 900], fourscore::SetXattr::Any)
             .unwrap();
         fs.unmount().unwrap();
@@ -137,7 +122,7 @@ fn mmp_is_kept_while_mounted_and_given_back() {
     thread::sleep(Duration::from_secs(6));
     assert_eq!(frozen, mmp_lines(&image));
     fs.thaw().unwrap();
-    fs.create(ROOT, b"file", &OWNER).unwrap();
+    fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.unmount().unwrap();
     assert!(sequence(&mmp_lines(&image)).contains("ff4d4d50"));
     assert_clean(image.path());
@@ -152,7 +137,7 @@ fn what_another_host_has_or_checks_is_refused_by_its_name() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(&["mmp"]);
     another_host(&image, MmpSequence::Fsck);
-    let error = try_mount(image.path(), &MountOptions::new()).unwrap_err();
+    let error = try_mount(&image, &MountOptions::new()).unwrap_err();
     assert_eq!(error.errno(), 16);
     assert!(error.to_string().contains("elsewhere"), "{error}");
 
@@ -168,7 +153,7 @@ fn what_another_host_has_or_checks_is_refused_by_its_name() {
                 another_host(&image, MmpSequence::InUse(number));
             }
         });
-        let error = try_mount(image.path(), &MountOptions::new()).map(drop);
+        let error = try_mount(&image, &MountOptions::new()).map(drop);
         stop.store(true, Ordering::Relaxed);
         error.unwrap_err()
     });
@@ -185,7 +170,7 @@ fn what_a_host_left_behind_that_died_is_taken_over_after_a_while() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(&["mmp"]);
     let fs = mount(&image);
-    fs.create(ROOT, b"file", &OWNER).unwrap();
+    fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.sync().unwrap();
     // The file system is neither unmounted nor released.
     drop(fs);
@@ -208,14 +193,14 @@ fn a_copy_of_what_is_frozen_is_clean_and_writers_wait() {
     let image = image(&["orphan_file"]);
     let fs = mount(&image);
     assert_eq!(fs.thaw().unwrap_err().errno(), 22);
-    let nameless = OpenInode::unnamed(&*fs, ROOT, &OWNER).unwrap();
+    let nameless = OpenInode::unnamed(&*fs, ROOT, &PLAIN).unwrap();
     fs.write_at(nameless.inode(), &[1; 50_000], 0).unwrap();
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         for writer in 0..4_u64 {
             let (fs, stop, written) = (&fs, &stop, &written);
             scope.spawn(move || {
-                let dir = fs.mkdir(ROOT, format!("d{writer}").as_bytes(), &OWNER);
+                let dir = fs.mkdir(ROOT, format!("d{writer}").as_bytes(), &PLAIN);
                 let dir = dir.unwrap();
                 for number in 0.. {
                     if stop.load(Ordering::Relaxed) {
@@ -226,7 +211,7 @@ fn a_copy_of_what_is_frozen_is_clean_and_writers_wait() {
                         fs.truncate(old, 100).unwrap();
                         fs.unlink(dir, name.as_bytes()).unwrap();
                     }
-                    let file = fs.create(dir, name.as_bytes(), &OWNER).unwrap();
+                    let file = fs.create(dir, name.as_bytes(), &PLAIN).unwrap();
                     fs.write_at(file, &[(number % 251) as u8; 9000], number % 7)
                         .unwrap();
                     fs.write_at(file, &[(number % 251) as u8; 9000], number % 7)
@@ -273,10 +258,10 @@ fn what_is_done_after_a_thaw_is_recovered() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(&[]);
     let fs = mount(&image);
-    fs.create(ROOT, b"before", &OWNER).unwrap();
+    fs.create(ROOT, b"before", &PLAIN).unwrap();
     fs.freeze().unwrap();
     fs.thaw().unwrap();
-    let file = fs.create(ROOT, b"after", &OWNER).unwrap();
+    let file = fs.create(ROOT, b"after", &PLAIN).unwrap();
     fs.write_at(file, b"content", 0).unwrap();
     fs.fsync(file).unwrap();
     let copy = image.copy().unwrap();
@@ -300,7 +285,7 @@ fn allocated_bytes(image: &Image) -> u64 {
 
 /// Writes 20 MiB and removes the file again, so that the image has blocks that are not in use.
 fn make_garbage(fs: &Fs) {
-    let file = fs.create(ROOT, b"garbage", &OWNER).unwrap();
+    let file = fs.create(ROOT, b"garbage", &PLAIN).unwrap();
     fs.write_at(file, &vec![7; 20 << 20], 0).unwrap();
     fs.sync().unwrap();
     fs.unlink(ROOT, b"garbage").unwrap();
@@ -309,7 +294,7 @@ fn make_garbage(fs: &Fs) {
 /// Freed space waits for its commit, and for readers until the commit after it.
 fn settle(fs: &Fs) {
     for _ in 0..3 {
-        fs.create(ROOT, b"settle", &OWNER).unwrap();
+        fs.create(ROOT, b"settle", &PLAIN).unwrap();
         fs.unlink(ROOT, b"settle").unwrap();
         fs.sync().unwrap();
     }
@@ -320,7 +305,7 @@ fn trimming_gives_free_space_back_and_nothing_else() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(&[]);
     let fs = mount(&image);
-    let kept = fs.create(ROOT, b"kept", &OWNER).unwrap();
+    let kept = fs.create(ROOT, b"kept", &PLAIN).unwrap();
     let content: Vec<u8> = (0..5_000_000_u32).map(|at| (at % 253) as u8).collect();
     fs.write_at(kept, &content, 0).unwrap();
     make_garbage(&fs);
@@ -371,7 +356,7 @@ fn trimming_gives_free_space_back_and_nothing_else() {
 fn files_keep_their_content_while_all_around_is_trimmed() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(&[]);
-    let fs = try_mount(image.path(), &MountOptions::new().discard(Discard::Online)).unwrap();
+    let fs = try_mount(&image, &MountOptions::new().discard(Discard::Online)).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let writers: Vec<_> = (0..3_u8)
@@ -380,7 +365,7 @@ fn files_keep_their_content_while_all_around_is_trimmed() {
                 scope.spawn(move || {
                     let name = [b'a' + writer];
                     for round in 0..60_u8 {
-                        let file = fs.create(ROOT, &name, &OWNER).unwrap();
+                        let file = fs.create(ROOT, &name, &PLAIN).unwrap();
                         let content = vec![writer * 60 + round; 300_000];
                         fs.write_at(file, &content, 0).unwrap();
                         let mut back = vec![0; content.len()];
@@ -436,7 +421,7 @@ fn with_the_option_discard_freed_blocks_go_after_their_commit() {
             debugfs_write(image.path(), &[format!("set_super_value {stored}")]).unwrap();
         }
         let options = MountOptions::new().parse(words).unwrap();
-        let fs = try_mount(image.path(), &options).unwrap();
+        let fs = try_mount(&image, &options).unwrap();
         make_garbage(&fs);
         let before = allocated_bytes(&image);
         settle(&fs);
@@ -444,7 +429,7 @@ fn with_the_option_discard_freed_blocks_go_after_their_commit() {
         assert_eq!(gone, goes, "{stored}, {words}");
         // All of the space can be reused, including space that was freed a moment ago.
         make_garbage(&fs);
-        let file = fs.create(ROOT, b"all", &OWNER).unwrap();
+        let file = fs.create(ROOT, b"all", &PLAIN).unwrap();
         if let Err(error) = fs.write_at(file, &vec![1; 45 << 20], 0) {
             let stat = fs.statfs().unwrap();
             panic!("{words}: {error} of {stat:?}");

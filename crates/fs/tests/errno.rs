@@ -3,43 +3,37 @@
 mod common;
 mod errno_cases;
 
-use fourscore::{
-    AttributeChange, Corrupt, Error, FileType, Follow, Fs, InodeNr, NewAttributes, OpenOptions,
-    Replace, Result, SetXattr,
-};
-use fourscore_block::{DeviceOptions, open_path};
-use fourscore_ondisk::acl::AclError;
+use fourscore::{AttributeChange, FileType, Follow, Fs, InodeNr, Replace, Result, SetXattr};
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
-use fourscore_ondisk::relation::RelationError;
-use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{AtFlags, CWD, IFlags, RenameFlags, XattrFlags};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use errno_cases::{COPIES, FLAGS, WHOLE};
+use errno_cases::anywhere::{anywhere, variant, variants};
+use errno_cases::{COPIES, FILES, FLAGS, WHOLE};
 
-use common::mount;
+use common::{OWNER, ROOT, mount, open};
 
-const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 const LONG: &[u8] = &[b'n'; 256];
 /// The first byte offset that a file with 4 KiB blocks cannot have.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
 
-const NAMES: [(i32, &str); 25] = [
+const NAMES: [(i32, &str); 27] = [
     (1, "EPERM"),
     (2, "ENOENT"),
     (5, "EIO"),
     (7, "E2BIG"),
+    (9, "EBADF"),
     (12, "ENOMEM"),
     (13, "EACCES"),
     (16, "EBUSY"),
@@ -58,6 +52,7 @@ const NAMES: [(i32, &str); 25] = [
     (40, "ELOOP"),
     (61, "ENODATA"),
     (75, "EOVERFLOW"),
+    (84, "EILSEQ"),
     (95, "EOPNOTSUPP"),
     (117, "EUCLEAN"),
     (126, "ENOKEY"),
@@ -136,7 +131,7 @@ const PATHS: [Case; 8] = [
         "stat",
         "the inode was deleted",
         |fs| {
-            let file = fs.create(ROOT, b"deleted", &NEW)?;
+            let file = fs.create(ROOT, b"deleted", &OWNER)?;
             fs.unlink(ROOT, b"deleted")?;
             fs.stat(file).map(drop)
         },
@@ -148,43 +143,43 @@ const NEW_NAMES: [Case; 11] = [
     (
         "create",
         "the name is taken",
-        |fs| fs.create(ROOT, b"file", &NEW).map(drop),
+        |fs| fs.create(ROOT, b"file", &OWNER).map(drop),
         Some(|root| File::create_new(root.join("file")).map(drop)),
     ),
     (
         "create",
         "in what is no directory",
-        |fs| fs.create(at(fs, "file"), b"x", &NEW).map(drop),
+        |fs| fs.create(at(fs, "file"), b"x", &OWNER).map(drop),
         Some(|root| File::create_new(root.join("file/x")).map(drop)),
     ),
     (
         "create",
         "a name of more than 255 bytes",
-        |fs| fs.create(ROOT, LONG, &NEW).map(drop),
+        |fs| fs.create(ROOT, LONG, &OWNER).map(drop),
         Some(|root| File::create_new(root.join(os(LONG))).map(drop)),
     ),
     (
         "create",
         "in an immutable directory",
-        |fs| fs.create(at(fs, "kept"), b"x", &NEW).map(drop),
+        |fs| fs.create(at(fs, "kept"), b"x", &OWNER).map(drop),
         Some(|root| File::create_new(root.join("kept/x")).map(drop)),
     ),
     (
         "mkdir",
         "the name is taken",
-        |fs| fs.mkdir(ROOT, b"file", &NEW).map(drop),
+        |fs| fs.mkdir(ROOT, b"file", &OWNER).map(drop),
         Some(|root| std::fs::create_dir(root.join("file"))),
     ),
     (
         "symlink",
         "an empty target",
-        |fs| fs.symlink(ROOT, b"x", b"", &NEW).map(drop),
+        |fs| fs.symlink(ROOT, b"x", b"", &OWNER).map(drop),
         Some(|root| std::os::unix::fs::symlink("", root.join("x"))),
     ),
     (
         "symlink",
         "a target of a block or more",
-        |fs| fs.symlink(ROOT, b"x", &[b't'; 4096], &NEW).map(drop),
+        |fs| fs.symlink(ROOT, b"x", &[b't'; 4096], &OWNER).map(drop),
         Some(|root| std::os::unix::fs::symlink(os(&[b't'; 4096]), root.join("x"))),
     ),
     (
@@ -192,7 +187,7 @@ const NEW_NAMES: [Case; 11] = [
         "a directory or a link",
         |fs| {
             let device = DeviceNr { major: 0, minor: 0 };
-            fs.mknod(ROOT, b"x", FileType::Symlink, device, &NEW)
+            fs.mknod(ROOT, b"x", FileType::Symlink, device, &OWNER)
                 .map(drop)
         },
         None,
@@ -327,7 +322,7 @@ const NO_NAMES: [Case; 18] = [
         "a file over a directory that it lies in",
         |fs| {
             let dir = at(fs, "dir");
-            fs.create(dir, b"inner", &NEW)?;
+            fs.create(dir, b"inner", &OWNER)?;
             let renamed = fs.rename((dir, b"inner"), (ROOT, b"dir"), Replace::Yes);
             fs.unlink(dir, b"inner")?;
             renamed
@@ -421,7 +416,7 @@ const CONTENT: [Case; 9] = [
         "write_at",
         "no free blocks",
         |fs| {
-            let file = fs.create(ROOT, b"large", &NEW)?;
+            let file = fs.create(ROOT, b"large", &OWNER)?;
             let full = fs.write_at(file, &vec![1; 100 << 20], 0);
             fs.unlink(ROOT, b"large")?;
             full.map(drop)
@@ -618,78 +613,15 @@ fn set_flags(root: &Path, path: &str, flags: u32) -> std::io::Result<()> {
     )?)
 }
 
-/// Errors that any call can return.
-fn anywhere() -> [(&'static str, Error); 15] {
-    let inode = ROOT;
-    let broken = AclError::Version {
-        found: 3,
-        expected: 1,
-    };
-    [
-        (
-            "the device failed, and the host says `ENOSPC`",
-            io::Error::from_raw_os_error(28).into(),
-        ),
-        (
-            "the device failed, or the journal had to be aborted during the call",
-            io::Error::other("device").into(),
-        ),
-        (
-            "writing after the journal was aborted, or an error that `errors=` makes the last",
-            Error::ReadOnly("error".into()),
-        ),
-        (
-            "bytes on disk break the format",
-            Corrupt::from(broken).into(),
-        ),
-        (
-            "the inode holds the value of an attribute (`EA_INODE_FL`), whatever name leads to it",
-            Corrupt::from(RelationError::UnexpectedEaInode).into(),
-        ),
-        (
-            "an argument makes no sense for the object",
-            Error::InvalidArgument("argument"),
-        ),
-        (
-            "the library finds a fault of its own; nothing was changed",
-            Error::Internal("credits"),
-        ),
-        (
-            "the content or the names are encrypted, and the key is not known",
-            Error::NoKey { inode },
-        ),
-        (
-            "opened for reading, or a feature that is not written, which is named",
-            Error::ReadOnly("feature".into()),
-        ),
-        (
-            "an inode has 65 000 names, or a directory so many subdirectories without `dir_nlink`",
-            Error::TooManyLinks,
-        ),
-        (
-            "a name would come into a directory that keeps to another project",
-            Error::CrossDevice,
-        ),
-        ("no free inodes or blocks", Error::NoSpace),
-        (
-            "the cache has not even the blocks that the call changes at once",
-            Error::NoMemory,
-        ),
-        (
-            "`fallocate`, but for `PunchHole`, of a file that is mapped by pointers (ext2, ext3)",
-            Error::Unsupported("pointers".into()),
-        ),
-        (
-            "another host has the file system (MMP), which is named",
-            Error::InUse("host".into()),
-        ),
-    ]
-}
-
 fn cases() -> impl Iterator<Item = &'static Case> {
     let first = PATHS.iter().chain(&NEW_NAMES).chain(&NO_NAMES);
-    let second = CONTENT.iter().chain(&COPIES).chain(&WHOLE);
-    first.chain(second).chain(&ATTRIBUTES).chain(&FLAGS)
+    let second = CONTENT.iter().chain(&COPIES).chain(&FILES);
+    let third = WHOLE.iter();
+    first
+        .chain(second)
+        .chain(third)
+        .chain(&ATTRIBUTES)
+        .chain(&FLAGS)
 }
 
 fn populate(fs: &Fs) {
@@ -698,20 +630,20 @@ fn populate(fs: &Fs) {
         let flags = fs.stat(inode).unwrap().flags | flag;
         fs.set_flags(inode, flags).unwrap();
     };
-    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     fs.set_xattr(file, b"user.a", b"a", SetXattr::Any).unwrap();
-    fs.mkdir(ROOT, b"empty", &NEW).unwrap();
+    fs.mkdir(ROOT, b"empty", &OWNER).unwrap();
     for dir in [&b"dir"[..], b"log", b"kept"] {
-        let dir = fs.mkdir(ROOT, dir, &NEW).unwrap();
-        fs.create(dir, b"below", &NEW).unwrap();
+        let dir = fs.mkdir(ROOT, dir, &OWNER).unwrap();
+        fs.create(dir, b"below", &OWNER).unwrap();
     }
-    fs.symlink(ROOT, b"link", b"file", &NEW).unwrap();
-    fs.symlink(ROOT, b"loop", b"loop", &NEW).unwrap();
+    fs.symlink(ROOT, b"link", b"file", &OWNER).unwrap();
+    fs.symlink(ROOT, b"loop", b"loop", &OWNER).unwrap();
     let device = DeviceNr { major: 0, minor: 0 };
-    fs.mknod(ROOT, b"fifo", FileType::Fifo, device, &NEW)
+    fs.mknod(ROOT, b"fifo", FileType::Fifo, device, &OWNER)
         .unwrap();
     for file in [&b"grows"[..], b"frozen"] {
-        let file = fs.create(ROOT, file, &NEW).unwrap();
+        let file = fs.create(ROOT, file, &OWNER).unwrap();
         fs.append(file, b"content").unwrap();
     }
     add("grows", InodeFlags::APPEND_FL);
@@ -760,8 +692,7 @@ fn the_table_says_what_happens_here_and_in_linux() {
     fs.unmount().unwrap();
     drop(kernel);
     assert_clean(own.path());
-    let device = open_path(own.path(), DeviceOptions::default()).unwrap();
-    let fs = Fs::open(Arc::new(device), &OpenOptions::new()).unwrap();
+    let fs = open(&own);
     assert_eq!(fs.unlink(ROOT, b"file").unwrap_err().errno(), 30);
 
     let mut general = String::from("| what is wrong | errno |\n|---|---|\n");
@@ -769,6 +700,20 @@ fn the_table_says_what_happens_here_and_in_linux() {
         writeln!(general, "| {what} | `{}` |", name(error.errno())).unwrap();
     }
     compare_document(&[("| operation |", table), ("| what is wrong |", general)]);
+}
+
+#[test]
+fn each_variant_of_the_error_is_in_a_table() {
+    require!(Need::Program("mke2fs"));
+    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
+    let fs = mount(&image);
+    populate(&fs);
+    let fail = |(_, condition, ours, _): &Case| ours(&fs).expect_err(condition);
+    let errors = anywhere().map(|(_, error)| error);
+    let found = cases().map(fail).chain(errors);
+    let found: BTreeSet<_> = found.map(|error| variant(&error)).collect();
+    assert_eq!(found, variants());
+    fs.unmount().unwrap();
 }
 
 /// Compares the tables, each identified by its beginning, with the document.

@@ -4,12 +4,10 @@
 mod common;
 
 use fourscore::{
-    AttributeChange, Barriers, Caller, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes,
-    OnError, OpenInode, Replace, SetXattr, Trim,
+    AttributeChange, Barriers, Caller, Fallocate, Follow, Fs, InodeNr, MountOptions, OnError,
+    OpenInode, Replace, SetXattr, Trim,
 };
-use fourscore_block::{
-    BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RecordingDevice, Rule, open_path,
-};
+use fourscore_block::{DeviceOp, FaultyDevice, RecordingDevice, Rule};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::GroupNr;
 use fourscore_ondisk::checksum::InodeGeneration;
@@ -25,28 +23,18 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 
-use common::open;
+use common::{OWNER, ROOT, device, device_to_read, mount_words, open};
 
-const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 const NO_JOURNAL: &str = "^has_journal";
-
-fn device(image: &Image) -> Arc<dyn BlockDevice> {
-    Arc::new(open_path(image.path(), DeviceOptions::read_write()).unwrap())
-}
-
-fn mount(image: &Image, words: &str) -> Arc<Fs> {
-    Fs::mount(device(image), &MountOptions::new().parse(words).unwrap()).unwrap()
-}
 
 /// A file system with a file that was synced, and a directory whose block holds only zeroes.
 fn broken(features: &[&str], arguments: &[&str]) -> (Image, u64) {
     let image = Image::builder(MiB(32)).kind("ext4").block_size_bytes(4096);
     let image = image.features(features);
     let image = image.arguments(arguments.iter().copied()).make().unwrap();
-    let fs = mount(&image, "");
-    let dir = fs.mkdir(ROOT, b"broken", &NEW).unwrap();
-    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    let fs = mount_words(&image, "");
+    let dir = fs.mkdir(ROOT, b"broken", &OWNER).unwrap();
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     fs.write_at(file, b"content", 0).unwrap();
     let block = fs.extents(dir).unwrap()[0].physical;
     fs.unmount().unwrap();
@@ -62,7 +50,7 @@ fn errno<T: std::fmt::Debug>(result: fourscore::Result<T>) -> i32 {
 
 fn make_in_broken(fs: &Fs) -> i32 {
     let dir = fs.resolve(b"broken", Follow::No).unwrap();
-    errno(fs.create(dir, b"x", &NEW))
+    errno(fs.create(dir, b"x", &OWNER))
 }
 
 fn content(fs: &Fs) -> Vec<u8> {
@@ -92,9 +80,9 @@ fn an_error_is_noted_and_all_else_goes_on() {
     );
     for features in [&[][..], &["^metadata_csum"], &[NO_JOURNAL]] {
         let (image, block) = broken(features, &[]);
-        let fs = mount(&image, "errors=continue");
+        let fs = mount_words(&image, "errors=continue");
         assert_eq!(make_in_broken(&fs), 117);
-        fs.create(ROOT, b"still", &NEW).unwrap();
+        fs.create(ROOT, b"still", &OWNER).unwrap();
         assert_eq!(make_in_broken(&fs), 117);
         let dir = fs.resolve(b"broken", Follow::No).unwrap();
         fs.unmount().unwrap();
@@ -115,7 +103,7 @@ fn an_error_is_noted_and_all_else_goes_on() {
         assert!(superblock.state().contains(State::ERROR_FS));
         drop(fs);
         // The first error that another program noted stays the first.
-        let fs = mount(&image, "errors=continue");
+        let fs = mount_words(&image, "errors=continue");
         assert_eq!(errno(fs.rmdir(ROOT, b"broken")), 117);
         fs.unmount().unwrap();
         let header = dumpe2fs_header(image.path()).unwrap();
@@ -142,13 +130,13 @@ fn nothing_is_written_any_more_after_an_error() {
         });
         let fs = Fs::mount(device(&image), &options).unwrap();
         // The superblock is in the log.
-        let orphan = OpenInode::unnamed(&*fs, ROOT, &NEW).unwrap();
-        fs.create(ROOT, b"synced", &NEW).unwrap();
+        let orphan = OpenInode::unnamed(&*fs, ROOT, &OWNER).unwrap();
+        fs.create(ROOT, b"synced", &OWNER).unwrap();
         fs.sync().unwrap();
-        fs.create(ROOT, b"lost", &NEW).unwrap();
+        fs.create(ROOT, b"lost", &OWNER).unwrap();
         assert_eq!(make_in_broken(&fs), 117);
         assert_eq!(make_in_broken(&fs), 30, "read-only from now on");
-        assert_eq!(errno(fs.create(ROOT, b"other", &NEW)), 30);
+        assert_eq!(errno(fs.create(ROOT, b"other", &OWNER)), 30);
         assert_eq!(errno(fs.sync()), 30);
         assert_eq!(content(&fs), b"content");
         fs.statfs().unwrap();
@@ -173,7 +161,7 @@ fn nothing_is_written_any_more_after_an_error() {
             assert_eq!(names(&by_kernel), [true, false]);
             assert_repaired(&by_kernel);
             let by_us = image.copy().unwrap();
-            mount(&by_us, "").unmount().unwrap();
+            mount_words(&by_us, "").unmount().unwrap();
             let header = dumpe2fs_header(by_us.path()).unwrap();
             assert_eq!(header["Filesystem state"], "clean with errors");
             assert_eq!(header["FS Error count"], "1");
@@ -223,7 +211,7 @@ fn a_journal_that_cannot_be_written_ends_the_writing() {
         let faulty = Arc::new(FaultyDevice::new(device(&image)));
         let options = MountOptions::new().parse(words).unwrap();
         let fs = Fs::mount(faulty.clone(), &options).unwrap();
-        let file = fs.create(ROOT, b"file", &NEW).unwrap();
+        let file = fs.create(ROOT, b"file", &OWNER).unwrap();
         fs.write_at(file, b"content", 0).unwrap();
         fs.fsync(file).unwrap();
         let journal = fs.extents(InodeNr::JOURNAL).unwrap()[0];
@@ -239,7 +227,7 @@ fn a_journal_that_cannot_be_written_ends_the_writing() {
         let header = dumpe2fs_header(image.path()).unwrap();
         assert_eq!(header["FS Error count"], "1");
         assert_eq!(header["Last error err"], "EIO");
-        mount(&image, "").unmount().unwrap();
+        mount_words(&image, "").unmount().unwrap();
         assert_repaired(&image);
     }
 }
@@ -295,13 +283,13 @@ const CALLS: [Call; 25] = [
     ("xattr/change.rs", |fs, nr| fs.remove_xattr(nr, b"user.a")),
     ("dir/create.rs", |fs, nr| fs.link(nr, ROOT, b"second")),
     ("dir/create.rs", |fs, nr| {
-        fs.create(nr, b"inside", &NEW).map(drop)
+        fs.create(nr, b"inside", &OWNER).map(drop)
     }),
     ("dir/create.rs", |fs, nr| {
-        fs.mkdir(nr, b"inside", &NEW).map(drop)
+        fs.mkdir(nr, b"inside", &OWNER).map(drop)
     }),
     ("dir/create.rs", |fs, nr| {
-        OpenInode::unnamed(fs, nr, &NEW).map(drop)
+        OpenInode::unnamed(fs, nr, &OWNER).map(drop)
     }),
     ("dir/remove.rs", |fs, _| fs.unlink(ROOT, b"victim")),
     ("dir/rename.rs", |fs, _| {
@@ -335,8 +323,8 @@ fn whatever_meets_a_broken_inode_notes_it_once() {
     );
     for features in [&["^metadata_csum"][..], &[]] {
         let (image, _) = broken(features, &[]);
-        let fs = mount(&image, "");
-        let victim = fs.create(ROOT, b"victim", &NEW).unwrap();
+        let fs = mount_words(&image, "");
+        let victim = fs.create(ROOT, b"victim", &OWNER).unwrap();
         fs.write_at(victim, b"content", 0).unwrap();
         fs.unmount().unwrap();
         // The root of its map is not valid any more.
@@ -344,16 +332,16 @@ fn whatever_meets_a_broken_inode_notes_it_once() {
         debugfs_write(image.path(), &[command]).unwrap();
         for (nth, (place, call)) in CALLS.into_iter().enumerate() {
             let image = image.copy().unwrap();
-            let fs = mount(&image, "errors=continue");
+            let fs = mount_words(&image, "errors=continue");
             assert_eq!(errno(call(&fs, victim)), 117, "call {nth}");
             fs.unmount().unwrap();
             let (count, found) = noted(&image);
             assert_eq!(count, 1, "call {nth}: {found}");
             assert!(found.ends_with(place), "call {nth}: {found}");
             // With `errors=remount-ro` any of the calls stops further changes.
-            let fs = mount(&image, "errors=remount-ro");
+            let fs = mount_words(&image, "errors=remount-ro");
             assert_eq!(errno(call(&fs, victim)), 117, "call {nth}");
-            assert_eq!(errno(fs.create(ROOT, b"other", &NEW)), 30, "call {nth}");
+            assert_eq!(errno(fs.create(ROOT, b"other", &OWNER)), 30, "call {nth}");
             fs.unmount().unwrap_err();
         }
         e2fsck_repair(image.path(), &[]).unwrap();
@@ -387,7 +375,7 @@ fn bitmaps_that_are_wrong_are_noted() {
         ];
         for (place, call) in calls {
             let image = image.copy().unwrap();
-            let fs = mount(&image, "errors=continue");
+            let fs = mount_words(&image, "errors=continue");
             let file = fs.lookup(ROOT, b"file").unwrap();
             assert_eq!(errno(call(&fs, file)), 117, "{place}");
             fs.unmount().unwrap();
@@ -446,7 +434,7 @@ fn every_operation_that_sees_the_journal_fail_notes_it() {
         let (count, found) = noted(&image);
         assert_eq!(count, 1, "{words} {place}");
         assert!(found.ends_with(place), "{words} {place}: {found}");
-        mount(&image, "").unmount().unwrap();
+        mount_words(&image, "").unmount().unwrap();
         assert_repaired(&image);
     }
 }
@@ -460,13 +448,12 @@ fn without_barriers_nothing_is_flushed_until_the_end() {
     );
     let image = Image::builder(MiB(32)).kind("ext4").make().unwrap();
     let flushes = |options: &MountOptions| {
-        let base = Arc::new(open_path(image.path(), DeviceOptions::default()).unwrap());
-        let recording = Arc::new(RecordingDevice::new(base));
+        let recording = Arc::new(RecordingDevice::new(device_to_read(&image)));
         let fs = Fs::mount(recording.clone(), options).unwrap();
         let before = recording.cuts();
         for number in 0..5_u32 {
             let file = fs
-                .create(ROOT, number.to_string().as_bytes(), &NEW)
+                .create(ROOT, number.to_string().as_bytes(), &OWNER)
                 .unwrap();
             fs.write_at(file, b"content", 0).unwrap();
             fs.fsync(file).unwrap();
@@ -498,10 +485,10 @@ fn names_in_front_of_a_block_that_cannot_be_read_are_found() {
     let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);
     let image = image.features(&["^dir_index"]).make().unwrap();
     let name = |number: u32| format!("{number:0>100}").into_bytes();
-    let fs = mount(&image, "");
-    let dir = fs.mkdir(ROOT, b"dir", &NEW).unwrap();
+    let fs = mount_words(&image, "");
+    let dir = fs.mkdir(ROOT, b"dir", &OWNER).unwrap();
     for number in 0..40 {
-        fs.create(dir, &name(number), &NEW).unwrap();
+        fs.create(dir, &name(number), &OWNER).unwrap();
     }
     let third = fs.extents(dir).unwrap()[0].physical.0 + 2;
     assert!(fs.extents(dir).unwrap()[0].blocks > 3, "in one piece");

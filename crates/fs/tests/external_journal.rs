@@ -3,9 +3,7 @@
 
 mod common;
 
-use fourscore::{
-    Error, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Result, block::BlockDevice,
-};
+use fourscore::{Error, Fs, MountOptions, OpenOptions, Result, block::BlockDevice};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
@@ -15,10 +13,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use std::path::Path;
 
-use common::names;
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
+use common::{OWNER, ROOT, names};
 
 fn device(path: &Path, options: DeviceOptions) -> Arc<dyn BlockDevice> {
     Arc::new(open_path(path, options).unwrap())

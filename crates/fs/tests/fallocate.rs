@@ -3,7 +3,7 @@
 
 mod common;
 
-use fourscore::{Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Seek};
+use fourscore::{Fallocate, Fs, InodeNr, MountOptions, Seek};
 use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
@@ -16,9 +16,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use common::mount;
-
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
+use common::{PLAIN, mount};
 
 const ALL: [Fallocate; 7] = [
     Fallocate::Allocate,
@@ -168,7 +166,7 @@ fn ranges_end_as_the_kernel_leaves_them() {
             .open(kernel.path().join("file"))
             .unwrap();
         let fs = mount(&mine);
-        let ours = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+        let ours = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
         let pair = Pair { fs, ours, host };
         let mut rng = Rng::new(seed);
         for step in 0..400 {
@@ -204,7 +202,7 @@ fn files_of_many_extents_change_in_steps() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(1024);
     let fs = mount(&image);
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     let marked = |number: u64| vec![u8::try_from(number % 251).unwrap() + 1; 1024];
     let pieces = 1_500;
     for number in 0..pieces {
@@ -249,7 +247,7 @@ fn what_a_collapse_cannot_read_leaves_the_file_as_it_was() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(1024);
     let fs = mount(&image);
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     for number in 0..250 {
         fs.write_at(file, &[7; 1024], number * 2048).unwrap();
     }
@@ -285,7 +283,7 @@ fn what_makes_no_sense_is_refused_as_linux_does() {
     require!(Need::Program("mke2fs"));
     let image = image(1024);
     let fs = mount(&image);
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     fs.write_at(file, &[1; 5000], 0).unwrap();
     let refused = |what, offset, len, errno| {
         let error = fs.fallocate(file, what, offset, len).unwrap_err();
@@ -311,7 +309,7 @@ fn what_makes_no_sense_is_refused_as_linux_does() {
     refused(Fallocate::Allocate, 0, 1 << 30, 28);
     let root = fs.fallocate(InodeNr::ROOT, Fallocate::PunchHole, 0, 1);
     assert_eq!(root.unwrap_err().errno(), 21);
-    let link = fs.symlink(InodeNr::ROOT, b"link", b"file", &OWNER).unwrap();
+    let link = fs.symlink(InodeNr::ROOT, b"link", b"file", &PLAIN).unwrap();
     assert!(fs.fallocate(link, Fallocate::PunchHole, 0, 1).is_err());
     fs.unmount().unwrap();
     assert_clean(image.path());

@@ -1,10 +1,11 @@
 //! Fast commits that the kernel wrote before a crash: a file system opened from such an image has
 //! the tree as it was when the last fsync returned.
 
+mod common;
 mod tree;
 
 use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
-use fourscore_block::{DeviceOptions, RecordingDevice, open_path};
+use fourscore_block::RecordingDevice;
 use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
@@ -18,7 +19,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use tree::{Object, Tree, assert_same, host_tree, open, our_tree};
+use tree::{Object, Tree, assert_same, host_tree, our_tree};
+
+use common::{device_to_read, mount, open};
 
 const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o600);
 
@@ -79,7 +82,7 @@ fn check(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
 /// Does the same with a file system that the kernel mounts with `options`.
 fn check_mounted(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> Image {
     let (image, expected) = crashed(options, setup, change);
-    let found = our_tree(&open(image.path()));
+    let found = our_tree(&open(&image));
     assert_same(&found, &expected, "read after the crash");
     check_written(&image, found);
     image
@@ -89,8 +92,7 @@ fn check_mounted(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&
 /// any point it can be repeated.
 fn check_written(image: &Image, read: Tree) {
     let read = without_space(read);
-    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
-    let device = Arc::new(RecordingDevice::new(Arc::new(base)));
+    let device = Arc::new(RecordingDevice::new(device_to_read(image)));
     let mounted = Fs::mount(device.clone(), &MountOptions::new()).unwrap();
     mounted.unmount().unwrap();
     let cuts = device.cuts() - 1;
@@ -102,19 +104,17 @@ fn check_written(image: &Image, read: Tree) {
         assert_same(&without_space(our_tree(&again)), &read, "cut, and mounted");
     }
     let recovered = image.copy().unwrap();
-    let device = open_path(recovered.path(), DeviceOptions::read_write()).unwrap();
-    let mounted = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let mounted = mount(&recovered);
     mounted.unmount().unwrap();
     assert_clean(recovered.path());
     let written = image.copy().unwrap();
-    let device = open_path(written.path(), DeviceOptions::read_write()).unwrap();
-    let mounted = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let mounted = mount(&written);
     assert_same(&without_space(our_tree(&mounted)), &read, "mounted");
     mounted.create(InodeNr::ROOT, b"one more", &NEW).unwrap();
     mounted.unlink(InodeNr::ROOT, b"one more").unwrap();
     mounted.unmount().unwrap();
     assert_clean(written.path());
-    let found = without_space(our_tree(&open(written.path())));
+    let found = without_space(our_tree(&open(&written)));
     assert_same(&found, &read, "written");
 }
 
@@ -131,7 +131,7 @@ fn check_as_kernel(setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) {
 }
 
 fn as_kernel(image: &Image) {
-    let ours = our_tree(&open(image.path()));
+    let ours = our_tree(&open(image));
     let recovered = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     assert_eq!(host_tree(recovered.path()), ours);
 }
@@ -297,7 +297,7 @@ fn a_file_that_was_unlinked_but_open_is_gone() {
         },
     );
     let gone = InodeNr(u32::try_from(gone.unwrap()).unwrap());
-    let error = open(image.path()).stat(gone).unwrap_err();
+    let error = open(&image).stat(gone).unwrap_err();
     assert_eq!(error.errno(), fourscore::Error::NotFound.errno());
 }
 
@@ -318,7 +318,7 @@ fn a_file_that_was_made_without_a_name_has_the_one_that_it_was_given() {
             made = Some(file.metadata().unwrap().ino());
         },
     );
-    let fs = open(image.path());
+    let fs = open(&image);
     let named = fs.lookup(InodeNr::ROOT, b"named").unwrap();
     assert_eq!(Some(u64::from(named.0)), made);
     assert_eq!(fs.stat(named).unwrap().links, 1);

@@ -1,6 +1,7 @@
 //! Flags and the operations that they forbid, compared with the kernel; projects, generations,
 //! access times.
 
+mod common;
 mod outcome;
 
 use std::fs::File;
@@ -9,9 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fourscore::{
-    AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
+    AccessTimes, AttributeChange, FileType, Follow, Fs, InodeNr, MountOptions, Replace, SetXattr,
 };
-use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::InodeGeneration;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::Arc;
@@ -25,16 +25,7 @@ use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
 
 use outcome::{errno, ours, theirs};
 
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
-
-fn mount_with(image: &Image, words: &str) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new().parse(words).unwrap()).unwrap()
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    mount_with(image, "")
-}
+use common::{PLAIN, mount, mount_with, mount_words};
 
 fn image(features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4").features(features);
@@ -161,7 +152,7 @@ impl Twins {
             "unlink {path}"
         );
         if removed.is_ok() {
-            self.fs.create(root, path.as_bytes(), &OWNER).unwrap();
+            self.fs.create(root, path.as_bytes(), &PLAIN).unwrap();
             File::create(&at).unwrap();
         }
     }
@@ -169,7 +160,7 @@ impl Twins {
     fn disturb_directory(&self, path: &str, number: u64) {
         let (dir, at) = (self.inode(path), self.root.join(path));
         let name = format!("n{number}");
-        let made = ours(self.fs.create(dir, name.as_bytes(), &OWNER));
+        let made = ours(self.fs.create(dir, name.as_bytes(), &PLAIN));
         assert_eq!(
             made,
             theirs(File::create_new(at.join(&name))),
@@ -178,7 +169,7 @@ impl Twins {
         if made.is_ok() {
             self.compare(&format!("{path}/{name}"));
             let below = format!("d{number}");
-            self.fs.mkdir(dir, below.as_bytes(), &OWNER).unwrap();
+            self.fs.mkdir(dir, below.as_bytes(), &PLAIN).unwrap();
             std::fs::create_dir(at.join(&below)).unwrap();
             self.compare(&format!("{path}/{below}"));
             let to = (InodeNr::ROOT, below.as_bytes());
@@ -222,9 +213,9 @@ fn flags_are_set_and_obeyed_as_by_the_kernel() {
     );
     with_twins(|twins| {
         let mut random = Rng::new(11);
-        twins.fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+        twins.fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
         File::create(twins.root.join("file")).unwrap();
-        twins.fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
+        twins.fs.mkdir(InodeNr::ROOT, b"dir", &PLAIN).unwrap();
         std::fs::create_dir(twins.root.join("dir")).unwrap();
         for number in 0..600 {
             for path in ["file", "dir"] {
@@ -241,13 +232,13 @@ fn projects_are_inherited_and_kept_apart() {
     let with = image(&["project"]);
     let fs = mount(&with);
     let root = InodeNr::ROOT;
-    let dir = fs.mkdir(root, b"dir", &OWNER).unwrap();
-    let file = fs.create(root, b"file", &OWNER).unwrap();
+    let dir = fs.mkdir(root, b"dir", &PLAIN).unwrap();
+    let file = fs.create(root, b"file", &PLAIN).unwrap();
     fs.set_project(dir, 7).unwrap();
     let flags = fs.stat(dir).unwrap().flags | InodeFlags::PROJINHERIT_FL;
     fs.set_flags(dir, flags).unwrap();
-    let below = fs.mkdir(dir, b"below", &OWNER).unwrap();
-    let inside = fs.create(below, b"inside", &OWNER).unwrap();
+    let below = fs.mkdir(dir, b"below", &PLAIN).unwrap();
+    let inside = fs.create(below, b"inside", &PLAIN).unwrap();
     assert_eq!(fs.stat(inside).unwrap().project_id, 7);
     assert_eq!(ours(fs.link(file, dir, b"link")), Err(18));
     let moved = fs.rename((root, b"file"), (below, b"file"), Replace::Yes);
@@ -279,7 +270,7 @@ fn flags_change_though_the_content_is_stored_as_before() {
         Need::KernelMount
     );
     with_twins(|twins| {
-        let file = twins.fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+        let file = twins.fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
         let host = File::create(twins.root.join("file")).unwrap();
         // Linux turns one extent into pointers, and refuses several.
         for at in [0, 1 << 20, 1 << 21] {
@@ -305,7 +296,7 @@ fn generations_are_set_where_no_checksum_depends_on_them() {
     for (features, expected) in [(&["^metadata_csum"][..], Ok(())), (&[], Err(95))] {
         let image = image(features);
         let fs = mount(&image);
-        let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+        let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
         let before = fs.stat(file).unwrap();
         let set = ours(fs.set_generation(file, InodeGeneration(4711)));
         assert_eq!(set, expected);
@@ -314,7 +305,7 @@ fn generations_are_set_where_no_checksum_depends_on_them() {
         assert_ne!(before.generation, 0);
         // An inode number that is reused gets another generation.
         fs.unlink(InodeNr::ROOT, b"file").unwrap();
-        let again = fs.create(InodeNr::ROOT, b"again", &OWNER).unwrap();
+        let again = fs.create(InodeNr::ROOT, b"again", &PLAIN).unwrap();
         assert_eq!(again, file);
         assert_ne!(fs.stat(again).unwrap().generation, generation);
         fs.unmount().unwrap();
@@ -347,9 +338,9 @@ fn accesses_are_noted_as_the_mount_wants() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(&[]);
     let fs = mount(&image);
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
-    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
-    let quiet = fs.create(InodeNr::ROOT, b"quiet", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
+    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &PLAIN).unwrap();
+    let quiet = fs.create(InodeNr::ROOT, b"quiet", &PLAIN).unwrap();
     let flags = fs.stat(quiet).unwrap().flags | InodeFlags::NOATIME_FL;
     fs.set_flags(quiet, flags).unwrap();
     fs.unmount().unwrap();
@@ -360,7 +351,7 @@ fn accesses_are_noted_as_the_mount_wants() {
         ("noatime", [false, false], [false, false]),
     ];
     for (words, of_file, of_dir) in expected {
-        let fs = mount_with(&image, words);
+        let fs = mount_words(&image, words);
         assert_eq!(access_times(&fs, file), of_file, "{words}");
         assert_eq!(access_times(&fs, dir), of_dir, "{words}");
         assert_eq!(access_times(&fs, quiet), [false, false], "{words}");
@@ -371,6 +362,16 @@ fn accesses_are_noted_as_the_mount_wants() {
         assert_eq!(fs.stat(file).unwrap().atime, atime, "{words}: on disk");
         fs.unmount().unwrap();
     }
+    let expected = [
+        (AccessTimes::Relative, [true, false]),
+        (AccessTimes::Strict, [true, true]),
+        (AccessTimes::Never, [false, false]),
+    ];
+    for (when, of_file) in expected {
+        let fs = mount_with(&image, &MountOptions::new().access_times(when));
+        assert_eq!(access_times(&fs, file), of_file, "{when:?}");
+        fs.unmount().unwrap();
+    }
 }
 
 #[test]
@@ -378,7 +379,7 @@ fn versions_count_changes() {
     require!(Need::Program("mke2fs"));
     let image = image(&[]);
     let fs = mount(&image);
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     let mut last = fs.stat(file).unwrap().version;
     let mut grows = |what: &str| {
         let version = fs.stat(file).unwrap().version;

@@ -4,11 +4,13 @@
 //! The device of these tests asserts that at each call. Epoch guards are counted in debug builds.
 #![cfg(debug_assertions)]
 
+mod common;
+
 use fourscore::{
-    Fallocate, Follow, Fs, InodeNr, LogicalBlock, MountOptions, NewAttributes, OpenInode,
-    OpenOptions, Replace, Result, Seek, SetXattr,
+    Fallocate, Follow, Fs, InodeNr, LogicalBlock, MountOptions, OpenInode, OpenOptions, Replace,
+    Result, Seek, SetXattr,
 };
-use fourscore_block::{BlockDevice, DeviceOptions, Hints, RamDevice, open_path};
+use fourscore_block::{BlockDevice, Hints, RamDevice};
 use fourscore_sync::{Arc, epoch};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
@@ -16,8 +18,8 @@ use fourscore_testkit::tools::Need;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::{ControlFlow, Range};
 
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
+use common::{OWNER, ROOT, device_to_read};
+
 /// So small that the blocks of one operation just fit, and hardly anything stays.
 const CACHE_BYTES: usize = 96 << 10;
 
@@ -54,8 +56,7 @@ impl BlockDevice for Unpinned {
 fn device(kind: &str, arguments: &[&str]) -> (Image, Arc<Unpinned>) {
     let image = Image::builder(MiB(32)).kind(kind).block_size_bytes(1024);
     let image = image.arguments(arguments.iter().copied()).make().unwrap();
-    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
-    let device = Arc::new(Unpinned(RamDevice::over(Arc::new(base))));
+    let device = Arc::new(Unpinned(RamDevice::over(device_to_read(&image))));
     (image, device)
 }
 

@@ -4,9 +4,7 @@
 mod common;
 mod outcome;
 
-use fourscore::{
-    Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, SetXattr,
-};
+use fourscore::{Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, Replace, SetXattr};
 use fourscore_block::RamDevice;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
@@ -27,10 +25,7 @@ use std::path::{Path, PathBuf};
 
 use outcome::{errno, ours, theirs};
 
-use common::{host_names, mount, mount_with, names};
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
+use common::{OWNER, ROOT, host_names, mount, mount_with, names};
 
 fn image(block_size: u32, inode_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64))

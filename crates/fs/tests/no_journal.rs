@@ -18,9 +18,9 @@ use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use tree::{Tree, assert_same, host_tree, open, our_tree};
+use tree::{Tree, assert_same, host_tree, our_tree};
 
-use common::mount;
+use common::{mount, open, try_mount};
 
 const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 
@@ -109,7 +109,7 @@ fn a_file_system_without_a_journal_is_written() {
         assert_eq!(state(&image), "clean");
         assert_eq!(mounts(&image), before + 1);
         assert_clean(image.path());
-        assert_same(&our_tree(&open(image.path())), &expected, "ours");
+        assert_same(&our_tree(&open(&image)), &expected, "ours");
         let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
         assert_eq!(host_tree(kernel.path()), expected, "{features:?}");
         kernel.unmount().unwrap();
@@ -147,11 +147,10 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
         assert_clean(image.path());
 
         assert_eq!(state(&crashed), "not clean");
-        let device = open_path(crashed.path(), DeviceOptions::read_write()).unwrap();
-        let refused = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap_err();
+        let refused = try_mount(&crashed, &MountOptions::new()).unwrap_err();
         assert_eq!(refused.errno(), 30);
         assert!(refused.to_string().contains("checked first"), "{refused}");
-        assert_eq!(our_tree(&open(crashed.path())), expected, "only read");
+        assert_eq!(our_tree(&open(&crashed)), expected, "only read");
 
         // The kernel only warns, and finishes the inodes on the orphan list.
         let by_kernel = crashed.copy().unwrap();
@@ -159,7 +158,7 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
         assert_eq!(host_tree(kernel.path()), expected);
         kernel.unmount().unwrap();
         e2fsck_repair(by_kernel.path(), &[]).unwrap();
-        assert_eq!(our_tree(&open(by_kernel.path())), expected);
+        assert_eq!(our_tree(&open(&by_kernel)), expected);
 
         let repaired = e2fsck_repair(crashed.path(), &[]).unwrap();
         assert_eq!(repaired.code, 1, "{}", repaired.output);
@@ -170,7 +169,7 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
             repaired.output
         );
         assert_clean(crashed.path());
-        assert_eq!(our_tree(&open(crashed.path())), expected);
+        assert_eq!(our_tree(&open(&crashed)), expected);
         let fs = mount(&crashed);
         assert_eq!(fs.orphans().unwrap(), []);
         populate_again(&fs);

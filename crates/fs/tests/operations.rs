@@ -4,10 +4,9 @@
 mod common;
 
 use fourscore::{
-    AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, OpenOptions,
-    Seek, SetXattr, XattrPlace,
+    AccessTimes, AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, OpenOptions, Seek,
+    SetXattr, Times, XattrPlace,
 };
-use fourscore_block::{DeviceOptions, open_path};
 use fourscore_ondisk::Timestamp;
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -20,10 +19,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use common::{mount, mount_with};
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
+use common::{PLAIN, ROOT, content, mount, mount_with, open};
 
 fn image() -> Image {
     Image::builder(MiB(64)).kind("ext4").make().unwrap()
@@ -32,8 +28,7 @@ fn image() -> Image {
 /// The file system as it would be read after a crash now.
 fn after_a_crash(image: &Image) -> (Image, Arc<Fs>) {
     let copy = image.copy().unwrap();
-    let device = open_path(copy.path(), DeviceOptions::default()).unwrap();
-    let fs = Fs::open(Arc::new(device), &OpenOptions::new()).unwrap();
+    let fs = open(&copy);
     (copy, fs)
 }
 
@@ -46,12 +41,6 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..=250).cycle().skip(seed % 251).take(len).collect()
 }
 
-fn content(fs: &Fs, inode: InodeNr) -> Vec<u8> {
-    let mut content = vec![0; usize::try_from(fs.stat(inode).unwrap().size_bytes).unwrap()];
-    assert_eq!(fs.read_at(inode, &mut content, 0).unwrap(), content.len());
-    content
-}
-
 #[test]
 fn several_buffers_are_one_write() {
     require!(
@@ -61,7 +50,7 @@ fn several_buffers_are_one_write() {
     );
     let image = image();
     let fs = mount(&image);
-    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     // Short buffers, none, one that is longer than the gathered ones, and short ones again.
     let lens = [1, 0, 5000, 100, 3 << 20, 7, 70_000, 0, 9];
     let parts: Vec<Vec<u8>> = lens.iter().map(|&len| pattern(len, len)).collect();
@@ -82,7 +71,7 @@ fn several_buffers_are_one_write() {
     assert!(back == whole);
 
     // A writer of several buffers holds the lock exclusively.
-    let shared = fs.create(ROOT, b"shared", &OWNER).unwrap();
+    let shared = fs.create(ROOT, b"shared", &PLAIN).unwrap();
     let fs_of_all = &fs;
     thread::scope(|scope| {
         for letter in b'a'..=b'd' {
@@ -131,7 +120,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
     let twin = own.copy().unwrap();
     let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
     let fs = mount(&own);
-    let source = fs.create(ROOT, b"source", &OWNER).unwrap();
+    let source = fs.create(ROOT, b"source", &PLAIN).unwrap();
     let their_source = File::create_new(kernel.path().join("source")).unwrap();
     for (offset, len) in DATA {
         let data = pattern(len, 3);
@@ -145,7 +134,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
     let their_source = File::open(kernel.path().join("source")).unwrap();
     for (number, (from, to, len)) in copies().into_iter().enumerate() {
         let name = format!("target{number}");
-        let target = fs.create(ROOT, name.as_bytes(), &OWNER).unwrap();
+        let target = fs.create(ROOT, name.as_bytes(), &PLAIN).unwrap();
         let theirs = File::create_new(kernel.path().join(&name)).unwrap();
         let old = vec![b'o'; 60_000 * number];
         fs.write_at(target, &old, 0).unwrap();
@@ -193,7 +182,7 @@ fn what_is_synchronised_outlives_a_crash_and_fdatasync_leaves_attributes_out() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image();
     let fs = mount_with(&image, &quiet());
-    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.write_at(file, &pattern(50_000, 1), 0).unwrap();
     fs.fdatasync(file).unwrap();
     let (_copy, crashed) = after_a_crash(&image);
@@ -235,10 +224,10 @@ fn an_inode_that_left_memory_before_it_was_synchronised_is_durable_all_the_same(
     let image = image();
     let options = quiet().open(OpenOptions::new().cache_bytes(256 << 10));
     let fs = mount_with(&image, &options);
-    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.write_at(file, &pattern(20_000, 1), 0).unwrap();
     for number in 0..2000 {
-        let other = fs.create(ROOT, format!("other{number}").as_bytes(), &OWNER);
+        let other = fs.create(ROOT, format!("other{number}").as_bytes(), &PLAIN);
         fs.stat(other.unwrap()).unwrap();
     }
     fs.fsync(file).unwrap();
@@ -256,7 +245,7 @@ fn attributes_lie_where_it_is_said() {
     let image = image.make().unwrap();
     let fs = mount(&image);
     let [none, short, long] =
-        [&b"none"[..], b"short", b"long"].map(|name| fs.create(ROOT, name, &OWNER).unwrap());
+        [&b"none"[..], b"short", b"long"].map(|name| fs.create(ROOT, name, &PLAIN).unwrap());
     fs.set_xattr(
         short,
         b"user.a",
@@ -287,16 +276,16 @@ fn attributes_lie_where_it_is_said() {
 /// Returns the resulting link counts of `/d`, which has `entries` files, and of a file.
 fn near_the_limit(image: &Image) -> Vec<String> {
     let fs = mount(image);
-    let dir = fs.mkdir(ROOT, b"d", &OWNER).unwrap();
+    let dir = fs.mkdir(ROOT, b"d", &PLAIN).unwrap();
     for number in 0..400 {
         fs.create(
             dir,
             format!("a name of some length {number}").as_bytes(),
-            &OWNER,
+            &PLAIN,
         )
         .unwrap();
     }
-    fs.create(ROOT, b"f", &OWNER).unwrap();
+    fs.create(ROOT, b"f", &PLAIN).unwrap();
     fs.unmount().unwrap();
     let set = ["sif /d links_count 64999", "sif /f links_count 64999"];
     debugfs_write(image.path(), &set).unwrap();
@@ -306,7 +295,7 @@ fn near_the_limit(image: &Image) -> Vec<String> {
     let mut ours = Vec::new();
     let links = |inode| fs.stat(inode).unwrap().links;
     for name in ["one", "two", "three"] {
-        let made = fs.mkdir(dir, name.as_bytes(), &OWNER).map(drop);
+        let made = fs.mkdir(dir, name.as_bytes(), &PLAIN).map(drop);
         ours.push(format!(
             "{:?} {}",
             made.err().map(|error| error.errno()),
@@ -372,10 +361,11 @@ fn lazy_times_are_shown_at_once_and_written_with_the_next_other_change() {
         Need::KernelMount
     );
     let image = image();
-    let options = quiet().parse("lazytime,strictatime").unwrap();
+    let options = quiet().times(Times::Lazily);
+    let options = options.access_times(AccessTimes::Strict);
     let fs = mount_with(&image, &options);
     let [written, read, deleted] =
-        [&b"written"[..], b"read", b"deleted"].map(|name| fs.create(ROOT, name, &OWNER).unwrap());
+        [&b"written"[..], b"read", b"deleted"].map(|name| fs.create(ROOT, name, &PLAIN).unwrap());
     fs.write_at(written, &pattern(10_000, 1), 0).unwrap();
     fs.sync().unwrap();
     let before = [written, read].map(|inode| times(&fs, inode));
@@ -424,7 +414,7 @@ fn no_more_times_are_kept_in_memory_than_there_is_room_for() {
     let fs = mount_with(&image, &options);
     let files: Vec<InodeNr> = (0..3000)
         .map(|number| {
-            fs.create(ROOT, format!("f{number}").as_bytes(), &OWNER)
+            fs.create(ROOT, format!("f{number}").as_bytes(), &PLAIN)
                 .unwrap()
         })
         .collect();
@@ -441,8 +431,7 @@ fn no_more_times_are_kept_in_memory_than_there_is_room_for() {
     let shown: Vec<_> = files.iter().map(|&file| times(&fs, file)).collect();
     fs.unmount().unwrap();
     assert_clean(image.path());
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    let fs = Fs::open(Arc::new(device), &OpenOptions::new()).unwrap();
+    let fs = open(&image);
     for (file, shown) in files.iter().zip(shown) {
         assert_eq!(times(&fs, *file), shown);
     }

@@ -8,7 +8,7 @@ mod tree;
 mod recovered;
 
 use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
-use fourscore_block::{BlockDevice, DeviceOptions, RecordingDevice, open_path};
+use fourscore_block::RecordingDevice;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -18,12 +18,10 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
 
 use recovered::{Forgiven, assert_recovered_alike};
-use tree::open;
 
-use common::mount;
+use common::{device_to_read, mount, open, try_mount, write_out};
 
 const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 
@@ -215,7 +213,7 @@ fn orphans_that_we_leave_are_finished_by_all() {
         let features = dumpe2fs_header(crashed.path()).unwrap();
         let present = features["Filesystem features"].contains("orphan_present");
         assert_eq!(present, record == "orphan_file");
-        assert_eq!(open(crashed.path()).orphans().unwrap().len(), 7);
+        assert_eq!(open(&crashed).orphans().unwrap().len(), 7);
         drop(held);
         fs.unmount().unwrap();
         assert_clean(image.path());
@@ -284,8 +282,7 @@ fn what_is_freed_in_several_transactions_is_finished_after_any_crash() {
     );
     for record in RECORDS {
         let image = image(record);
-        let base = open_path(image.path(), DeviceOptions::default()).unwrap();
-        let device = Arc::new(RecordingDevice::new(Arc::new(base)));
+        let device = Arc::new(RecordingDevice::new(device_to_read(&image)));
         let fs = Fs::mount(device.clone(), &MountOptions::new()).unwrap();
         let mut cuts = Vec::new();
         for round in 0..MOST_ROUNDS {
@@ -315,17 +312,6 @@ fn what_is_freed_in_several_transactions_is_finished_after_any_crash() {
     }
 }
 
-fn write_out(device: &dyn BlockDevice, image: &Image) {
-    let file = File::options().write(true).open(image.path()).unwrap();
-    let mut bytes = vec![0; 1 << 20];
-    for offset in (0..device.len_bytes()).step_by(1 << 20) {
-        device.read_at(&mut bytes, offset).unwrap();
-        if bytes.iter().any(|&byte| byte != 0) {
-            file.write_all_at(&bytes, offset).unwrap();
-        }
-    }
-}
-
 #[test]
 fn orphans_that_the_kernel_leaves_are_finished() {
     require!(
@@ -351,7 +337,7 @@ fn orphans_that_the_kernel_leaves_are_finished() {
         kernel.shut_down(Log::Lost).unwrap();
         drop(held);
         kernel.unmount().unwrap();
-        let fs = open(image.path());
+        let fs = open(&image);
         assert_eq!(fs.orphans().unwrap().len(), 20, "{record}");
         drop(fs);
         let tree = assert_recovered_alike(&image, Forgiven::Nothing, record);
@@ -371,8 +357,7 @@ fn a_forged_record_is_refused() {
         let forge = format!("ssv last_orphan {nr}");
         let clear = format!("sif <{nr}> dtime 0");
         debugfs_write(image.path(), &[forge, clear]).unwrap();
-        let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-        let refused = Fs::mount(Arc::new(device), &MountOptions::new());
+        let refused = try_mount(&image, &MountOptions::new());
         let error = refused.unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(error.errno(), 117);

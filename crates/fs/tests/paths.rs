@@ -1,6 +1,8 @@
 //! The calls by path do what `std::fs` does on Linux: each case runs on the host's file system and
 //! on ours, and the results and the kinds of errors are compared.
 
+mod common;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -8,18 +10,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Error, FileOptions, FileType, Fs, MountOptions, OpenOptions};
+use fourscore::{Error, FileOptions, FileType, Fs};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use common::{mount, open};
+
 fn mounted() -> (Image, Arc<Fs>) {
     let image = Image::builder(MiB(32)).kind("ext4").make().unwrap();
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let fs = mount(&image);
     (image, fs)
 }
 
@@ -324,8 +326,7 @@ fn a_file_system_that_is_read_refuses_changes() {
     let (image, fs) = mounted();
     fs.paths().write("/file", "content").unwrap();
     fs.unmount().unwrap();
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    let fs = Fs::open(Arc::new(device), &OpenOptions::new()).unwrap();
+    let fs = open(&image);
     let files = fs.paths();
     assert_eq!(files.read_to_string("/file").unwrap(), "content");
     for refused in [

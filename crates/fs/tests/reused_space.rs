@@ -1,15 +1,15 @@
 //! Freed space that waits for a commit or for readers: an operation that needs the space waits as
 //! well, instead of failing with an error.
 
+mod common;
+
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fourscore::{
-    Discard, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, Trim,
-};
+use fourscore::{Discard, Error, Fallocate, Fs, InodeNr, MountOptions, SetXattr, Trim};
 use fourscore_block::ram::RamDevice;
-use fourscore_block::{BlockDevice, DeviceOptions, Hints, open_path};
+use fourscore_block::{BlockDevice, Hints};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{Arc, epoch, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -17,8 +17,7 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
+use common::{OWNER, ROOT, device_to_read, mount};
 
 /// Fills all space with a file.
 fn fill(fs: &Fs) {
@@ -66,8 +65,7 @@ fn names_and_attributes_wait_for_space_that_is_freed() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(4096);
     let image = image.make().unwrap();
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    let fs: Arc<Fs> = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     needs_a_block(&fs, || {
         let value = [b'v'; 2000];
@@ -136,8 +134,7 @@ fn in_memory(size: MiB, takes: Duration) -> (Image, Arc<Fs>) {
 fn in_memory_with(size: MiB, takes: Duration, options: &MountOptions) -> (Image, Arc<Fs>) {
     let image = Image::builder(size).kind("ext4").block_size_bytes(4096);
     let image = image.make().unwrap();
-    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
-    let device = RamDevice::over(Arc::new(base));
+    let device = RamDevice::over(device_to_read(&image));
     let device = Arc::new(Slow { device, takes });
     let fs = Fs::mount(device, options).unwrap();
     (image, fs)

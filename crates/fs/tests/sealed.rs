@@ -11,9 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use fourscore::{
-    AttributeChange, Fallocate, Follow, Fs, InodeNr, NewAttributes, OpenInode, Replace, SetXattr,
-};
+use fourscore::{AttributeChange, Fallocate, Follow, Fs, InodeNr, OpenInode, Replace, SetXattr};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
@@ -24,10 +22,7 @@ use fourscore_testkit::tools::{self, Need};
 
 use outcome::{ours, theirs};
 
-use common::{host_names, mount};
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
+use common::{OWNER, ROOT, host_names, mount};
 
 fn casefolded(fs: &Fs, name: &[u8]) -> InodeNr {
     let dir = fs.mkdir(ROOT, name, &OWNER).unwrap();

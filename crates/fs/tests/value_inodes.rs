@@ -3,19 +3,15 @@
 
 mod common;
 
-use fourscore::{
-    Error, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace, Result, SetXattr,
-};
+use fourscore::{Error, FileType, Follow, Fs, InodeNr, MountOptions, Replace, Result, SetXattr};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use common::{mount, mount_with, names, open};
+use common::{PLAIN, ROOT, mount, mount_with, names, open};
 
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 const VALUE: [u8; 5000] = [7; 5000];
 const EA_INODE_FL: u32 = 0x20_0000;
 
@@ -29,10 +25,10 @@ fn image() -> (Image, InodeNr) {
         .make()
         .unwrap();
     let fs = mount(&image);
-    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
-    let dir = fs.mkdir(ROOT, b"flagged-dir", &OWNER).unwrap();
-    fs.mkdir(dir, b"below", &OWNER).unwrap();
-    fs.create(ROOT, b"flagged-file", &OWNER).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
+    let dir = fs.mkdir(ROOT, b"flagged-dir", &PLAIN).unwrap();
+    fs.mkdir(dir, b"below", &PLAIN).unwrap();
+    fs.create(ROOT, b"flagged-file", &PLAIN).unwrap();
     fs.set_xattr(file, b"user.large", &VALUE, SetXattr::Create)
         .unwrap();
     fs.unmount().unwrap();

@@ -23,21 +23,12 @@ use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use common::open;
+use common::{mount, mount_with, open};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
 /// The time limit for operations that should take almost no time.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn mount(image: &Image) -> Arc<Fs> {
-    mount_with(image, OpenOptions::new())
-}
-
-fn mount_with(image: &Image, options: OpenOptions) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), &MountOptions::new().open(options)).unwrap()
-}
 
 fn image(block_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(256))
@@ -257,7 +248,8 @@ fn threads_work_side_by_side() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(4096, &[]);
     // The cache is so small that blocks of plans are evicted.
-    let fs = mount_with(&image, OpenOptions::new().cache_bytes(1 << 20));
+    let cache = OpenOptions::new().cache_bytes(1 << 20);
+    let fs = mount_with(&image, &MountOptions::new().open(cache));
     let shared = fs.mkdir(InodeNr::ROOT, b"shared", &OWNER).unwrap();
     thread::scope(|scope| {
         for thread in 0..8_u32 {

@@ -1,13 +1,13 @@
 //! Data that is overwritten in the same clock tick in which its inode was changed: only the data
 //! changes, and fsync covers it all the same. e2fsck checks the result.
 
+mod common;
+
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fourscore::{
-    Fs, InodeNr, MountOptions, NewAttributes, Noted, NotedTimes, OpenOptions, Stat, WrittenAt,
-};
+use fourscore::{Fs, InodeNr, MountOptions, Noted, NotedTimes, OpenOptions, Stat, WrittenAt};
 use fourscore_block::{BlockDevice, DeviceOptions, Event, RecordingDevice, Survival, open_path};
 use fourscore_ondisk::Timestamp;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,8 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-const ROOT: InodeNr = InodeNr::ROOT;
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
+use common::{PLAIN, ROOT};
+
 /// The number of attempts to finish within one tick: the work takes microseconds, a tick
 /// milliseconds.
 const MOST_ATTEMPTS: u8 = 250;
@@ -87,7 +87,7 @@ fn setup(features: &[&str], cache: OpenOptions) -> Setup {
     let options = MountOptions::new().parse("commit=100000").unwrap();
     let shared = Arc::clone(&device) as Arc<dyn BlockDevice>;
     let fs = Fs::mount(shared, &options.open(cache)).unwrap();
-    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.write_at(file, &[255; 8192], 0).unwrap();
     fs.sync().unwrap();
     Setup {
@@ -276,7 +276,7 @@ fn content_that_was_written_over_is_synced_once() {
     let setup = setup(&[], OpenOptions::new());
     let recording = &setup.device.inner;
     let synced = |name: &str| {
-        setup.fs.create(ROOT, name.as_bytes(), &OWNER).unwrap();
+        setup.fs.create(ROOT, name.as_bytes(), &PLAIN).unwrap();
         let before = recording.cuts();
         setup.fs.fsync(setup.file).unwrap();
         let events = recording.events().split_off(before);
@@ -302,7 +302,7 @@ fn content_that_was_written_over_before_its_inode_left_memory_is_synced() {
     let setup = setup(&[], OpenOptions::new().cache_bytes(256 << 10));
     let name = |number: u32| format!("other {number}").into_bytes();
     let others: Vec<_> = (0..2000)
-        .map(|number| setup.fs.create(ROOT, &name(number), &OWNER).unwrap())
+        .map(|number| setup.fs.create(ROOT, &name(number), &PLAIN).unwrap())
         .collect();
     let found = (0..MOST_ATTEMPTS).find(|&with| {
         setup.leaves_the_inode(254);

@@ -22,12 +22,10 @@ use std::path::{Path, PathBuf};
 
 use outcome::{errno, ours, theirs};
 
-use common::{mount, open};
+use common::{PLAIN, mount, open};
 
 /// The umask of created files, for us and for this process.
 const UMASK: u16 = 0o027;
-
-const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 fn image(block_size: u32, inode_size: u32) -> Image {
     image_with(block_size, inode_size, &[])
@@ -74,7 +72,7 @@ impl Twins {
             return;
         }
         let permissions = u16::try_from(random.below(0o1000)).unwrap();
-        let new = OWNER.permissions(permissions).umask(UMASK);
+        let new = PLAIN.permissions(permissions).umask(UMASK);
         let name = name.as_bytes();
         let (kind, made, expected) = match random.below(4) {
             0 if self.paths.len() < 60 => {
@@ -206,7 +204,7 @@ impl Twins {
     }
 }
 
-const OWNER_OF_LINK: NewAttributes = OWNER.permissions(0o777);
+const OWNER_OF_LINK: NewAttributes = PLAIN.permissions(0o777);
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -433,7 +431,7 @@ fn readers_miss_nothing_while_attributes_move_between_inode_and_block() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(1024, 256);
     let fs = mount(&image);
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     fs.set_xattr(file, b"user.kept", &[1; 300], SetXattr::Any)
         .unwrap();
     fs.set_xattr(file, b"user.moves", &[0; 8], SetXattr::Any)
@@ -467,7 +465,7 @@ fn nothing_is_changed_by_what_is_refused() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image(1024, 256);
     let fs = mount(&image);
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     fs.set_xattr(file, b"user.a", b"value", SetXattr::Create)
         .unwrap();
     let before = fs.stat(file).unwrap();
@@ -517,7 +515,7 @@ fn the_first_block_of_attributes_is_noted_in_the_superblock() {
     assert!(!noted());
     let fs = mount(&image);
     for name in [b"first", b"other"] {
-        let file = fs.create(InodeNr::ROOT, name, &OWNER).unwrap();
+        let file = fs.create(InodeNr::ROOT, name, &PLAIN).unwrap();
         let value = [7; 500];
         fs.set_xattr(file, b"user.large", &value, SetXattr::Any)
             .unwrap();
@@ -538,8 +536,8 @@ fn large_values_have_inodes_of_their_own() {
     );
     let image = image_with(1024, 256, &["ea_inode"]);
     let fs = mount(&image);
-    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let dir = fs.mkdir(InodeNr::ROOT, b"dir", &PLAIN).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     fs.sync().unwrap();
     let before = fs.statfs().unwrap();
     let value = |number: u32, len: usize| -> Vec<u8> {
@@ -682,7 +680,7 @@ fn readers_miss_nothing_while_values_get_other_inodes() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = image_with(4096, 256, &["ea_inode"]);
     let fs = mount(&image);
-    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     fs.set_xattr(file, b"user.large", &[0; 10_000], SetXattr::Any)
         .unwrap();
     let done = fourscore_sync::atomic::AtomicU64::new(0);
@@ -700,7 +698,7 @@ fn readers_miss_nothing_while_values_get_other_inodes() {
             fs.set_xattr(file, b"user.large", &value, SetXattr::Replace)
                 .unwrap();
             // The new file takes the number and the blocks of the inode that was given up.
-            let other = fs.create(InodeNr::ROOT, b"other", &OWNER).unwrap();
+            let other = fs.create(InodeNr::ROOT, b"other", &PLAIN).unwrap();
             fs.write_at(other, &[255; 100], 0).unwrap();
             fs.unlink(InodeNr::ROOT, b"other").unwrap();
         }

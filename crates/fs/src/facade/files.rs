@@ -96,9 +96,8 @@ impl Fs {
     /// left out, blocks after the end of the file are included. Extents are reported as they are on
     /// disk; the runs of a block map are reported as extents. Inline data has none.
     ///
-    /// If other threads change the file meanwhile, each piece of
-    /// [`EXTENTS_AT_ONCE`](crate::file::read::EXTENTS_AT_ONCE) extents belongs to one state of the
-    /// file; [`Fs::extents`] returns all of them in one state.
+    /// If other threads change the file meanwhile, each piece of 1024 extents belongs to one state
+    /// of the file; [`Fs::extents`] returns all of them in one state.
     ///
     /// # Errors
     /// The errors of reading the map.

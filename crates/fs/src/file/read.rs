@@ -28,7 +28,7 @@ use crate::map::mapping::Target;
 use crate::{Error, Result};
 
 /// Extents that [`Fs::for_each_extent`](crate::Fs::for_each_extent) reads at once.
-pub const EXTENTS_AT_ONCE: usize = 1024;
+const EXTENTS_AT_ONCE: usize = 1024;
 
 /// What [`Fs::seek`](crate::Fs::seek) looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

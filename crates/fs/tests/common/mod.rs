@@ -1,16 +1,34 @@
-//! Opens file systems on images for the tests of the library, and lists the names in them.
+//! What the tests of the library share: opening file systems on images, reading what is in them.
 #![allow(
     dead_code,
     unreachable_pub,
     reason = "a module of several test programs, none of which needs all of it"
 )]
 
-use fourscore::{Fs, InodeNr, MountOptions, OpenOptions};
-use fourscore_block::{DeviceOptions, open_path};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Result};
+use fourscore_block::{BlockDevice, DeviceOptions, open_path};
 use fourscore_sync::Arc;
 use fourscore_testkit::image::Image;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+pub const ROOT: InodeNr = InodeNr::ROOT;
+/// Files and directories of the super-user, which all may read and search.
+pub const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
+/// The same without the permission to search, which the super-user does not need.
+pub const PLAIN: NewAttributes = NewAttributes::owned_by(0, 0);
+
+/// The image as a device, for reading and writing.
+pub fn device(image: &Image) -> Arc<dyn BlockDevice> {
+    Arc::new(open_path(image.path(), DeviceOptions::read_write()).unwrap())
+}
+
+/// The image as a device, for reading.
+pub fn device_to_read(image: &Image) -> Arc<dyn BlockDevice> {
+    Arc::new(open_path(image.path(), DeviceOptions::default()).unwrap())
+}
 
 /// The image, open for writing.
 pub fn mount(image: &Image) -> Arc<Fs> {
@@ -19,14 +37,42 @@ pub fn mount(image: &Image) -> Arc<Fs> {
 
 /// The image, open for writing with the given options.
 pub fn mount_with(image: &Image, options: &MountOptions) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    Fs::mount(Arc::new(device), options).unwrap()
+    try_mount(image, options).unwrap()
+}
+
+/// The image, open for writing with the given mount options.
+pub fn mount_words(image: &Image, words: &str) -> Arc<Fs> {
+    mount_with(image, &MountOptions::new().parse(words).unwrap())
+}
+
+/// Mounts the image with the given options.
+pub fn try_mount(image: &Image, options: &MountOptions) -> Result<Arc<Fs>> {
+    Fs::mount(device(image), options)
 }
 
 /// The image, open for reading.
 pub fn open(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::default()).unwrap();
-    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
+    Fs::open(device_to_read(image), &OpenOptions::new()).unwrap()
+}
+
+/// The data of a file.
+pub fn content(fs: &Fs, file: InodeNr) -> Vec<u8> {
+    let len = usize::try_from(fs.stat(file).unwrap().size_bytes).unwrap();
+    let mut bytes = vec![0xaa; len];
+    assert_eq!(fs.read_at(file, &mut bytes, 0).unwrap(), len);
+    bytes
+}
+
+/// Copies what a device holds to an image that is blank where the device has only zeroes.
+pub fn write_out(device: &dyn BlockDevice, image: &Image) {
+    let file = File::options().write(true).open(image.path()).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    for offset in (0..device.len_bytes()).step_by(1 << 20) {
+        device.read_at(&mut bytes, offset).unwrap();
+        if bytes.iter().any(|&byte| byte != 0) {
+            file.write_all_at(&bytes, offset).unwrap();
+        }
+    }
 }
 
 /// The names in a directory, in order.

@@ -1,13 +1,17 @@
-//! Error cases of copies, of flags, and of calls on the file system as a whole.
+//! Error cases of copies, of open files, of flags, and of calls on the file system as a whole.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use fourscore::{Fs, Trim};
+use fourscore::block::RamDevice;
+use fourscore::{Fs, MountOptions, OpenOptions, Trim};
 use fourscore_ondisk::inode::InodeFlags;
+use fourscore_sync::Arc;
 
-use super::{Case, END_BYTES, NEW, ROOT, at, open_write, set_flags};
+pub(crate) mod anywhere;
+
+use super::{Case, END_BYTES, OWNER, ROOT, at, open_write, set_flags};
 
 pub(crate) const COPIES: [Case; 6] = [
     (
@@ -33,7 +37,7 @@ pub(crate) const COPIES: [Case; 6] = [
         "the ranges overlap",
         |fs| {
             let file = at(fs, "frozen");
-            let other = fs.create(ROOT, b"copied", &NEW)?;
+            let other = fs.create(ROOT, b"copied", &OWNER)?;
             fs.copy_file_range(file, 0, other, 0, 7)?;
             let copied = fs.copy_file_range(other, 0, other, 6, 7);
             fs.unlink(ROOT, b"copied")?;
@@ -87,7 +91,67 @@ fn copy(from: &Path, mut at: u64, to: &Path, mut into: u64, len: usize) -> io::R
     Ok(copied.map(drop)?)
 }
 
-pub(crate) const WHOLE: [Case; 3] = [
+pub(crate) const FILES: [Case; 3] = [
+    (
+        "File::read_at",
+        "not open for reading",
+        |fs| {
+            let file = fs.paths().create("written")?;
+            let read = file.read_at(&mut [0], 0);
+            fs.paths().remove_file("written")?;
+            read.map(drop)
+        },
+        Some(|root| {
+            let file = File::create(root.join("written"))?;
+            let read = rustix::io::pread(&file, &mut [0_u8; 1], 0);
+            std::fs::remove_file(root.join("written"))?;
+            Ok(read.map(drop)?)
+        }),
+    ),
+    (
+        "File::write_at",
+        "not open for writing",
+        |fs| fs.paths().open("file")?.write_at(b"x", 0).map(drop),
+        Some(|root| {
+            let file = File::open(root.join("file"))?;
+            Ok(rustix::io::pwrite(&file, b"x", 0).map(drop)?)
+        }),
+    ),
+    (
+        "Paths::read_to_string",
+        "the content is not UTF-8",
+        |fs| {
+            fs.paths().write("bytes", [0xff])?;
+            let read = fs.paths().read_to_string("bytes");
+            fs.paths().remove_file("bytes")?;
+            read.map(drop)
+        },
+        None,
+    ),
+];
+
+pub(crate) const WHOLE: [Case; 6] = [
+    (
+        "Fs::open",
+        "no ext2, ext3 or ext4, or of a kind that is not opened",
+        |_| {
+            let zeroes = Arc::new(RamDevice::new(1 << 20));
+            Fs::open(zeroes, &OpenOptions::new()).map(drop)
+        },
+        None,
+    ),
+    (
+        "MountOptions::parse",
+        "an option that is not known, or does not accept the value",
+        |_| MountOptions::new().parse("data=none").map(drop),
+        None,
+    ),
+    (
+        "Tunables::set",
+        "a value that the tunable does not accept, or no such tunable",
+        |fs| Ok(fs.tunables()?.set_by_name("no_tunable", 1)?),
+        None,
+    ),
     (
         "freeze",
         "it is frozen already",

@@ -11,9 +11,9 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use crate::common::open;
 use crate::histories::{history, one_mount, one_mount_as};
 use crate::images::{OWNER, mount};
-use crate::tree::open;
 use fourscore_proof::{Model, Pair, Rules};
 
 /// The result of a read-write mount.
@@ -219,7 +219,7 @@ fn histories_in_directories_that_ignore_case() {
             model = pair.finish();
             fs.unmount().unwrap();
             assert_clean(image.path());
-            model.compare(&open(image.path()), dir);
+            model.compare(&open(&image), dir);
         }
     }
 }

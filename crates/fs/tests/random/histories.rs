@@ -11,8 +11,8 @@ use fourscore_testkit::tools::Need;
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use crate::common::open;
 use crate::images::mount_as;
-use crate::tree::open;
 use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
@@ -49,7 +49,7 @@ pub(crate) fn one_mount_as(
     let model = pair.finish();
     fs.unmount().unwrap();
     assert_clean(image.path());
-    model.compare(&open(image.path()), ROOT);
+    model.compare(&open(image), ROOT);
     model
 }
 

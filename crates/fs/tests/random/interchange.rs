@@ -13,10 +13,10 @@ use fourscore_testkit::oracle::{assert_clean, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use crate::common::open;
 use crate::histories::history;
 use crate::images::{mount, mount_quietly};
 use crate::recovered::{Forgiven, assert_recovered_alike};
-use crate::tree::open;
 use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
@@ -52,7 +52,7 @@ fn ours_is_recovered(config: &Config, words: &str) -> Result<()> {
     drop(pair.finish());
     fs.unmount()?;
 
-    model.compare(&open(crashed.path()), ROOT);
+    model.compare(&open(&crashed), ROOT);
     let by_kernel = crashed.copy()?;
     let kernel = KernelMount::new(by_kernel.path(), Access::ReadWrite, "noatime")?;
     model.compare_with_host(kernel.path());
@@ -62,7 +62,7 @@ fn ours_is_recovered(config: &Config, words: &str) -> Result<()> {
     let by_e2fsck = crashed.copy()?;
     e2fsck_repair(by_e2fsck.path(), &[])?;
     assert_clean(by_e2fsck.path());
-    model.compare(&open(by_e2fsck.path()), ROOT);
+    model.compare(&open(&by_e2fsck), ROOT);
 
     let fs = mount(&crashed)?;
     model.compare(&fs, ROOT);

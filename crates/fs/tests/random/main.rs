@@ -11,8 +11,11 @@
 //! | `interchange` | file systems left dirty by us or the kernel, recovered by us, the kernel and
 //! e2fsck |
 //! | `images` | opening and mounting |
+//! | `common` | what the tests of the library share |
 //! | `tree`, `recovered` | trees as the kernel and as we see them |
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../tree/recovered.rs"]
 mod recovered;
 #[path = "../tree/mod.rs"]

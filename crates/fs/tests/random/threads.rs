@@ -10,9 +10,10 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use crate::common::open;
 use crate::images::{OWNER, mount, mount_with_cache};
 use crate::shared::{Seen, Shared};
-use crate::tree::{host_tree, open, our_tree};
+use crate::tree::{host_tree, our_tree};
 use fourscore_proof::{Model, Pair, Rules};
 
 const ROOT: InodeNr = InodeNr::ROOT;
@@ -67,7 +68,7 @@ fn run(image: &Image, fs: Arc<Fs>, seed: u64, threads: usize, calls: usize) -> u
     let restarts = fs.stats().mount.unwrap().plan_restarts;
     fs.unmount().unwrap();
     assert_clean(image.path());
-    let fs = open(image.path());
+    let fs = open(image);
     for (thread, model) in models.iter().enumerate() {
         let own = fs.resolve(own_name(thread).as_bytes(), Follow::No);
         model.compare(&fs, own.unwrap());

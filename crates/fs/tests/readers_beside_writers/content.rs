@@ -38,9 +38,9 @@ fn first_extent(fs: &Fs, file: InodeNr) -> Range<PhysBlock> {
 
 /// A copy that has found the blocks of its source, and reads them after they were freed and belong
 /// to another file.
-fn copy_beside_a_cut(options: MountOptions) -> Result<()> {
+fn copy_beside_a_cut(options: &MountOptions) -> Result<()> {
     let disk = Disk::new();
-    let fs = disk.mount(&options.on_error(OnError::RemountReadOnly));
+    let fs = disk.mount(&options.clone().on_error(OnError::RemountReadOnly));
     let source = scattered(&fs, b"source", b'a');
     let target = fs.create(ROOT, b"target", &OWNER).unwrap();
     let copied = disk.stopped_at(
@@ -66,7 +66,7 @@ fn copy_beside_a_cut(options: MountOptions) -> Result<()> {
 #[test]
 fn a_copy_notes_no_damage_while_its_source_is_cut() {
     require!(Need::Program("mke2fs"));
-    copy_beside_a_cut(quiet()).unwrap();
+    copy_beside_a_cut(&quiet()).unwrap();
 }
 
 /// A read that has the old key of a leaf, and finds the new leaf.
@@ -111,7 +111,7 @@ pub(crate) fn fill(fs: &Fs, byte: u8) -> InodeNr {
 }
 
 /// A read that has an old map of journaled data, a part of which never reached the device.
-fn journaled_read_beside_a_punch(options: MountOptions) -> Result<()> {
+fn journaled_read_beside_a_punch(options: &MountOptions) -> Result<()> {
     let disk = Disk::new();
     let fs = disk.mount(&quiet());
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
@@ -120,7 +120,7 @@ fn journaled_read_beside_a_punch(options: MountOptions) -> Result<()> {
     fs.unlink(ROOT, b"filler").unwrap();
     fs.unmount().unwrap();
 
-    let fs = disk.mount(&options.data(DataMode::Journal));
+    let fs = disk.mount(&options.clone().data(DataMode::Journal));
     fs.write_at(file, &[b'b'; BLOCK_BYTES], 8 * BLOCK).unwrap();
     let mut bytes = vec![0; 9 * BLOCK_BYTES];
     let read = disk.stopped_at(
@@ -145,7 +145,7 @@ fn journaled_read_beside_a_punch(options: MountOptions) -> Result<()> {
 #[test]
 fn journaled_content_that_goes_shows_nothing_of_what_the_device_has() {
     require!(Need::Program("mke2fs"));
-    journaled_read_beside_a_punch(quiet()).unwrap();
+    journaled_read_beside_a_punch(&quiet()).unwrap();
 }
 
 /// An operation that fails has made a buffer of zeroes for the only free block. The data of an
@@ -265,49 +265,13 @@ fn reads_beside_punches(options: &MountOptions) -> Result<()> {
 }
 
 #[cfg(feature = "sabotage")]
-mod put_back {
-    use super::*;
-    use fourscore::Sabotage;
-
-    #[test]
-    fn a_copy_without_a_lock_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::CopyWithoutLock));
-        println!("{:#}", copy_beside_a_cut(options).unwrap_err());
-    }
-
-    #[test]
-    fn an_unsequenced_change_of_a_key_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::UnsequencedKeyChange));
-        println!("{:#}", reads_beside_punches(&options).unwrap_err());
-    }
-
-    #[test]
-    fn a_free_that_is_not_counted_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::UncountedFree));
-        println!("{:#}", read_beside_a_reuse(&options).unwrap_err());
-    }
-
-    #[test]
-    fn an_unnoticed_reuse_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::UnnoticedReuse));
-        println!("{:#}", read_beside_a_reuse(&options).unwrap_err());
-    }
-
-    #[test]
-    fn an_unnoticed_move_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::UnnoticedMove));
-        println!("{:#}", read_beside_a_move(&options).unwrap_err());
-    }
-
-    #[test]
-    fn forgetting_buffers_without_a_word_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::ForgetBeforePublish));
-        println!("{:#}", journaled_read_beside_a_punch(options).unwrap_err());
-    }
+put_back! {
+    a_copy_without_a_lock_is_found: CopyWithoutLock, quiet(), copy_beside_a_cut;
+    an_unsequenced_change_of_a_key_is_found:
+        UnsequencedKeyChange, quiet(), reads_beside_punches;
+    a_free_that_is_not_counted_is_found: UncountedFree, quiet(), read_beside_a_reuse;
+    an_unnoticed_reuse_is_found: UnnoticedReuse, quiet(), read_beside_a_reuse;
+    an_unnoticed_move_is_found: UnnoticedMove, quiet(), read_beside_a_move;
+    forgetting_buffers_without_a_word_is_found:
+        ForgetBeforePublish, quiet(), journaled_read_beside_a_punch;
 }

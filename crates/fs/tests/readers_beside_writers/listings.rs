@@ -114,14 +114,6 @@ fn a_listing_of_a_directory_that_is_removed_meets_no_damage() {
 }
 
 #[cfg(feature = "sabotage")]
-mod put_back {
-    use super::*;
-    use fourscore::Sabotage;
-
-    #[test]
-    fn a_listing_to_the_old_end_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = quiet().sabotage(Some(Sabotage::ListingToOldEnd));
-        println!("{:#}", list_beside_splits(&options).unwrap_err());
-    }
+put_back! {
+    a_listing_to_the_old_end_is_found: ListingToOldEnd, quiet(), list_beside_splits;
 }

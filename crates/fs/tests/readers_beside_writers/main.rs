@@ -17,6 +17,26 @@
 //! | `listings` | listings during splits and removals |
 //! | `disk` | file systems in memory, and reads that are stopped |
 
+/// Makes the module `put_back`: each of its tests runs a scenario on a mount with an injected
+/// fault, and expects that it fails.
+#[cfg(feature = "sabotage")]
+macro_rules! put_back {
+    ($($test:ident: $fault:ident, $options:expr, $scenario:expr;)*) => {
+        mod put_back {
+            use super::*;
+
+            $(#[test]
+            fn $test() {
+                require!(Need::Program("mke2fs"));
+                let scenario: fn(&MountOptions) -> Result<()> = $scenario;
+                let fault = fourscore::Sabotage::$fault;
+                let options = $options.sabotage(Some(fault));
+                println!("{:#}", scenario(&options).unwrap_err());
+            })*
+        }
+    };
+}
+
 mod content;
 mod disk;
 mod listings;

@@ -10,6 +10,8 @@ use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+#[cfg(feature = "sabotage")]
+use crate::disk::LONG;
 use crate::disk::{Disk, OWNER, ROOT, SHORT, beside};
 
 /// Names that exist at the same time.
@@ -174,26 +176,9 @@ fn names_are_removed_from_numbers_that_change_their_kind() {
 }
 
 #[cfg(feature = "sabotage")]
-mod put_back {
-    use super::*;
-    use crate::disk::LONG;
-    use fourscore::Sabotage;
-
-    fn broken(step: Sabotage) -> MountOptions {
-        MountOptions::new().sabotage(Some(step))
-    }
-
-    #[test]
-    fn a_name_before_its_inode_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = broken(Sabotage::NameBeforeInode);
-        println!("{:#}", look_up_new_names(&options, LONG).unwrap_err());
-    }
-
-    #[test]
-    fn a_path_that_is_not_revalidated_is_found() {
-        require!(Need::Program("mke2fs"));
-        let options = broken(Sabotage::PathWithoutRevalidation);
-        println!("{:#}", resolve_a_replaced_name(&options, LONG).unwrap_err());
-    }
+put_back! {
+    a_name_before_its_inode_is_found:
+        NameBeforeInode, MountOptions::new(), |options| look_up_new_names(options, LONG);
+    a_path_that_is_not_revalidated_is_found: PathWithoutRevalidation, MountOptions::new(),
+        |options| resolve_a_replaced_name(options, LONG);
 }

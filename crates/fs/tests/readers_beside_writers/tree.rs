@@ -74,7 +74,6 @@ impl Tree {
         );
         // The tree is checked first: the result of the rename does not matter if the tree is
         // broken.
-        // broken.
         let found = fs.lookup(a, b"x").context("a/x is in no directory")?;
         ensure!(found == x && fs.lookup(x, b"b")? == b && fs.lookup(b, b"y")? == y);
         ensure!(
@@ -125,23 +124,7 @@ fn a_file_is_no_directory_for_a_new_name_of_itself() {
 }
 
 #[cfg(feature = "sabotage")]
-mod put_back {
-    use super::*;
-    use fourscore::Sabotage;
-
-    fn broken() -> MountOptions {
-        quiet().sabotage(Some(Sabotage::RenameByNumber))
-    }
-
-    #[test]
-    fn renaming_by_number_is_found() {
-        require!(Need::Program("mke2fs"));
-        println!("{:#}", rename(&broken()).unwrap_err());
-    }
-
-    #[test]
-    fn exchanging_by_number_is_found() {
-        require!(Need::Program("mke2fs"));
-        println!("{:#}", exchange(&broken()).unwrap_err());
-    }
+put_back! {
+    renaming_by_number_is_found: RenameByNumber, quiet(), rename;
+    exchanging_by_number_is_found: RenameByNumber, quiet(), exchange;
 }

@@ -8,10 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::{fmt, fs};
 
-use fourscore::{FileType, Fs, InodeNr, OpenOptions, Stat};
-use fourscore_block::{DeviceOptions, open_path};
+use fourscore::{FileType, Fs, InodeNr, Stat};
 use fourscore_ondisk::inode::InodeFlags;
-use fourscore_sync::Arc;
 
 /// The compared fields of each object: everything but the sizes, link counts and times that the
 /// kernel does not fast-commit for directories.
@@ -180,9 +178,4 @@ fn special(kind: fs::FileType) -> FileType {
     } else {
         FileType::CharDevice
     }
-}
-
-pub fn open(image: &Path) -> Arc<Fs> {
-    let device = open_path(image, DeviceOptions::default()).unwrap();
-    Fs::open(Arc::new(device), &OpenOptions::new()).unwrap()
 }

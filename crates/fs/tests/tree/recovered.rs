@@ -1,14 +1,13 @@
 //! Compares how the kernel, e2fsck and we recover a file system that was not unmounted.
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 
-use fourscore::{FileType, Fs, MountOptions};
-use fourscore_block::{DeviceOptions, open_path};
-use fourscore_sync::Arc;
+use fourscore::FileType;
 use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, e2fsck_repair};
 
-use crate::tree::{Object, Tree, assert_same, host_tree, open, our_tree};
+use crate::common::{mount, open};
+use crate::tree::{Object, Tree, assert_same, host_tree, our_tree};
 
 /// Differences that are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,20 +51,19 @@ pub fn assert_recovered_alike(crashed: &Image, forgiven: Forgiven, what: &str) -
         let by_e2fsck = crashed.copy().unwrap();
         let repaired = e2fsck_repair(by_e2fsck.path(), &[]).unwrap().output;
         assert_clean(by_e2fsck.path());
-        let found = comparable(our_tree(&open(by_e2fsck.path())), forgiven);
+        let found = comparable(our_tree(&open(&by_e2fsck)), forgiven);
         assert_same(&found, &expected, &format!("{what}: e2fsck: {repaired}"));
     }
 
-    let read = comparable(our_tree(&open(crashed.path())), forgiven);
+    let read = comparable(our_tree(&open(crashed)), forgiven);
     assert_same(&read, &expected, &format!("{what}: read by us"));
 
     let by_us = crashed.copy().unwrap();
-    let device = open_path(by_us.path(), DeviceOptions::read_write()).unwrap();
-    let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let fs = mount(&by_us);
     assert_eq!(fs.orphans().unwrap(), [], "{what}");
     fs.unmount().unwrap();
     assert_clean(by_us.path());
-    let found = comparable(our_tree(&open(by_us.path())), forgiven);
+    let found = comparable(our_tree(&open(&by_us)), forgiven);
     assert_same(&found, &expected, &format!("{what}: recovered by us"));
     expected
 }
