@@ -13,9 +13,9 @@
 //! it was freed, and may be allocated to another file.
 //!
 //! **The end of the log.** A log turns like a ring. In a journal that has a fast-commit area behind
-//! the log, e2fsck and debugfs go on in that area instead, and lose what lies behind the turn. There
-//! the log turns only when it is empty: when the share of a transaction does not fit in front of the
-//! end, everything is checkpointed, and the next transaction begins at the first block.
+//! the log, e2fsck and debugfs go on in that area instead, and lose what lies behind the turn.
+//! There the log turns only when it is empty: when the share of a transaction does not fit in front
+//! of the end, everything is checkpointed, and the next transaction begins at the first block.
 //!
 //! # Invariants
 //! - Only versions of durable commits are written to home locations, never those of the running
