@@ -1,15 +1,15 @@
 //! Fast commits that fourscore writes: after a crash, fourscore, Linux and e2fsck make the same
 //! file system of them, and it has what was synced.
 
+mod common;
 #[path = "tree/recovered.rs"]
 mod recovered;
 mod tree;
 
 use fourscore::{
-    AttributeChange, DeviceNr, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions,
-    NewAttributes, Replace, SetXattr, Timestamp,
+    AttributeChange, DeviceNr, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, Replace,
+    SetXattr, Timestamp,
 };
-use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
@@ -17,11 +17,9 @@ use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use common::{PLAIN as NEW, ROOT, mount_with};
 use recovered::{Forgiven, assert_recovered_alike};
 use tree::{Tree, assert_same, our_tree};
-
-const ROOT: InodeNr = InodeNr::ROOT;
-const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o644);
 
 /// Makes changes and syncs them.
 type Recorded = fn(&Fs);
@@ -52,7 +50,11 @@ impl Setup {
             .block_size_bytes(block_bytes)
             .make()
             .unwrap();
-        let fs = mount(&image);
+        let journal = JournalOptions {
+            background: Background::None,
+            ..JournalOptions::default()
+        };
+        let fs = mount_with(&image, &MountOptions::new().journal(journal));
         Self { image, fs }
     }
 
@@ -101,15 +103,6 @@ impl Setup {
         let crashed = self.image.copy().unwrap();
         assert_recovered_alike(&crashed, Forgiven::Nothing, what)
     }
-}
-
-fn mount(image: &Image) -> Arc<Fs> {
-    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    let journal = JournalOptions {
-        background: Background::None,
-        ..JournalOptions::default()
-    };
-    Fs::mount(Arc::new(device), &MountOptions::new().journal(journal)).unwrap()
 }
 
 fn at(fs: &Fs, path: &str) -> InodeNr {

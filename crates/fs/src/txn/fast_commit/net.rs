@@ -33,8 +33,8 @@
 //! loses no name: its image, which follows again in its place.
 //!
 //! **Space in directories.** Replay puts names wherever there is space: in any block, or with an
-//! index in the leaf of their hash. e2fsck does not make a directory longer that has no index, and
-//! counts the blocks of one wrongly that has. So a name is recorded only if a free space of the
+//! index in the leaf of their hash. Linux does not count the blocks of a directory that becomes
+//! longer in replay, and e2fsck makes none longer that has no index. So a name is recorded only if a free space of the
 //! last full commit is large enough for it and for all names added there since, whatever was
 //! removed ([`FreeSpace`]), and a directory that grows is tainted.
 

@@ -131,8 +131,8 @@ fn directory(before: &Fields<'_>, after: &Fields<'_>, life: Life, is_kept: bool)
     if life == Life::New || !is_kept || !is_same || after.raw.i_links_count.get() == 0 {
         return Verdict::Tainted(Reason::Directory);
     }
-    // e2fsck does not make a directory longer that has no index, and does not count the blocks of
-    // one that has.
+    // Linux does not count the blocks of a directory that grows in replay, and e2fsck does not make
+    // one longer that has no index.
     match before.size() != after.size() {
         true => Verdict::Tainted(Reason::NoSpace),
         false => Verdict::Unsaid,
