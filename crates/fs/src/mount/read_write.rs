@@ -161,7 +161,7 @@ fn begin(
         &journal,
         only,
         geometry.layout(),
-        fast_commits.is_some(),
+        fast_commits.is_some() && !options.faults.lacks(Sabotage::RecordedBlockReused),
     );
     let superblock = Arc::clone(&core.superblock);
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
@@ -317,7 +317,11 @@ fn fast_commits(
     if blocks == 0 || has_clusters || !is_possible {
         return None;
     }
-    Some(Arc::new(FastCommits::new(core.geometry(), blocks)))
+    Some(Arc::new(FastCommits::new(
+        core.geometry(),
+        blocks,
+        options.faults,
+    )))
 }
 
 /// Ends writing: everything is checkpointed, and the journal, if there is one, is left empty.

@@ -47,6 +47,16 @@ pub enum Sabotage {
     ListingToOldEnd,
     /// A walk along a path does not revalidate names.
     PathWithoutRevalidation,
+    /// A fast commit has the names of new files and not their inodes.
+    NameWithoutInode,
+    /// A fast commit removes names before it adds others.
+    UnorderedRecords,
+    /// Inode numbers that were freed are used again before the full commit.
+    EarlyNumber,
+    /// Blocks that a fast commit refers to are used again before the full commit.
+    RecordedBlockReused,
+    /// A fast commit has units without those that they depend on.
+    UnclosedCut,
     /// A reader does not notice that the inode that it reads has left memory.
     UnnoticedEviction,
 }

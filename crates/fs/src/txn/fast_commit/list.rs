@@ -34,6 +34,7 @@ use fourscore_sync::{CachePadded, CoreNr, Mutex, PerCore};
 use crate::inode::last_change::LastChange;
 use crate::txn::fast_commit::note::{Note, Notes, Place, Unit};
 use crate::txn::fast_commit::time::Time;
+use crate::txn::faults::{Faults, Sabotage};
 
 /// By how much the ceiling is raised.
 const STEP: u64 = 4096;
@@ -101,6 +102,7 @@ pub(crate) struct Lists {
     ceiling: CachePadded<AtomicU64>,
     /// The most bytes of one list.
     most_bytes: usize,
+    faults: Faults,
 }
 
 /// What was taken from the lists.
@@ -113,11 +115,12 @@ pub(crate) struct Cut {
 
 impl Lists {
     /// Empty lists; none will grow beyond `most_bytes`.
-    pub(crate) fn new(most_bytes: usize) -> Self {
+    pub(crate) fn new(most_bytes: usize, faults: Faults) -> Self {
         Self {
             lists: PerCore::default(),
             ceiling: CachePadded::new(AtomicU64::new(0)),
             most_bytes,
+            faults,
         }
     }
 
@@ -159,9 +162,14 @@ impl Lists {
             at: self.now(),
             ..Cut::default()
         };
+        if self.faults.lacks(Sabotage::UnclosedCut) {
+            cut.at = Time(u64::MAX);
+        }
         for core in CoreNr::all() {
             let mut list = self.lists.of(core).lock();
-            list.clock = list.clock.max(cut.at.0);
+            if !self.faults.lacks(Sabotage::UnclosedCut) {
+                list.clock = list.clock.max(cut.at.0);
+            }
             if list.tid != Some(tid) {
                 continue;
             }
@@ -176,5 +184,7 @@ impl Lists {
     }
 }
 
+#[cfg(all(test, feature = "shuttle"))]
+mod model_tests;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

@@ -58,6 +58,7 @@ use crate::txn::fast_commit::net::{Net, Taints};
 use crate::txn::fast_commit::note::Notes;
 use crate::txn::fast_commit::reason::Reasons;
 use crate::txn::fast_commit::time::Time;
+use crate::txn::faults::Faults;
 
 /// The fast commits of a mount.
 #[derive(Debug)]
@@ -65,6 +66,7 @@ pub(crate) struct FastCommits {
     block_bytes: usize,
     /// The number of inodes in a block of the inode table.
     inodes_per_block: u32,
+    faults: Faults,
     lists: Lists,
     /// The time up to which all units are durable or tainted.
     watermark: AtomicU64,
@@ -101,13 +103,14 @@ pub(crate) struct Counts {
 
 impl FastCommits {
     /// For a file system of this geometry, whose area has `area_blocks`.
-    pub(crate) fn new(geometry: &Geometry, area_blocks: u32) -> Self {
+    pub(crate) fn new(geometry: &Geometry, area_blocks: u32, faults: Faults) -> Self {
         let block_bytes = geometry.block_size().bytes();
         let area_bytes = block_bytes.saturating_mul(area_blocks as usize);
         Self {
             block_bytes,
             inodes_per_block: geometry.inodes_per_block(),
-            lists: Lists::new(area_bytes),
+            faults,
+            lists: Lists::new(area_bytes, faults),
             watermark: AtomicU64::new(0),
             has_taints: AtomicBool::new(false),
             state: Mutex::default(),
@@ -196,7 +199,7 @@ impl FastCommits {
         let mut places: Vec<_> = places.collect();
         // Each list is sorted already, which makes this linear.
         places.sort_by_key(|&(clock, ..)| clock);
-        let mut net = Net::default();
+        let mut net = Net::new(self.faults);
         for &(_, units, place) in &places {
             if let Some(why) = net.add(units.get(place), &mut state.taints) {
                 state.counts.reasons.count(why);

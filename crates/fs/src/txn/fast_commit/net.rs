@@ -34,9 +34,9 @@
 //!
 //! **Space in directories.** Replay puts names wherever there is space: in any block, or with an
 //! index in the leaf of their hash. Linux does not count the blocks of a directory that becomes
-//! longer in replay, and e2fsck makes none longer that has no index. So a name is recorded only if a free space of the
-//! last full commit is large enough for it and for all names added there since, whatever was
-//! removed ([`FreeSpace`]), and a directory that grows is tainted.
+//! longer in replay, and e2fsck makes none longer that has no index. So a name is recorded only if a
+//! free space of the last full commit is large enough for it and for all names added there since,
+//! whatever was removed ([`FreeSpace`]), and a directory that grows is tainted.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -48,6 +48,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use crate::txn::fast_commit::note::{Life, Note, Room, Space, Unit};
 use crate::txn::fast_commit::ranges::Ranges;
 use crate::txn::fast_commit::reason::{Reason, Reasons};
+use crate::txn::faults::{Faults, Sabotage};
 
 /// What the fast commits of a transaction leave out.
 #[derive(Debug, Default)]
@@ -135,9 +136,18 @@ pub(crate) struct Net<'u> {
     names: Vec<NameState<'u>>,
     name_index: HashMap<(InodeNr, &'u [u8]), usize>,
     components: Components,
+    faults: Faults,
 }
 
 impl<'u> Net<'u> {
+    /// No effect; the records will have the injected fault, if there is one.
+    pub(crate) fn new(faults: Faults) -> Self {
+        Self {
+            faults,
+            ..Self::default()
+        }
+    }
+
     /// Adds a unit; it is later than those before. Returns why it is tainted, if it is.
     pub(crate) fn add(&mut self, unit: Unit<'u>, taints: &mut Taints) -> Option<Reason> {
         let (mut first, mut why) = (None, None);
@@ -341,6 +351,9 @@ impl<'u> Net<'u> {
                 None => return false,
             }
         }
+        if self.faults.lacks(Sabotage::NameWithoutInode) {
+            self.inodes.retain(|inode| !inode.is_new);
+        }
         for inode in self.inodes.iter().filter(|inode| inode.is_new) {
             write_image(inode, &mut write);
             if !inode.ranges.is_empty() {
@@ -348,7 +361,10 @@ impl<'u> Net<'u> {
                 write_image(inode, &mut write);
             }
         }
-        self.names_that(|name| name.before.is_none(), &mut write);
+        let is_unordered = self.faults.lacks(Sabotage::UnorderedRecords);
+        if !is_unordered {
+            self.names_that(|name| name.before.is_none(), &mut write);
+        }
         for name in self.names.iter().filter(|name| name.before != name.now) {
             if let Some(inode) = name.before {
                 write(&Record::Unlink(Dentry {
@@ -358,7 +374,7 @@ impl<'u> Net<'u> {
                 }));
             }
         }
-        self.names_that(|name| name.before.is_some(), &mut write);
+        self.names_that(|name| is_unordered || name.before.is_some(), &mut write);
         for inode in self.inodes.iter().filter(|inode| !inode.is_new) {
             write_ranges(inode, &mut write);
             write_image(inode, &mut write);

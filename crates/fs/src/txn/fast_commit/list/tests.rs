@@ -40,7 +40,7 @@ fn numbers(cut: &Cut) -> (Vec<u32>, Vec<u32>) {
 
 #[test]
 fn a_cut_takes_the_units_of_the_transaction_once() {
-    let lists = Lists::new(1 << 20);
+    let lists = Lists::new(1 << 20, Faults::default());
     let last = LastChange::new();
     lists.add(Tid(6), &notes(1), &[&last]);
     lists.add(TID, &notes(2), &[&last]);
@@ -60,7 +60,7 @@ fn a_cut_takes_the_units_of_the_transaction_once() {
 
 #[test]
 fn a_list_that_grows_too_long_is_dropped_and_says_so() {
-    let lists = Lists::new(1000);
+    let lists = Lists::new(1000, Faults::default());
     for nr in 0..100 {
         lists.add(TID, &notes(nr), &[]);
     }
@@ -73,7 +73,7 @@ fn a_list_that_grows_too_long_is_dropped_and_says_so() {
 /// Threads change an inode one after the other. Whatever the cut has of it is a prefix.
 #[test]
 fn a_cut_has_no_unit_without_those_it_depends_on() {
-    let lists = Arc::new(Lists::new(1 << 24));
+    let lists = Arc::new(Lists::new(1 << 24, Faults::default()));
     // The inode, with the number of its changes.
     let inode = Arc::new(Mutex::new((LastChange::new(), 0)));
     let is_done = Arc::new(AtomicBool::new(false));
