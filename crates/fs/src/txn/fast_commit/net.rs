@@ -34,8 +34,8 @@
 //!
 //! **Space in directories.** Replay puts names wherever there is space: in any block, or with an
 //! index in the leaf of their hash. Linux does not count the blocks of a directory that becomes
-//! longer in replay, and e2fsck makes none longer that has no index. So a name is recorded only if a
-//! free space of the last full commit is large enough for it and for all names added there since,
+//! longer in replay, and e2fsck makes none longer that has no index. So a name is recorded only if
+//! a free space of the last full commit is large enough for it and for all names added there since,
 //! whatever was removed ([`FreeSpace`]), and a directory that grows is tainted.
 
 use std::collections::hash_map::Entry;
