@@ -170,11 +170,17 @@ impl Drop for Role<'_> {
         if thread::panicking() {
             self.journal.abort(During::Operation, None);
         }
-        self.journal.queue().waiting.lock().committing = false;
+        let mut waiting = self.journal.queue().waiting.lock();
+        waiting.committing = false;
+        // The background thread need not run for each commit of another thread.
+        let is_requested = waiting.requested.is_after(waiting.committed);
+        drop(waiting);
         if !self.journal.skips(Sabotage::NoWakeUp) {
             self.journal.queue().done.notify_all();
         }
-        self.journal.queue().work.notify_all();
+        if is_requested {
+            self.journal.queue().work.notify_all();
+        }
     }
 }
 
