@@ -8,7 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
-use fourscore::{FileType, Fs, InodeNr};
+use fourscore::{FileType, Fs, InodeNr, OpenOptions};
+use fourscore_block::RamDevice;
+use fourscore_sync::Arc;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_preen, e2fsck_repair};
 use fourscore_testkit::{scratch, tools};
@@ -107,16 +109,16 @@ fn theirs(root: &Path) -> Result<Listing> {
     Ok(listing)
 }
 
-fn compare(ours: &Listing, theirs: &Listing) -> Result<()> {
+fn compare(ours: &Listing, theirs: &Listing, whose: &str) -> Result<()> {
     for (path, listed) in ours {
         if theirs.get(path) != Some(listed) {
             bail!(
-                "{} is different after recovery by the kernel",
+                "{} is different after recovery by {whose}",
                 path.escape_ascii()
             );
         }
     }
-    ensure!(ours.len() == theirs.len(), "the kernel recovers more names");
+    ensure!(ours.len() == theirs.len(), "{whose} recovers more names");
     Ok(())
 }
 
@@ -245,7 +247,7 @@ pub(super) fn compare_with_kernel(
     let theirs = theirs(kernel.path())?;
     kernel.unmount()?;
     if let Some(ours) = ours {
-        compare(ours, &theirs)?;
+        compare(ours, &theirs, "the kernel")?;
     }
     let result = e2fsck(&image)?;
     ensure!(
@@ -257,6 +259,57 @@ pub(super) fn compare_with_kernel(
         Some(_) => Ok(None),
         None => Ok(Some(fs::read(&image)?)),
     }
+}
+
+/// What e2fsck makes of a crash state.
+#[derive(Debug)]
+pub(super) enum Opinion {
+    /// The tree that we found.
+    Same,
+    /// An image with its tree, which was not compared.
+    Other(Vec<u8>),
+    /// It did not replay the log, because a usual commit follows fast ones there.
+    KnownBug,
+}
+
+/// Compares what e2fsck recovers, by `-fp` and clean for `-fn`, with the tree that we found.
+/// Without a tree to compare, its image is returned.
+///
+/// # Errors
+/// What e2fsck finds, or how the trees differ.
+pub(super) fn compare_with_e2fsck(crashed: &[u8], ours: Option<&Listing>) -> Result<Opinion> {
+    match recovered_by_e2fsck(crashed)? {
+        Recovered::Whole(theirs) => {
+            let Some(ours) = ours else {
+                return Ok(Opinion::Other(theirs));
+            };
+            let fs = opened(&theirs)?;
+            compare(ours, &self::ours(&fs)?, "e2fsck")?;
+            Ok(Opinion::Same)
+        }
+        Recovered::KnownBugs(faults, _)
+            if faults == [KnownBug::NotReplayed].into() && has_fast_commits(crashed) =>
+        {
+            Ok(Opinion::KnownBug)
+        }
+        Recovered::KnownBugs(_, said) | Recovered::Unsound(said) => bail!("e2fsck -fp: {said}"),
+    }
+}
+
+/// Whether an image has a block that begins with the HEAD record of a fast commit, which has no
+/// features.
+fn has_fast_commits(image: &[u8]) -> bool {
+    const HEAD: [u8; 8] = [9, 0, 8, 0, 0, 0, 0, 0];
+    image.chunks(1024).any(|block| block.starts_with(&HEAD))
+}
+
+/// Opens an image without recovery.
+///
+/// # Errors
+/// If it is no file system that we read.
+pub(super) fn opened(image: &[u8]) -> Result<Arc<Fs>> {
+    let device = Arc::new(RamDevice::from_bytes(image));
+    Ok(Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?)
 }
 
 #[cfg(test)]
