@@ -314,6 +314,8 @@ pub(super) fn opened(image: &[u8]) -> Result<Arc<Fs>> {
 
 #[cfg(test)]
 mod tests {
+    use fourscore_ondisk::Tid;
+    use fourscore_ondisk::fast_commit::FastCommitBlocks;
     use fourscore_testkit::image::{Image, MiB};
     use fourscore_testkit::require;
     use fourscore_testkit::tools::Need;
@@ -338,5 +340,30 @@ mod tests {
         assert!(ensure_sound(&blank).is_err());
         assert!(recovered_by_kernel(&blank).is_err());
         assert!(recovered_by_e2fsck(&blank).is_err());
+    }
+    /// e2fsck must make the same tree; a log that it throws away is forgiven only where there are
+    /// fast commits in it.
+    #[test]
+    fn a_tree_that_e2fsck_makes_is_compared() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let image = Image::builder(MiB(16)).make().unwrap();
+        let sound = fs::read(image.path()).unwrap();
+        let listing = ours(&opened(&sound).unwrap()).unwrap();
+        let compared = |listing| compare_with_e2fsck(&sound, listing);
+        assert!(matches!(compared(Some(&listing)).unwrap(), Opinion::Same));
+        assert!(matches!(compared(None).unwrap(), Opinion::Other(_)));
+        let listed = Listed {
+            mode: 0o100_644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            content: Vec::new(),
+        };
+        let other = Listing::from([(b"/f".to_vec(), listed)]);
+        assert!(compared(Some(&other)).is_err());
+        assert!(compare_with_e2fsck(&vec![0; 1 << 20], None).is_err());
+        assert!(!has_fast_commits(&sound));
+        let log = [sound, FastCommitBlocks::head(1024, Tid(7))].concat();
+        assert!(has_fast_commits(&log));
     }
 }

@@ -39,12 +39,15 @@
 //!   once. With `data=journal` only the version counts. All free blocks of the initial image hold a
 //!   poison, so that blocks which were never written are seen.
 //!
+//! With fast commits a tree is not one version, but the result of a set of calls (`call_sets`).
+//!
 //! Without a journal, e2fsck repairs a state first. Then every file must be there that was durable
 //! and not changed since, nor a directory above it; no directory has a name that it never had; and
 //! no file holds data that was never written to it.
 //!
 //! One state of fifty is also checked by others: `e2fsck -fn` must find nothing in what we
-//! recovered, and the kernel must recover the crashed state to the same tree.
+//! recovered, and the kernel must recover the crashed state to the same tree. With fast commits
+//! `e2fsck -fp` must recover it to the same tree, too.
 
 mod base;
 mod call_sets;

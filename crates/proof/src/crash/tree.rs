@@ -213,12 +213,12 @@ impl Facts {
         sizes.contains(&found.size) && there.allows(found)
     }
 
-    /// As [`Self::allows`], for a directory of which only names are logged: its link count follows
-    /// from the names, and each of its times may be that of one of the forms `older`.
-    pub(super) fn allows_directory(&self, found: &Self, older: &[&Self]) -> bool {
+    /// As [`Self::allows`], for a directory whose names and inode are logged apart: its link count
+    /// follows from the names, and each of its times may be that of one of the forms `others`.
+    pub(super) fn allows_directory(&self, found: &Self, others: &[&Self]) -> bool {
         let is_known = |time: fn(&Self) -> Option<i64>| {
             let is_found = |form: &Self| time(form).is_none_or(|own| Some(own) == time(found));
-            is_found(self) || older.iter().any(|form| is_found(form))
+            is_found(self) || others.iter().any(|form| is_found(form))
         };
         let found_otherwise = Self {
             links: self.links,

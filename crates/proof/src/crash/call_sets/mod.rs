@@ -27,8 +27,9 @@
 //! - an inode that was found must have its attributes and data, with its own number; an inode that
 //!   was not found must have no name then;
 //! - a name must refer to the number that was found, or be free, if its directory was found;
-//! - times of a directory may be those of an older state, since a fast commit does not contain the
-//!   inode of a directory in which a name changed; link counts must agree with the names found.
+//! - times of a directory may be those of any earlier moment, since a fast commit does not contain
+//!   the inode of a directory in which a name changed; or newer, since where it does, names may
+//!   have changed that it does not contain; link counts must agree with the names found.
 //!
 //! All names and inodes that were found must be objects, and every object is looked at, except
 //! names in directories that were not found: the removal of a directory rests on those. So the
@@ -472,10 +473,10 @@ impl ThreadAtCrash<'_> {
         let facts_differ = match entry.is_directory() {
             false => !entry.facts.allows(&theirs.facts),
             true => {
-                let is_same = |older: &usize| object.states[*older] == object.states[k];
-                let older: Vec<_> = (0..k).filter(is_same).filter_map(form).collect();
-                let older: Vec<_> = older.iter().map(|entry| &entry.facts).collect();
-                !entry.facts.allows_directory(&theirs.facts, &older)
+                let versions = &self.timeline.versions[..=self.begun];
+                let forms = || versions.iter().filter_map(|tree| tree.of(entry.key));
+                let allows = |others: &[&_]| entry.facts.allows_directory(&theirs.facts, others);
+                !allows(&[]) && !allows(&forms().map(|form| &form.facts).collect::<Vec<_>>())
             }
         };
         let mut difference =

@@ -425,7 +425,7 @@ fn fsync_vouches_for_calls_on_the_inode_and_fdatasync_for_data() {
 
 /// A fast commit has the names of a directory and not its inode.
 #[test]
-fn only_times_of_directories_may_be_old() {
+fn only_times_of_directories_may_be_of_another_moment() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let touch = |node, mtime| Call::Touch {
         node,
@@ -448,8 +448,9 @@ fn only_times_of_directories_may_be_old() {
     };
     let (two, last) = (history.version(2), history.version(5));
     assert!(history.accepts(&with(&last, b"/a", &two), &[5]));
+    assert!(history.accepts(&with(&two, b"/a", &last), &[]));
     assert!(!history.accepts(&with(&last, b"/a/f", &history.version(1)), &[2]));
-    // Not newer ones, as far as they are known.
+    // Only times that the directory had, as far as they are known.
     let facts = [1, 3, 5].map(|version| {
         let tree = &history.timeline.versions[version];
         &tree.of(dir).unwrap().facts
