@@ -29,6 +29,8 @@ const BUILD: [&str; 5] = [
 const FORMATS: [&str; 5] = ["inline", "clusters", "pointers", "orphan-file", "no-sums"];
 /// States of each of them in the run that is part of `test`.
 const FORMAT_STATES: u64 = 4_000;
+/// States with fast commits in the run that is part of `test`.
+const FAST_COMMIT_STATES: u64 = 25_000;
 
 /// What the harness tests.
 #[derive(Clone, Copy)]
@@ -92,6 +94,9 @@ pub(crate) struct Options {
     #[arg(long, requires = "fs", value_parser = FORMATS)]
     #[arg(conflicts_with_all = ["smoke", "replay", "broken", "faults"])]
     format: Option<String>,
+    /// File systems with the feature `fast_commit`, with `--fs`.
+    #[arg(long, requires = "fs", conflicts_with_all = ["format", "smoke", "replay", "faults"])]
+    fast_commit: bool,
     /// Runs until this number of crash states is checked, summed over all runs.
     #[arg(long, default_value_t = 2_000_000)]
     states: u64,
@@ -130,7 +135,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             Client::Kernel => smoke_kernel(workspace, None),
         };
     }
-    let program = build(workspace, client)?.on(options.format.as_deref());
+    let mut program = build(workspace, client)?.on(options.format.as_deref());
+    if options.fast_commit {
+        program = program.with_fast_commits();
+    }
     let mut command = program.command();
     if options.faults {
         command.arg("--faults");
@@ -155,7 +163,7 @@ pub(crate) fn smoke_journal(workspace: &Workspace) -> Result<()> {
 }
 
 /// Runs the part of `test` for the whole file system: crash states, failing devices, other formats,
-/// and the shortening of histories that show a fault.
+/// fast commits, and the shortening of histories that show a fault.
 pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
     let program = build(workspace, Client::Fs)?;
     smoke(&program, Client::Fs)?;
@@ -164,6 +172,8 @@ pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
         let program = build(workspace, Client::Fs)?.on(Some(format));
         program.explore(0, FORMAT_STATES)?;
     }
+    let program = build(workspace, Client::Fs)?.with_fast_commits();
+    program.explore(0, FAST_COMMIT_STATES)?;
     run_command(
         cargo(workspace)
             .args(["test", "--lib", "shorter"])
@@ -211,6 +221,8 @@ struct Program {
     findings: PathBuf,
     /// The format of its file systems, if not the default.
     format: Option<String>,
+    /// Whether they have the feature `fast_commit`.
+    fast_commit: bool,
     /// The name of the file with the progress of a campaign.
     progress: String,
     chunk_states: u64,
@@ -221,6 +233,7 @@ fn build(workspace: &Workspace, client: Client) -> Result<Program> {
         path: built(workspace, client.program())?,
         findings: workspace.target().join("crash-findings"),
         format: None,
+        fast_commit: false,
         progress: client.progress().to_owned(),
         chunk_states: client.chunk_states(),
     })
@@ -246,8 +259,16 @@ impl Program {
         self
     }
 
+    /// The program, for file systems with the feature `fast_commit`.
+    fn with_fast_commits(mut self) -> Self {
+        self.fast_commit = true;
+        self.progress.push_str("-fast-commit");
+        self
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
+        command.args(self.fast_commit.then_some("--fast-commit"));
         command.arg("--findings").arg(&self.findings);
         command.args(
             self.format

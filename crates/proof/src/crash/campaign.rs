@@ -33,10 +33,22 @@ pub struct Campaign {
     pub patience: Duration,
     /// The format of the file systems.
     pub format: Format,
+    /// The journal of the file systems.
+    pub log: Log,
     /// The fault to inject.
     pub injected: InjectedFault,
     /// The folder for histories that show a failure.
     pub findings: PathBuf,
+}
+
+/// The journal of the file systems of a campaign.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Log {
+    /// What the seed says: a journal without fast commits, or none.
+    #[default]
+    Usual,
+    /// A journal with fast commits.
+    FastCommits,
 }
 
 /// The results of a campaign.
@@ -88,8 +100,15 @@ impl Campaign {
         pool.run(self.clone())
     }
 
+    fn workload(&self, seed: u64) -> Workload {
+        match self.log {
+            Log::Usual => Workload::on(self.format, seed),
+            Log::FastCommits => Workload::with_fast_commits(seed),
+        }
+    }
+
     fn seed(&self, seed: u64) -> Result<Seen, Box<Finding>> {
-        let workload = Workload::on(self.format, seed);
+        let workload = self.workload(seed);
         let (samples, injected) = (self.samples, self.injected);
         let recorded = caught(|| Session::record(workload.clone(), injected));
         let session = match recorded {
@@ -148,7 +167,7 @@ impl Work for Campaign {
 
     fn overdue(&self, seed: u64, error: Error) -> Box<Finding> {
         Box::new(Finding {
-            workload: Workload::on(self.format, seed),
+            workload: self.workload(seed),
             file: None,
             error,
         })

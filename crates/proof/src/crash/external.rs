@@ -8,7 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
-use fourscore::{FileType, Fs, InodeNr};
+use fourscore::{FileType, Fs, InodeNr, OpenOptions};
+use fourscore_block::RamDevice;
+use fourscore_sync::Arc;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_preen, e2fsck_repair};
 use fourscore_testkit::{scratch, tools};
@@ -107,16 +109,16 @@ fn theirs(root: &Path) -> Result<Listing> {
     Ok(listing)
 }
 
-fn compare(ours: &Listing, theirs: &Listing) -> Result<()> {
+fn compare(ours: &Listing, theirs: &Listing, whose: &str) -> Result<()> {
     for (path, listed) in ours {
         if theirs.get(path) != Some(listed) {
             bail!(
-                "{} is different after recovery by the kernel",
+                "{} is different after recovery by {whose}",
                 path.escape_ascii()
             );
         }
     }
-    ensure!(ours.len() == theirs.len(), "the kernel recovers more names");
+    ensure!(ours.len() == theirs.len(), "{whose} recovers more names");
     Ok(())
 }
 
@@ -245,7 +247,7 @@ pub(super) fn compare_with_kernel(
     let theirs = theirs(kernel.path())?;
     kernel.unmount()?;
     if let Some(ours) = ours {
-        compare(ours, &theirs)?;
+        compare(ours, &theirs, "the kernel")?;
     }
     let result = e2fsck(&image)?;
     ensure!(
@@ -259,8 +261,61 @@ pub(super) fn compare_with_kernel(
     }
 }
 
+/// What e2fsck makes of a crash state.
+#[derive(Debug)]
+pub(super) enum Opinion {
+    /// The tree that we found.
+    Same,
+    /// An image with its tree, which was not compared.
+    Other(Vec<u8>),
+    /// It did not replay the log, because a usual commit follows fast ones there.
+    KnownBug,
+}
+
+/// Compares what e2fsck recovers, by `-fp` and clean for `-fn`, with the tree that we found.
+/// Without a tree to compare, its image is returned.
+///
+/// # Errors
+/// What e2fsck finds, or how the trees differ.
+pub(super) fn compare_with_e2fsck(crashed: &[u8], ours: Option<&Listing>) -> Result<Opinion> {
+    match recovered_by_e2fsck(crashed)? {
+        Recovered::Whole(theirs) => {
+            let Some(ours) = ours else {
+                return Ok(Opinion::Other(theirs));
+            };
+            let fs = opened(&theirs)?;
+            compare(ours, &self::ours(&fs)?, "e2fsck")?;
+            Ok(Opinion::Same)
+        }
+        Recovered::KnownBugs(faults, _)
+            if faults == [KnownBug::NotReplayed].into() && has_fast_commits(crashed) =>
+        {
+            Ok(Opinion::KnownBug)
+        }
+        Recovered::KnownBugs(_, said) | Recovered::Unsound(said) => bail!("e2fsck -fp: {said}"),
+    }
+}
+
+/// Whether an image has a block that begins with the HEAD record of a fast commit, which has no
+/// features.
+fn has_fast_commits(image: &[u8]) -> bool {
+    const HEAD: [u8; 8] = [9, 0, 8, 0, 0, 0, 0, 0];
+    image.chunks(1024).any(|block| block.starts_with(&HEAD))
+}
+
+/// Opens an image without recovery.
+///
+/// # Errors
+/// If it is no file system that we read.
+pub(super) fn opened(image: &[u8]) -> Result<Arc<Fs>> {
+    let device = Arc::new(RamDevice::from_bytes(image));
+    Ok(Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?)
+}
+
 #[cfg(test)]
 mod tests {
+    use fourscore_ondisk::Tid;
+    use fourscore_ondisk::fast_commit::FastCommitBlocks;
     use fourscore_testkit::image::{Image, MiB};
     use fourscore_testkit::require;
     use fourscore_testkit::tools::Need;
@@ -285,5 +340,30 @@ mod tests {
         assert!(ensure_sound(&blank).is_err());
         assert!(recovered_by_kernel(&blank).is_err());
         assert!(recovered_by_e2fsck(&blank).is_err());
+    }
+    /// e2fsck must make the same tree; a log that it throws away is forgiven only where there are
+    /// fast commits in it.
+    #[test]
+    fn a_tree_that_e2fsck_makes_is_compared() {
+        require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+        let image = Image::builder(MiB(16)).make().unwrap();
+        let sound = fs::read(image.path()).unwrap();
+        let listing = ours(&opened(&sound).unwrap()).unwrap();
+        let compared = |listing| compare_with_e2fsck(&sound, listing);
+        assert!(matches!(compared(Some(&listing)).unwrap(), Opinion::Same));
+        assert!(matches!(compared(None).unwrap(), Opinion::Other(_)));
+        let listed = Listed {
+            mode: 0o100_644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            content: Vec::new(),
+        };
+        let other = Listing::from([(b"/f".to_vec(), listed)]);
+        assert!(compared(Some(&other)).is_err());
+        assert!(compare_with_e2fsck(&vec![0; 1 << 20], None).is_err());
+        assert!(!has_fast_commits(&sound));
+        let log = [sound, FastCommitBlocks::head(1024, Tid(7))].concat();
+        assert!(has_fast_commits(&log));
     }
 }

@@ -101,25 +101,37 @@ pub(super) fn judge_with(
     progress: &[Progress],
     contents: &Contents<'_>,
 ) -> Result<Vec<usize>> {
+    let mut versions = Vec::new();
+    let found = found_trees(fs, timelines.len())?;
+    for (thread, (timeline, progress)) in timelines.iter().zip(progress).enumerate() {
+        let version = version(thread, timeline, *progress, &found[thread], contents);
+        versions.push(version.with_context(|| steps_of(thread, timeline, *progress))?);
+    }
+    Ok(versions)
+}
+
+/// Reads the trees of all threads.
+///
+/// # Errors
+/// If one is missing, there is another name in the root, or something cannot be read.
+pub(super) fn found_trees(fs: &Fs, threads: usize) -> Result<Vec<Tree<InodeNr>>> {
     let mut roots = names(fs, InodeNr::ROOT, true)?;
     ensure!(roots.remove(&b"lost+found"[..]).is_some(), "no lost+found");
     roots.remove(BALLAST);
     roots.remove(PROBE);
-    let mut versions = Vec::new();
-    for (thread, (timeline, progress)) in timelines.iter().zip(progress).enumerate() {
+    let mut trees = Vec::new();
+    for thread in 0..threads {
         let Some(root) = roots.remove(&tree_name(thread)) else {
             bail!("the tree of thread {thread} is missing");
         };
-        let found = Tree::found(fs, root)?;
-        let version = version(thread, timeline, *progress, &found, contents);
-        versions.push(version.with_context(|| steps_of(thread, timeline, *progress))?);
+        trees.push(Tree::found(fs, root)?);
     }
     ensure!(roots.is_empty(), "unexpected names in the root: {roots:?}");
-    Ok(versions)
+    Ok(trees)
 }
 
 /// The calls of a thread up to the crash, as text.
-fn steps_of(thread: usize, timeline: &Timeline, progress: Progress) -> String {
+pub(super) fn steps_of(thread: usize, timeline: &Timeline, progress: Progress) -> String {
     let calls = timeline.calls[..progress.begun].iter().enumerate();
     let lines = calls.map(|(at, call)| format!("\n    {}: {call}", at + 1));
     format!("thread {thread} did{}\n ", lines.collect::<String>())
@@ -172,61 +184,87 @@ fn wrong_sector(
     contents: &Contents<'_>,
 ) -> Option<String> {
     let expected = &timeline.versions[version];
-    for (path, &place) in &expected.names {
+    let block_bytes = contents.block_bytes;
+    expected.names.iter().find_map(|(path, &place)| {
         let entry = &expected.inodes[place];
-        let theirs = &found.inodes[found.names[path]];
-        let (Some(expected), Some(theirs)) = (&entry.content, &theirs.content) else {
-            continue;
+        let theirs = found.inodes[found.names[path]].content.as_deref()?;
+        let form = Form {
+            entry,
+            version,
+            is_growing: growing.is_some(),
         };
-        let form = |of: usize| timeline.versions[of].of(entry.key);
         let versions = (contents.versions)(thread, entry.key, version);
-        if expected == theirs && versions.contains(&version) {
+        let odd = odd_sector(timeline, form, theirs, versions, block_bytes)?;
+        Some(format!("{}: {odd}", path.escape_ascii()))
+    })
+}
+
+/// A file as it is in a version of its tree.
+#[derive(Clone, Copy)]
+pub(super) struct Form<'t> {
+    pub(super) entry: &'t Entry<Id>,
+    pub(super) version: usize,
+    /// Whether only some pieces of the call of this version may have arrived.
+    pub(super) is_growing: bool,
+}
+
+/// Describes a sector of `theirs`, the data of a file, that is of none of `versions`. Zeroes may
+/// follow the end of an older version in its last block of `block_bytes`.
+pub(super) fn odd_sector(
+    timeline: &Timeline,
+    of: Form<'_>,
+    theirs: &[u8],
+    versions: RangeInclusive<usize>,
+    block_bytes: usize,
+) -> Option<String> {
+    let (entry, version) = (of.entry, of.version);
+    let expected = entry.content.as_deref()?;
+    let form = |of: usize| timeline.versions[of].of(entry.key);
+    if expected == theirs && versions.contains(&version) {
+        return None;
+    }
+    let (first, last) = versions.into_inner();
+    let older: Vec<&Entry<Id>> = (first..version).filter_map(form).collect();
+    let newer: Vec<&Entry<Id>> = (first.max(version)..=last).filter_map(form).collect();
+    let anywhere = timeline.moved.contains(&entry.key);
+    // Within a range that a copy was writing: data from before or from after the copy.
+    let is_in_the_middle = |to: usize| match of.is_growing {
+        true if to == version => true,
+        _ => first.max(version) < to,
+    };
+    let copies = timeline.piecewise.range(version..=last.max(version));
+    let copies: Vec<[Option<&Entry<Id>>; 2]> = copies
+        .filter(|&(&to, &id)| id == entry.key && is_in_the_middle(to))
+        .map(|(&to, _)| [form(to - 1), form(to)])
+        .collect();
+    let sectors = expected
+        .chunks(SECTOR_BYTES)
+        .zip(theirs.chunks(SECTOR_BYTES));
+    for (nr, (expected, theirs)) in sectors.enumerate() {
+        if is_of(&newer, nr, theirs, anywhere)
+            || is_of(&reaching(&older, nr, block_bytes), nr, theirs, anywhere)
+            || copies.iter().any(|forms| is_mixture(forms, nr, theirs))
+        {
             continue;
         }
-        let (first, last) = versions.into_inner();
-        let older: Vec<&Entry<Id>> = (first..version).filter_map(form).collect();
-        let newer: Vec<&Entry<Id>> = (first.max(version)..=last).filter_map(form).collect();
-        let anywhere = timeline.moved.contains(&entry.key);
-        // Within a range that a copy was writing: data from before or from after the copy.
-        let is_in_the_middle = |to: usize| match growing {
-            Some(_) if to == version => true,
-            _ => first.max(version) < to,
+        let what = match theirs.iter().all(|&byte| byte == POISON) {
+            true => "stale, never written",
+            false => "wrong",
         };
-        let copies = timeline.piecewise.range(version..=last.max(version));
-        let copies: Vec<[Option<&Entry<Id>>; 2]> = copies
-            .filter(|&(&to, &id)| id == entry.key && is_in_the_middle(to))
-            .map(|(&to, _)| [form(to - 1), form(to)])
-            .collect();
-        let sectors = expected
-            .chunks(SECTOR_BYTES)
-            .zip(theirs.chunks(SECTOR_BYTES));
-        for (nr, (expected, theirs)) in sectors.enumerate() {
-            if is_of(&newer, nr, theirs, anywhere)
-                || is_of(&reaching(&older, nr, contents), nr, theirs, anywhere)
-                || copies.iter().any(|forms| is_mixture(forms, nr, theirs))
-            {
-                continue;
-            }
-            let what = match theirs.iter().all(|&byte| byte == POISON) {
-                true => "stale, never written",
-                false => "wrong",
-            };
-            let (first, wanted) = (theirs[0], expected[0]);
-            return Some(format!(
-                "{}: sector {nr} is {what}: its first byte is {first:#x}, not {wanted:#x}",
-                path.escape_ascii()
-            ));
-        }
+        let (first, wanted) = (theirs[0], expected[0]);
+        return Some(format!(
+            "sector {nr} is {what}: its first byte is {first:#x}, not {wanted:#x}"
+        ));
     }
     None
 }
 
 /// The older forms of a file whose last block reaches a sector. Data beyond that block was written
 /// before the version that was found became durable.
-fn reaching<'t>(older: &[&'t Entry<Id>], nr: usize, contents: &Contents<'_>) -> Vec<&'t Entry<Id>> {
+fn reaching<'t>(older: &[&'t Entry<Id>], nr: usize, block_bytes: usize) -> Vec<&'t Entry<Id>> {
     let reaches = |entry: &&&Entry<Id>| {
         let bytes = entry.content.as_ref().map_or(0, |content| content.len());
-        nr * SECTOR_BYTES < bytes.next_multiple_of(contents.block_bytes.max(1))
+        nr * SECTOR_BYTES < bytes.next_multiple_of(block_bytes.max(1))
     };
     older.iter().filter(reaches).copied().collect()
 }

@@ -8,12 +8,15 @@
 //! |---|---|
 //! | [`workload`] | derives the file system, the threads and their steps from a seed |
 //! | `catalogue` | the named operations, on a small set of files |
+//! | `few_files` | random calls on a few files, with many fsyncs |
 //! | `base` | the file systems that histories begin with |
 //! | `tree` | names, inodes and data, as expected and as found |
 //! | `injected` | known faults that are injected to test the harness |
 //! | `timeline` | the expected tree after each call of a thread, and what is durable then |
 //! | `holes` | ranges of files that have no blocks |
 //! | `judge` | decides whether a recovered state is correct |
+//! | `effects` | the inodes and names that a call changes, and what it vouches for |
+//! | `call_sets` | decides whether a state recovered from fast commits is correct |
 //! | `notes` | marks of threads in a recording |
 //! | `external` | checks of a state by e2fsck and the kernel |
 //! | `known_bugs` | recognises the bugs of others that docs/FINDINGS.md lists |
@@ -36,18 +39,24 @@
 //!   once. With `data=journal` only the version counts. All free blocks of the initial image hold a
 //!   poison, so that blocks which were never written are seen.
 //!
+//! With fast commits a tree is not one version, but the result of a set of calls (`call_sets`).
+//!
 //! Without a journal, e2fsck repairs a state first. Then every file must be there that was durable
 //! and not changed since, nor a directory above it; no directory has a name that it never had; and
 //! no file holds data that was never written to it.
 //!
 //! One state of fifty is also checked by others: `e2fsck -fn` must find nothing in what we
-//! recovered, and the kernel must recover the crashed state to the same tree.
+//! recovered, and the kernel must recover the crashed state to the same tree. With fast commits
+//! `e2fsck -fp` must recover it to the same tree, too.
 
 mod base;
+mod call_sets;
 pub mod campaign;
 mod catalogue;
+mod effects;
 mod external;
 pub mod faults;
+mod few_files;
 mod holes;
 mod injected;
 mod judge;
@@ -59,7 +68,7 @@ mod timeline;
 mod tree;
 pub mod workload;
 
-pub use campaign::{Campaign, Finding, Tally};
+pub use campaign::{Campaign, Finding, Log, Tally};
 pub use injected::InjectedFault;
 pub use session::Session;
 pub use workload::{Format, Workload};

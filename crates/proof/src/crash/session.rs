@@ -4,7 +4,7 @@
 //! versions of the trees follow from the workload, so a saved history consists of the events and
 //! the workload.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -16,13 +16,14 @@ use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
 use serde::{Deserialize, Serialize};
 
 use super::base::{BackgroundWork, Base, mount_options, tree_name};
-use super::external;
+use super::call_sets::{CallSet, CallSets, Certain, judge_sets};
+use super::external::{self, Opinion};
 use super::injected::InjectedFault;
 use super::judge::{AtCrash, Progress, judge, judge_unjournaled};
 use super::notes::Note;
 use super::timeline::{DurableContents, Flushed, Timeline, run_steps};
-use super::workload::{Mode, Workload};
-use crate::model::Pair;
+use super::workload::{LogKind, Mode, Workload};
+use crate::model::{Id, Pair};
 use crate::sound::check_clean;
 
 /// One of this many states is checked by e2fsck and the kernel as well.
@@ -39,6 +40,8 @@ pub struct Session {
     saved: Saved,
     history: History,
     timelines: Vec<Timeline>,
+    /// With fast commits: what the calls of each thread rest on.
+    sets: Vec<CallSets>,
 }
 
 /// The part of a saved history that is not the recording.
@@ -47,6 +50,9 @@ struct Saved {
     workload: Workload,
     /// The steps of each thread that failed for lack of space.
     refused: Vec<Vec<usize>>,
+    /// The inode numbers of each thread's tree.
+    #[serde(default)]
+    numbers: Vec<BTreeMap<Id, u32>>,
 }
 
 /// Counts of what the states of a session showed, so that a run shows what it covered.
@@ -62,6 +68,10 @@ pub struct Seen {
     pub repaired: u64,
     /// States with the same bytes as an earlier one, in which the same version is allowed.
     pub repeated: u64,
+    /// States with fast commits whose tree is that of no prefix of the calls of a thread.
+    pub sets: u64,
+    /// Logs that e2fsck did not replay because of finding 6 of docs/FINDINGS.md.
+    pub known_bugs: u64,
 }
 
 impl Seen {
@@ -72,6 +82,24 @@ impl Seen {
         self.external += other.external;
         self.repaired += other.repaired;
         self.repeated += other.repeated;
+        self.sets += other.sets;
+        self.known_bugs += other.known_bugs;
+    }
+
+    /// Fails if e2fsck did not replay more than a third of many logs: the comparison with it then
+    /// proves little.
+    ///
+    /// # Errors
+    /// Then.
+    pub fn ensure_few_known_bugs(&self) -> Result<()> {
+        const MANY: u64 = 100;
+        ensure!(
+            self.external < MANY || self.known_bugs * 3 <= self.external,
+            "a known bug explains {} of {} recoveries by e2fsck: more than a third",
+            self.known_bugs,
+            self.external
+        );
+        Ok(())
     }
 }
 
@@ -84,6 +112,62 @@ struct AtCut {
     contents: Vec<DurableContents>,
     /// The number of steps that have made data durable.
     flushes: usize,
+    /// With fast commits: the calls of each thread that are durable.
+    certain: Vec<Certain>,
+}
+
+/// What was found in a state, by thread.
+#[derive(Clone, Debug)]
+enum Found {
+    /// Versions of the trees.
+    Versions(Vec<usize>),
+    /// Sets of calls.
+    Sets(Vec<CallSet>),
+}
+
+impl Found {
+    /// Whether it may be found. What was allowed at an earlier cut stays allowed with the same
+    /// data, as long as it is not too old and no data was made durable since.
+    fn is_allowed(&self, at: &AtCut) -> bool {
+        match self {
+            Self::Versions(versions) => {
+                let mut both = at.progress.iter().zip(versions);
+                both.all(|(progress, version)| {
+                    (progress.durable..=progress.begun).contains(version)
+                })
+            }
+            Self::Sets(sets) => {
+                let mut both = at.certain.iter().zip(sets);
+                both.all(|(certain, set)| set.holds(certain))
+            }
+        }
+    }
+
+    /// Whether something is missing that had begun.
+    fn is_older(&self, at: &AtCut) -> bool {
+        let mut begun = at.progress.iter().map(|progress| progress.begun);
+        match self {
+            Self::Versions(versions) => versions.iter().zip(begun).any(|(at, begun)| *at < begun),
+            Self::Sets(sets) => !sets
+                .iter()
+                .all(|set| begun.next().is_some_and(|begun| set.is_all(begun))),
+        }
+    }
+
+    /// Whether it is no prefix of the calls of a thread.
+    fn is_set(&self) -> bool {
+        match self {
+            Self::Versions(_) => false,
+            Self::Sets(sets) => sets.iter().any(|set| !set.is_prefix),
+        }
+    }
+}
+
+/// What a check of a state has shown.
+struct Verdict {
+    found: Found,
+    /// Whether e2fsck did not replay the log.
+    is_known_bug: bool,
 }
 
 impl AtCut {
@@ -118,7 +202,7 @@ impl Session {
             device.clone(),
             &mount_options(workload.mode, background, injected),
         )?;
-        let refused = thread::scope(|scope| {
+        let ended = thread::scope(|scope| {
             let start = |nr: usize| {
                 let (fs, device) = (&fs, &device);
                 let (base, steps) = (&base, &workload.threads[nr]);
@@ -130,8 +214,10 @@ impl Session {
                     let begins = |step| device.note(Note::Begins { thread, step }.number());
                     let ends = |step| device.note(Note::Ends { thread, step }.number());
                     let refused = run_steps(&mut pair, steps, begins, ends);
+                    let numbers = pair.numbers().iter();
+                    let numbers = numbers.map(|(&id, number)| (id, number.0)).collect();
                     drop(pair.finish());
-                    Ok(refused)
+                    Ok((refused, numbers))
                 })
             };
             let threads: Vec<_> = (0..workload.threads.len()).map(start).collect();
@@ -147,7 +233,13 @@ impl Session {
             base: base.bytes.clone(),
             events: device.events(),
         };
-        Self::with(Saved { workload, refused }, history)
+        let (refused, numbers) = ended.into_iter().unzip();
+        let saved = Saved {
+            workload,
+            refused,
+            numbers,
+        };
+        Self::with(saved, history)
     }
 
     fn with(saved: Saved, history: History) -> Result<Self> {
@@ -156,8 +248,21 @@ impl Session {
         let timelines = base.models.iter().zip(steps);
         let timelines =
             timelines.map(|(model, (steps, refused))| Timeline::of(model.clone(), steps, refused));
+        let timelines: Vec<_> = timelines.collect();
+        let sets = match saved.workload.shape.log {
+            LogKind::FastCommit => {
+                let both = timelines.iter().zip(&saved.numbers);
+                let sets = both.map(|(timeline, numbers)| {
+                    let numbers = numbers.iter().map(|(&id, &number)| (id, InodeNr(number)));
+                    CallSets::of(timeline, &numbers.collect())
+                });
+                sets.collect::<Result<_>>()?
+            }
+            LogKind::Journal | LogKind::None => Vec::new(),
+        };
         Ok(Self {
-            timelines: timelines.collect(),
+            timelines,
+            sets,
             saved,
             history,
         })
@@ -205,11 +310,13 @@ impl Session {
             progress: vec![Progress::default(); threads],
             contents: vec![DurableContents::default(); threads],
             flushes: 0,
+            certain: vec![Certain::default(); self.sets.len()],
         };
         let AtCut {
             progress,
             contents,
             flushes,
+            certain,
         } = &mut at_cut;
         for event in &self.history.events[..cut] {
             let Event::Note(number) = *event else {
@@ -222,11 +329,17 @@ impl Session {
                     let durable = timeline.durable_after[step];
                     progress[thread].durable = progress[thread].durable.max(durable);
                     contents[thread].note(timeline.flushes[step], step + 1);
+                    if let Some(sets) = self.sets.get(thread) {
+                        certain[thread].add(sets.vouched_after(step));
+                    }
                     *flushes += usize::from(timeline.flushes[step] != Flushed::Nothing);
                 }
                 Note::Unmounted => {
                     for progress in progress.iter_mut() {
                         progress.durable = progress.begun;
+                    }
+                    for (certain, progress) in certain.iter_mut().zip(progress.iter()) {
+                        certain.until = progress.begun;
                     }
                 }
             }
@@ -250,8 +363,8 @@ impl Session {
         let has_external = external::is_possible();
         let mut seen = Seen::default();
         let (mut cut, mut at_cut) = (usize::MAX, AtCut::default());
-        // The versions that were found, and the number of steps that had made data durable.
-        let mut checked: HashMap<u64, (Vec<usize>, usize)> = HashMap::new();
+        // What was found, and the number of steps that had made data durable.
+        let mut checked: HashMap<u64, (Found, usize)> = HashMap::new();
         let states = explore::explore(&self.history, effort, |crash, disk| {
             if cut != crash.cut {
                 (cut, at_cut) = (crash.cut, self.at_cut(crash.cut));
@@ -266,22 +379,23 @@ impl Session {
             let is_external =
                 has_external && (workload.seed + crash.number).is_multiple_of(EXTERNAL_EVERY);
             let fingerprint = disk.fingerprint();
-            let versions = match checked.get(&fingerprint) {
-                Some((versions, flushes))
-                    if !is_external
-                        && *flushes == at_cut.flushes
-                        && allows(&at_cut.progress, versions) =>
+            let found = match checked.get(&fingerprint) {
+                Some((found, flushes))
+                    if !is_external && *flushes == at_cut.flushes && found.is_allowed(&at_cut) =>
                 {
                     seen.repeated += 1;
-                    versions.clone()
+                    found.clone()
                 }
-                _ => self.check(disk, &at_cut, is_external)?,
+                _ => {
+                    let verdict = self.check(disk, &at_cut, is_external)?;
+                    seen.known_bugs += u64::from(verdict.is_known_bug);
+                    verdict.found
+                }
             };
-            let mut both = versions.iter().zip(&at_cut.progress);
-            let is_older = both.any(|(at, of)| *at < of.begun);
-            checked.insert(fingerprint, (versions, at_cut.flushes));
-            seen.older += u64::from(is_older);
+            seen.older += u64::from(found.is_older(&at_cut));
+            seen.sets += u64::from(found.is_set());
             seen.external += u64::from(is_external);
+            checked.insert(fingerprint, (found, at_cut.flushes));
             Ok(())
         })?;
         seen.states = match workload.mode {
@@ -302,19 +416,27 @@ impl Session {
         check_clean(device).map(drop)
     }
 
-    /// Checks one state, and returns the versions of the trees that were found.
-    fn check(
-        &self,
-        disk: &Arc<CrashDisk>,
-        at_cut: &AtCut,
-        is_external: bool,
-    ) -> Result<Vec<usize>> {
+    /// Compares a recovered file system with what the threads did.
+    fn judge(&self, fs: &Fs, at_cut: &AtCut) -> Result<Found> {
+        let (mode, crash) = (self.workload().mode, at_cut.crash());
+        if self.sets.is_empty() {
+            return judge(fs, &self.timelines, crash, mode).map(Found::Versions);
+        }
+        let threads: Vec<_> = self.timelines.iter().zip(&self.sets).collect();
+        judge_sets(fs, &threads, crash, &at_cut.certain, mode).map(Found::Sets)
+    }
+
+    /// Checks one state, and returns what was found.
+    fn check(&self, disk: &Arc<CrashDisk>, at_cut: &AtCut, is_external: bool) -> Result<Verdict> {
         let crashed = is_external.then(|| disk.bytes());
         let is_torn = is_external && has_torn_commit(disk)?;
         let mode = self.workload().mode;
         let options = mount_options(mode, BackgroundWork::None, InjectedFault::default());
         let fs = Fs::mount(disk.clone(), &options).context("mount")?;
-        let versions = judge(&fs, &self.timelines, at_cut.crash(), mode)?;
+        let mut verdict = Verdict {
+            found: self.judge(&fs, at_cut)?,
+            is_known_bug: false,
+        };
         let ours = match is_external {
             true => Some(external::ours(&fs)?),
             false => None,
@@ -322,27 +444,31 @@ impl Session {
         fs.unmount().context("unmount")?;
         check_clean(disk.clone())?;
         if let (Some(crashed), Some(ours)) = (crashed, ours) {
-            let theirs = external::compare_with_kernel(
-                &crashed,
-                &disk.bytes(),
-                (!is_torn).then_some(&ours),
-            )?;
-            if let Some(theirs) = theirs {
-                let device = Arc::new(RamDevice::from_bytes(&theirs));
-                let fs = Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?;
-                judge(&fs, &self.timelines, at_cut.crash(), mode)
-                    .context("after recovery by the kernel")?;
+            let ours = (!is_torn).then_some(&ours);
+            let theirs = external::compare_with_kernel(&crashed, &disk.bytes(), ours)?;
+            self.judge_theirs(theirs, at_cut)
+                .context("after recovery by the kernel")?;
+            if !self.sets.is_empty() {
+                match external::compare_with_e2fsck(&crashed, ours)? {
+                    Opinion::KnownBug => verdict.is_known_bug = true,
+                    Opinion::Same => {}
+                    Opinion::Other(theirs) => self
+                        .judge_theirs(Some(theirs), at_cut)
+                        .context("after recovery by e2fsck")?,
+                }
             }
         }
-        Ok(versions)
+        Ok(verdict)
     }
-}
 
-/// Whether these versions may be found. A version that was allowed at an earlier cut stays allowed
-/// with the same data, as long as it is not too old and no data was made durable since.
-fn allows(progress: &[Progress], versions: &[usize]) -> bool {
-    let mut both = progress.iter().zip(versions);
-    both.all(|(progress, version)| (progress.durable..=progress.begun).contains(version))
+    /// Judges what another program recovered, if it was not compared with ours.
+    fn judge_theirs(&self, theirs: Option<Vec<u8>>, at_cut: &AtCut) -> Result<()> {
+        let Some(theirs) = theirs else {
+            return Ok(());
+        };
+        let fs = external::opened(&theirs)?;
+        self.judge(&fs, at_cut).map(drop)
+    }
 }
 
 /// Whether the last commit in the log is damaged. Newer kernels accept a commit block of which only

@@ -9,7 +9,7 @@ use fourscore_testkit::tools::Need;
 use super::injected::InjectedFault;
 use super::notes::Note;
 use super::session::Session;
-use super::workload::{Format, Mode, Step, Workload};
+use super::workload::{Format, LogKind, Mode, Shape, Step, Workload};
 use crate::model::bytes_to_write;
 
 /// One of each kind: an operation alone, two pairs, a random history, one that churns.
@@ -45,6 +45,63 @@ fn seeds_pass_on_every_format() {
     }
 }
 
+/// Of each kind with fast commits: calls on a few files, and the usual workloads.
+#[test]
+fn seeds_pass_with_fast_commits_and_a_saved_history_has_the_same_states() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let folder = tempfile::tempdir().unwrap();
+    for seed in [0, 1, 2, 3, 7, 9] {
+        let workload = Workload::with_fast_commits(seed);
+        let session = Session::record(workload, InjectedFault::default()).unwrap();
+        let seen = session.explore(1, None).unwrap();
+        assert!(seen.states > 0 && seen.older > 0, "{seed}: {seen:?}");
+        let path = folder.path().join("history");
+        session.save(&path).unwrap();
+        assert_eq!(
+            Session::load(&path).unwrap().explore(1, None).unwrap(),
+            seen
+        );
+    }
+}
+
+/// A history with fast commits of which the fsync at the end returns before it writes anything.
+fn with_early_fsync(steps: &[Step]) -> Session {
+    let workload = Workload {
+        threads: vec![steps.to_vec()],
+        mode: Mode::Ordered,
+        ..Workload::with_fast_commits(1)
+    };
+    let mut session = Session::record(workload, InjectedFault::default()).unwrap();
+    let step = steps.len() - 1;
+    let [begins, ends] = [
+        Note::Begins { thread: 0, step },
+        Note::Ends { thread: 0, step },
+    ]
+    .map(|note| Event::Note(note.number()));
+    let events = &mut session.history_mut().events;
+    let unmounted = Event::Note(Note::Unmounted.number());
+    events.retain(|event| *event != ends && *event != unmounted);
+    let at = events.iter().position(|event| *event == begins).unwrap();
+    events.insert(at + 1, ends);
+    session
+}
+
+#[test]
+fn what_fsync_vouched_for_is_missed_in_a_file_system_with_fast_commits() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let error = |steps: &[Step]| {
+        let failure = with_early_fsync(steps).explore(4, None).err();
+        failure.map(|failure| failure.to_string())
+    };
+    for name in ["create", "chmod", "append", "rename-across", "unlink"] {
+        let error = error(&[Step::named(name), Step::Fsync]).unwrap();
+        assert!(error.contains("no closed set"), "{name}: {error}");
+    }
+    assert!(error(&[Step::named("append"), Step::Fdatasync]).is_some());
+    // The permissions are not data.
+    assert_eq!(error(&[Step::named("chmod"), Step::Fdatasync]), None);
+}
+
 /// Replaces writes that contain some bytes by writes of the previous data, as if they were lost.
 pub(super) fn forget_writes(history: &mut History, part: &[u8]) {
     let mut disk = history.base.clone();
@@ -68,14 +125,21 @@ pub(super) fn forget_writes(history: &mut History, part: &[u8]) {
 #[test]
 fn data_that_is_lost_after_fdatasync_is_found() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    for (end, expected) in [(Some(Step::Fdatasync), false), (None, true)] {
+    let logs = [LogKind::Journal, LogKind::FastCommit];
+    let ends = [(Some(Step::Fdatasync), false), (None, true)];
+    let both = logs.into_iter().flat_map(|log| ends.map(|end| (log, end)));
+    for (log, (end, expected)) in both {
         let [first, second] = ["overwrite", "overwrite-odd"].map(Step::named);
         let mut steps = vec![first, Step::Sync, second];
         steps.extend(end);
         let workload = Workload {
             threads: vec![steps],
             mode: Mode::Ordered,
-            ..Workload::of(0)
+            shape: Shape {
+                log,
+                ..Workload::of(0).shape
+            },
+            seed: 0,
         };
         let mut session = Session::record(workload, InjectedFault::default()).unwrap();
         let cut = |session: &Session| session.explore(4, None);

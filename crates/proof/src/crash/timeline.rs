@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 
 use fourscore::Fallocate;
 
+use super::effects::Effects;
 use super::holes::Holes;
 use super::known_bugs::SinceCommit;
 use super::tree::{Contents, Growing, Tree};
@@ -25,6 +26,8 @@ pub(super) struct Timeline {
     pub(super) durable_after: Vec<usize>,
     /// For each step the call that it made, as text.
     pub(super) calls: Vec<String>,
+    /// For each step, what it changed and vouches for.
+    pub(super) effects: Vec<Effects>,
     /// For each step, the files whose data is durable when it has returned.
     pub(super) flushes: Vec<Flushed>,
     /// The versions in which an inode without a name is open.
@@ -126,7 +129,14 @@ impl ThreadState {
     }
 
     /// Records a call that changed the model from `before` to `after`, which is version `version`.
-    pub(super) fn done(&mut self, call: &Call, before: &Model, after: &Model, version: usize) {
+    /// Returns whether it wrote to a hole.
+    pub(super) fn done(
+        &mut self,
+        call: &Call,
+        before: &Model,
+        after: &Model,
+        version: usize,
+    ) -> bool {
         let touched = touched(call, before, after);
         let fills_hole = self.holes.are_filled(call, before);
         if self.executor == Executor::Library || fills_hole || changes_inode(call, before, after) {
@@ -137,6 +147,7 @@ impl ThreadState {
         if let Some(&id) = touched.iter().find(|&&id| after.has(id)) {
             self.last = Some(id);
         }
+        fills_hole
     }
 
     /// The version that is durable when a call returns.
@@ -174,12 +185,14 @@ impl Timeline {
                 state.holes.found_no_space(&call, &model);
             }
             let (mut durable, mut flushed) = (0, Flushed::Nothing);
+            let mut effects = Effects::default();
             let shown = call.as_ref().map_or("no call".to_owned(), Call::shown);
             timeline.calls.push(shown);
             if let Some(call) = call {
                 let before = model.clone();
                 if let Expected::Done(_) = model.apply(&call) {
-                    state.done(&call, &before, &model, at + 1);
+                    let fills_hole = state.done(&call, &before, &model, at + 1);
+                    effects = Effects::of(&call, &before, &model, fills_hole);
                     durable = state.made_durable(&call, at + 1);
                     flushed = Flushed::by(&call);
                     timeline.note_kind(&call, at + 1);
@@ -187,6 +200,7 @@ impl Timeline {
             }
             timeline.durable_after.push(durable);
             timeline.flushes.push(flushed);
+            timeline.effects.push(effects);
             timeline.add(&model, &mut contents);
         }
         timeline
@@ -285,7 +299,7 @@ fn changes_inode(call: &Call, before: &Model, after: &Model) -> bool {
 }
 
 /// The inodes that a call changes, its main subject first.
-fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
+pub(super) fn touched(call: &Call, before: &Model, after: &Model) -> Vec<Id> {
     let inode_before = |place: &Place| before.lookup(place);
     let inode_after = |place: &Place| after.lookup(place);
     let ids: Vec<Option<Id>> = match call {
@@ -357,7 +371,9 @@ pub(super) fn run_steps(
         if let Some(call) = state.call(step, &pair.model) {
             let before = pair.model.clone();
             match pair.call(&call) {
-                Some(Expected::Done(_)) => state.done(&call, &before, &pair.model, at + 1),
+                Some(Expected::Done(_)) => {
+                    state.done(&call, &before, &pair.model, at + 1);
+                }
                 Some(Expected::Refused(_)) => {}
                 None => refused.push(at),
             }

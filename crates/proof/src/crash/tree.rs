@@ -103,11 +103,22 @@ impl Tree<Id> {
     }
 }
 
-impl Entry<Id> {
+impl<K> Entry<K> {
     pub(super) fn is_directory(&self) -> bool {
         self.facts.file_type == FileType::Directory
     }
 
+    /// Whether it has a name; an inode without one is gone after a crash.
+    pub(super) fn has_name(&self) -> bool {
+        self.facts.links > 0
+    }
+
+    pub(super) fn links(&self) -> u32 {
+        self.facts.links
+    }
+}
+
+impl Entry<Id> {
     fn expected(id: Id, node: &Node, contents: &mut Contents) -> Self {
         Self {
             key: id,
@@ -182,7 +193,7 @@ impl Facts {
     }
 
     /// Whether `found` has all known attributes of this.
-    fn allows(&self, found: &Self) -> bool {
+    pub(super) fn allows(&self, found: &Self) -> bool {
         let known = |expected: Option<i64>, found| expected.and(found);
         let found = Self {
             atime: known(self.atime, found.atime),
@@ -193,13 +204,31 @@ impl Facts {
     }
 
     /// As [`Self::allows`], for a file that grows from `size` bytes to the expected size.
-    fn allows_from(&self, size: u64, found: &Self) -> bool {
+    pub(super) fn allows_from(&self, size: u64, found: &Self) -> bool {
         let sizes = Some(size)..=self.size;
         let there = Self {
             size: found.size,
             ..self.clone()
         };
         sizes.contains(&found.size) && there.allows(found)
+    }
+
+    /// As [`Self::allows`], for a directory whose names and inode are logged apart: its link count
+    /// follows from the names, and each of its times may be that of one of the forms `others`.
+    pub(super) fn allows_directory(&self, found: &Self, others: &[&Self]) -> bool {
+        let is_known = |time: fn(&Self) -> Option<i64>| {
+            let is_found = |form: &Self| time(form).is_none_or(|own| Some(own) == time(found));
+            is_found(self) || others.iter().any(|form| is_found(form))
+        };
+        let found_otherwise = Self {
+            links: self.links,
+            atime: self.atime,
+            mtime: self.mtime,
+            ..found.clone()
+        };
+        is_known(|facts| facts.atime)
+            && is_known(|facts| facts.mtime)
+            && self.allows(&found_otherwise)
     }
 
     /// These attributes, with those that system calls set taken from `other`.

@@ -12,6 +12,7 @@ use fourscore_testkit::explore::rng::mix;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{CHURN, OPS, place_of};
+use super::few_files;
 use crate::model::{Call, Id, Model, Whole};
 
 /// A step of a thread.
@@ -21,6 +22,8 @@ pub enum Step {
     Named(usize),
     /// The call that the model derives from a random number.
     Drawn(u64),
+    /// The call on one of a few files that is derived from a random number.
+    OnFewFiles(u64),
     /// An fsync of the inode that the last call changed.
     Fsync,
     /// An fdatasync of that inode.
@@ -219,6 +222,27 @@ impl Workload {
         workload
     }
 
+    /// The workload of a seed on a file system with fast commits. Every second seed has calls on a
+    /// few files, with many fsyncs of single files; the others are those of [`Self::of`].
+    #[must_use]
+    pub fn with_fast_commits(seed: u64) -> Self {
+        let rng = &mut Rng::new(mix(seed ^ 0xfc));
+        let mut workload = Self::of(seed / 2);
+        workload.seed = seed;
+        if seed.is_multiple_of(2) {
+            workload.threads = on_few_files(rng);
+            workload.shape.trees = workload.threads.len();
+            workload.shape.free_space = FreeSpace::Ample;
+            workload.shape.block_bytes = *rng.pick(&BLOCK_BYTES);
+        }
+        // With `data=journal` there are full commits only.
+        if seed.is_multiple_of(2) || workload.mode == Mode::None {
+            workload.mode = *rng.pick(&[Mode::Ordered, Mode::Ordered, Mode::Writeback]);
+        }
+        workload.shape.log = LogKind::FastCommit;
+        workload
+    }
+
     fn single(number: u64) -> (Vec<Vec<Step>>, u32, Mode) {
         let (op, rest) = divided(number, OPS.len());
         let (end, rest) = divided(rest, ENDS.len());
@@ -321,6 +345,20 @@ fn random(rng: &mut Rng) -> Vec<Vec<Step>> {
     (0..threads).map(&mut steps).collect()
 }
 
+/// Histories of one, two or four threads with calls on a few files.
+fn on_few_files(rng: &mut Rng) -> Vec<Vec<Step>> {
+    let threads = *rng.pick(&[1, 1, 1, 1, 2, 4]);
+    let calls = [60, 30, 0, 16][threads - 1];
+    let mut step = |_| match rng.below(20) {
+        0 => Step::Drawn(rng.bits()),
+        1 => Step::Named(rng.below(OPS.len())),
+        2 | 3 => Step::Fsync,
+        _ => Step::OnFewFiles(rng.bits()),
+    };
+    let mut steps = |_| (0..calls).map(&mut step).collect();
+    (0..threads).map(&mut steps).collect()
+}
+
 /// Steps that create and remove the same few files again and again.
 fn churn(rng: &mut Rng) -> Vec<Step> {
     const CALLS: usize = 24;
@@ -347,6 +385,7 @@ impl Step {
                 Call::Whole(Whole::FreezeAndThaw) => None,
                 call => Some(call),
             },
+            Self::OnFewFiles(number) => few_files::draw(model, number),
             Self::Fsync => last.filter(|&id| model.has(id)).map(Call::Fsync),
             Self::Fdatasync => last.filter(|&id| model.has(id)).map(Call::Fdatasync),
             Self::Sync => Some(Call::Whole(Whole::Sync)),
@@ -366,6 +405,7 @@ impl Step {
         match self {
             Self::Named(op) => OPS.get(op).map_or("?", |op| op.name).to_owned(),
             Self::Drawn(number) => format!("{number:#x}"),
+            Self::OnFewFiles(number) => format!("few {number:#x}"),
             Self::Fsync => "fsync".to_owned(),
             Self::Fdatasync => "fdatasync".to_owned(),
             Self::Sync => "sync".to_owned(),

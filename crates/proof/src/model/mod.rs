@@ -35,6 +35,7 @@ use fourscore::{FileType, Fs};
 use fourscore_ondisk::features::{Incompat, RoCompat};
 use fourscore_ondisk::inode::InodeFlags;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::acl::Acl;
 
@@ -46,7 +47,7 @@ pub use self::pair::{Numbers, Pair};
 pub(crate) use self::syscalls::HostPair;
 
 /// An inode of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Id(u32);
 
 /// The type of an inode, with its data.
@@ -276,6 +277,12 @@ impl Model {
         self.next += 1;
         self.nodes.insert(id, node);
         id
+    }
+
+    /// Gives the next new inode the number that it has in `other`.
+    #[cfg(test)]
+    pub(crate) fn continue_numbers_of(&mut self, other: &Self) {
+        self.next = other.next;
     }
 
     /// The number of inodes, including those without names.

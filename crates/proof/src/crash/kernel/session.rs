@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourscore::{Fs, InodeNr, OpenOptions};
-use fourscore_block::{Event, RamDevice, RecordingDevice};
+use fourscore::{Fs, InodeNr};
+use fourscore_block::{Event, RecordingDevice};
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
@@ -171,12 +171,6 @@ fn options(mode: Mode) -> String {
     format!("nodelalloc,noatime,noinit_itable,commit=300,data={data}")
 }
 
-/// Opens an image for reading.
-fn opened(bytes: &[u8]) -> Result<Arc<Fs>> {
-    let device = Arc::new(RamDevice::from_bytes(bytes));
-    Ok(Fs::open(device, &OpenOptions::new().cache_bytes(1 << 20))?)
-}
-
 /// The release of the running kernel.
 fn kernel_release() -> String {
     let release = rustix::system::uname().release().to_bytes().to_vec();
@@ -209,7 +203,9 @@ impl KernelSession {
             if let Some(call) = state.call(step, &pair.model) {
                 let before = pair.model.clone();
                 match pair.call(&call).with_context(|| format!("step {at}"))? {
-                    Some(Expected::Done(_)) => state.done(&call, &before, &pair.model, at + 1),
+                    Some(Expected::Done(_)) => {
+                        state.done(&call, &before, &pair.model, at + 1);
+                    }
                     Some(Expected::Refused(_)) => {}
                     None => refused.push(at),
                 }
@@ -502,7 +498,7 @@ impl KernelSession {
             }
             Recovered::Unsound(said) => bail!("{whose}: {said}"),
         };
-        let fs = opened(&theirs).context(whose)?;
+        let fs = external::opened(&theirs).context(whose)?;
         let (theirs, _) = self.judge(&fs, at_cut).context(whose)?;
         ensure!(
             ours.is_torn || theirs == ours.version,
@@ -523,7 +519,7 @@ impl KernelSession {
 
     /// Whether the history can have triggered these known bugs, where `ours` is our recovery.
     fn may_be(&self, faults: &BTreeSet<KnownBug>, at_cut: &AtCut, ours: &[u8]) -> Result<bool> {
-        let fs = opened(ours)?;
+        let fs = external::opened(ours)?;
         let sectors = |inode| Some(fs.stat(InodeNr(inode)).ok()?.sectors);
         Ok(self.since_commit(at_cut).may_show(faults, sectors))
     }
