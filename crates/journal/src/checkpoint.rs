@@ -365,6 +365,29 @@ impl Lists {
 }
 
 impl Inner {
+    /// Writes the last committed content of `block` to its home location, unless it is there. Ends
+    /// no checkpoint: the log keeps its copy. Durable with the next flush. Only for the committer.
+    /// Returns `false` if an older content may be on its way there.
+    pub(crate) fn write_home(&self, logged: &Logged, block: PhysBlock) -> Result<bool, Error> {
+        let latest = {
+            let lists = logged.space().lists.lock();
+            if lists.in_flight.binary_search(&block).is_ok() {
+                return Ok(false);
+            }
+            let Some(latest) = lists.latest.get(&block) else {
+                return Ok(true);
+            };
+            CommittedBlock {
+                sealed: latest.sealed.clone(),
+                buffer: Arc::clone(&latest.buffer),
+            }
+        };
+        let batch = self.in_place(&[latest]);
+        let written = self.home().submit(batch).wait_all_ok();
+        written.map_err(|source| self.abort_with(During::Checkpoint, source))?;
+        Ok(true)
+    }
+
     /// Frees space in the log for one more transaction beside the one that is about to be
     /// committed, checkpointing on this thread if necessary. Only for the committer.
     pub(crate) fn make_space(&self) -> Result<(), Error> {

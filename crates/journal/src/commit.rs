@@ -276,9 +276,9 @@ impl Inner {
             dirty_blocks: self.budget().drawn(),
             most_blocks: self.budget().limits().credits,
         };
-        let content = match request.room_blocks {
-            0 => FastCommit::InFull,
-            _ => self.hook().fast_commit(&request),
+        let content = match request.room_blocks > 0 && self.prepare_fast_commit(tid)? {
+            false => FastCommit::InFull,
+            true => self.hook().fast_commit(&request),
         };
         let outcome = match content {
             FastCommit::Nothing => Outcome::Nothing,

@@ -52,6 +52,11 @@ pub trait SealHook: Send + Sync {
         FastCommit::InFull
     }
 
+    /// A block whose committed content must be at its home location before a fast commit.
+    fn home_before_fast_commits(&self) -> Option<PhysBlock> {
+        None
+    }
+
     /// Called by the committer when the records that [`SealHook::fast_commit`] returned are
     /// durable.
     fn on_fast_commit(&self, tid: Tid) {

@@ -101,6 +101,11 @@ impl SealHook for Seal {
         }
     }
 
+    fn home_before_fast_commits(&self) -> Option<PhysBlock> {
+        let block_size = self.superblock.geometry().block_size();
+        Some(PhysBlock(SUPERBLOCK_OFFSET_BYTES >> block_size.bits()))
+    }
+
     fn on_fast_commit(&self, _: Tid) {
         if let Some(fast_commits) = self.fast_commits.get() {
             fast_commits.are_durable();
