@@ -4,7 +4,7 @@
 
 mod common;
 
-use fourscore::{Fs, InodeNr};
+use fourscore::{Fs, InodeNr, OpenInode};
 use fourscore_block::BlockDevice;
 use fourscore_journal::{JournalMap, JournalRun, Log, recover};
 use fourscore_ondisk::fast_commit::{Dentry, FastCommitBlocks, Record};
@@ -171,6 +171,27 @@ fn inodes_beside_that_of_the_journal_are_stale() {
     link(&image, file, ROOT, 0..1);
     let (ours, by_e2fsck) = numbers_of_names(&image, ROOT);
     assert!(by_e2fsck < ours, "{by_e2fsck} names of {ours}");
+}
+
+/// e2fsck mixes the superblock that it read before the log with that of the log.
+#[test]
+fn a_superblock_in_the_log_is_broken() {
+    require_all!();
+    let (image, file) = crashed(1024, |fs| {
+        let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+        let gone = fs.create(ROOT, b"gone", &OWNER).unwrap();
+        // It is still open when the file system crashes.
+        std::mem::forget(OpenInode::new(fs, gone).unwrap());
+        fs.unlink(ROOT, b"gone").unwrap();
+        file
+    });
+    link(&image, file, ROOT, 0..1);
+    assert_eq!(names(&open(&image), ROOT).len(), 3);
+    let refused = e2fsck_repair(image.path(), &[]).unwrap_err().to_string();
+    assert!(
+        refused.contains("Superblock checksum does not match"),
+        "{refused}"
+    );
 }
 
 /// The log of Linux turns from its last block to its first; e2fsck goes on in the area behind it.

@@ -17,7 +17,7 @@ use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use common::{PLAIN as NEW, ROOT, mount_with};
+use common::{PLAIN as NEW, ROOT, mount_with, open};
 use recovered::{Forgiven, assert_recovered_alike};
 use tree::{Tree, assert_same, our_tree};
 
@@ -407,6 +407,48 @@ fn many_fast_commits_follow_each_other_until_the_area_is_full() {
         fs.fsync(file).unwrap();
     });
     setup.assert_kept("the next transaction");
+}
+
+/// A file that is in a fast commit is removed, and another one needs its blocks.
+fn reuse_recorded_blocks(options: &MountOptions) {
+    const LEN: usize = 3 << 20;
+    let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
+    let image = image.features(&["fast_commit"]).make().unwrap();
+    let fs = mount_with(&image, options);
+    let filler = fs.create(ROOT, b"filler", &NEW).unwrap();
+    let left = fs.statfs().unwrap().available_blocks * 1024 - (LEN as u64 + (1 << 20));
+    fs.fallocate(filler, Fallocate::Allocate, 0, left).unwrap();
+    fs.sync().unwrap();
+    let old = fs.create(ROOT, b"old", &NEW).unwrap();
+    fs.write_at(old, &vec![b'o'; LEN], 0).unwrap();
+    fs.fsync(old).unwrap();
+    let stats = fs.stats().mount.unwrap();
+    assert_eq!(stats.fast_commits.unwrap().commits, 1);
+    fs.unlink(ROOT, b"old").unwrap();
+    let new = fs.create(ROOT, b"new", &NEW).unwrap();
+    fs.write_at(new, &vec![b'n'; LEN], 0).unwrap();
+    let crashed = image.copy().unwrap();
+    let read = open(&crashed);
+    if let Ok(old) = read.lookup(ROOT, b"old") {
+        assert!(
+            common::content(&read, old) == vec![b'o'; LEN],
+            "bytes of another file"
+        );
+    }
+}
+
+#[test]
+fn blocks_in_a_fast_commit_are_not_reused_before_the_full_one() {
+    require!(Need::Program("mke2fs"));
+    reuse_recorded_blocks(&MountOptions::new());
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+#[should_panic(expected = "bytes of another file")]
+fn blocks_that_are_reused_early_are_noticed() {
+    let fault = fourscore::Sabotage::RecordedBlockReused;
+    reuse_recorded_blocks(&MountOptions::new().sabotage(Some(fault)));
 }
 
 /// A history of calls on a few names in three directories.

@@ -22,8 +22,8 @@
 //! # Crash safety
 //! 1. If the superblock says that the journal is empty, the start of the log is written to it: the
 //!    area of an empty journal is not read.
-//! 2. The superblock of the file system is written to its home location, if the log has a newer one.
-//!    e2fsck would otherwise mix the two when it replays fast commits, and leave a wrong checksum.
+//! 2. The superblock of the file system is written to its home location, if the log has a newer
+//!    one. e2fsck would mix the two when it replays fast commits, and leave a wrong checksum.
 //! 3. *Flush.* Without it the TAIL could be on the medium before the data that its records map.
 //! 4. The blocks are written with *FUA*, the first block of the area with the first of them. Torn
 //!    blocks have no valid TAIL, so replay ends in front of them. The first block's records lie in

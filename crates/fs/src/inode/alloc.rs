@@ -6,9 +6,9 @@
 //! inode in them is claimed, each in a small handle of its own, or in place where there are fast
 //! commits, so that no operation reads or keeps what the device held there.
 //!
-//! Without a log, a crash may leave a new name together with the old inode that had its number; a
-//! fast commit may refer to the old inode. In both cases a freed number is held back until the
-//! transaction that freed it is durable.
+//! Without a log, a crash may leave a new name together with the old inode that had its number. So
+//! a freed number is held back until the transaction that freed it is durable. So it is with fast
+//! commits, where a new inode with that number would be tainted as the old one is.
 //!
 //! **Invariants.** An inode is claimed by one operation at a time. An inode that is free in memory
 //! is free in the bitmap on disk too; the reverse holds when nothing is claimed.
@@ -25,7 +25,6 @@ use fourscore_sync::atomic::Ordering;
 
 use crate::inode::free_inodes::{self, InodeClaim};
 use crate::mount::state::Mount;
-use crate::txn::faults::Sabotage;
 use crate::{Error, Result};
 
 /// A core checks which of its held-back numbers can be released whenever their count is a multiple
@@ -175,8 +174,7 @@ pub(crate) fn take(mount: &Mount, nr: InodeNr, is_directory: bool) -> Result<Ino
 /// Makes a freed inode available again. This happens at once if there is a log: then a crash that
 /// undoes the freeing also undoes everything that was created with the number since.
 pub(crate) fn freed(mount: &Mount, nr: InodeNr) {
-    let waits = mount.fast_commits().is_some() && !mount.core.faults.lacks(Sabotage::EarlyNumber);
-    if mount.journal().has_log() && !waits {
+    if mount.journal().has_log() && mount.fast_commits().is_none() {
         return mount.inodes().give_back(nr, &mount.core);
     }
     let mut held = mount.inodes().held.mine().lock();

@@ -51,8 +51,6 @@ pub enum Sabotage {
     NameWithoutInode,
     /// A fast commit removes names before it adds others.
     UnorderedRecords,
-    /// Inode numbers that were freed are used again before the full commit.
-    EarlyNumber,
     /// Blocks that a fast commit refers to are used again before the full commit.
     RecordedBlockReused,
     /// A fast commit has units without those that they depend on.

@@ -28,8 +28,8 @@
 //! **Invariants.**
 //! - The units belong to the running transaction. With its full commit they are void, and so are
 //!   the taints.
-//! - Clusters and inode numbers that were freed are not reused before the full commit, also if they
-//!   were allocated in the same transaction: a record may refer to them.
+//! - Clusters that were freed are not reused before the full commit, also if they were allocated in
+//!   the same transaction: a record may refer to them.
 //!
 //! **Locking.** The committer takes the lock of the state, then the lists one by one. Threads that
 //! sync take it only while something is tainted.
