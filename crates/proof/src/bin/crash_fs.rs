@@ -120,7 +120,12 @@ fn sound(campaign: &Campaign) -> Result<()> {
 /// Injects the named fault, or each in turn, and expects the harness to find it.
 #[cfg(feature = "sabotage")]
 fn broken(campaign: &Campaign, name: &str) -> Result<()> {
-    for (name, injected) in programs::chosen(&InjectedFault::ALL, name)? {
+    let of_fast_commits = match campaign.log {
+        Log::Usual => &[][..],
+        Log::FastCommits => &InjectedFault::OF_FAST_COMMITS[..],
+    };
+    let all = [&InjectedFault::ALL[..], of_fast_commits].concat();
+    for (name, injected) in programs::chosen(&all, name)? {
         let campaign = Campaign {
             injected,
             ..campaign.clone()

@@ -44,6 +44,21 @@ impl InjectedFault {
         ]
     };
 
+    /// Faults of fast commits, by name.
+    pub const OF_FAST_COMMITS: [(&str, Self); 4] = {
+        use fourscore::Sabotage::{NameWithoutInode, UnclosedCut, UnorderedRecords};
+        use fourscore_journal::Sabotage::NoFlushBeforeFastCommit;
+        [
+            (
+                "no-flush-before-fast-commit",
+                Self::journal(NoFlushBeforeFastCommit),
+            ),
+            ("name-without-inode", Self::fs(NameWithoutInode)),
+            ("unordered-records", Self::fs(UnorderedRecords)),
+            ("unclosed-cut", Self::fs(UnclosedCut)),
+        ]
+    };
+
     const fn journal(step: fourscore_journal::Sabotage) -> Self {
         Self {
             journal: Some(step),
