@@ -19,12 +19,11 @@ pub struct InjectedFault {
 #[cfg(feature = "sabotage")]
 impl InjectedFault {
     /// All faults, by name.
-    pub const ALL: [(&str, Self); 12] = {
+    pub const ALL: [(&str, Self); 8] = {
         use fourscore::Sabotage::{
-            EarlyReuse, HalfRename, LateData, MarkAtClaim, NameWithoutInode, NoOrphanRecord,
-            NoSeal, UnclosedCut, UnorderedRecords,
+            EarlyReuse, HalfRename, LateData, MarkAtClaim, NoOrphanRecord, NoSeal,
         };
-        use fourscore_journal::Sabotage::{NoFlushBeforeCommit, NoFlushBeforeFastCommit, NoRevoke};
+        use fourscore_journal::Sabotage::{NoFlushBeforeCommit, NoRevoke};
         [
             ("no-flush-before-commit", Self::journal(NoFlushBeforeCommit)),
             ("no-revoke", Self::journal(NoRevoke)),
@@ -34,13 +33,6 @@ impl InjectedFault {
             ("late-data", Self::fs(LateData)),
             ("half-rename", Self::fs(HalfRename)),
             ("mark-at-claim", Self::fs(MarkAtClaim)),
-            (
-                "no-flush-before-fast-commit",
-                Self::journal(NoFlushBeforeFastCommit),
-            ),
-            ("name-without-inode", Self::fs(NameWithoutInode)),
-            ("unordered-records", Self::fs(UnorderedRecords)),
-            ("unclosed-cut", Self::fs(UnclosedCut)),
         ]
     };
 
