@@ -111,7 +111,7 @@ fn reading_moves_no_line() {
 #[test]
 fn creators_in_one_directory_move_few_lines_on_any_number_of_cores() {
     const ROUNDS: usize = 6;
-    let image = image_of_many_groups(&Groups::Together);
+    let image = image_of_many_groups(&Groups::Together, "^fast_commit");
     let mut moved = Vec::new();
     for size in [2, 80, 192] {
         let image = image.copy().unwrap();

@@ -11,7 +11,8 @@ use fourscore::{
     SetXattr, Timestamp,
 };
 use fourscore_journal::{Background, JournalOptions};
-use fourscore_sync::Arc;
+use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
@@ -565,4 +566,42 @@ fn random_histories_are_recovered_alike() {
         (fast, full) = (fast + commits.0, full + commits.1);
     }
     assert!(fast > full, "{fast} fast commits, {full} full ones");
+}
+
+/// One thread makes directories and syncs them, beside others that make fast commits.
+#[test]
+fn what_is_tainted_is_committed_in_full_beside_fast_commits() {
+    require!(Need::Program("mke2fs"));
+    let setup = Setup::with_files(1024);
+    let fs = &setup.fs;
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for nth in 0..2 {
+            let (is_done, dir) = (&is_done, fs.mkdir(ROOT, &[b'x', b'0' + nth], &NEW).unwrap());
+            scope.spawn(move || {
+                for nr in 0.. {
+                    if is_done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let name = format!("f{}", nr % 500);
+                    let file = match fs.create(dir, name.as_bytes(), &NEW) {
+                        Ok(file) => file,
+                        Err(_) => fs.lookup(dir, name.as_bytes()).unwrap(),
+                    };
+                    fs.append(file, b"content").unwrap();
+                    fs.fsync(file).unwrap();
+                }
+            });
+        }
+        for nr in 0..1000 {
+            let before = setup.commits().1;
+            let dir = fs.mkdir(ROOT, format!("d{nr}").as_bytes(), &NEW).unwrap();
+            fs.fsync(dir).unwrap();
+            assert!(
+                setup.commits().1 > before,
+                "directory {nr} is not committed"
+            );
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
 }

@@ -80,8 +80,8 @@ pub enum Covered {
     Yes,
     /// It is not, and a fast commit may make it durable.
     No,
-    /// It is not, and only a full commit can make it durable.
-    InFull,
+    /// It is not, and only the full commit of this transaction makes it durable.
+    InFull(Tid),
 }
 
 /// The queue in front of the committer.
@@ -235,7 +235,7 @@ impl Inner {
         loop {
             match covered() {
                 Covered::Yes => return Ok(flushed),
-                Covered::InFull => return self.wait_for(tid).map(|()| flushed),
+                Covered::InFull(tid) => return self.wait_for(tid).map(|()| flushed),
                 Covered::No => {}
             }
             let mut waiting = self.queue().waiting.lock();

@@ -149,6 +149,18 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
             "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),
             "operation_restarts": mount.plan_restarts,
         });
+        if let Some(fast) = mount.fast_commits {
+            let reasons = fast.reasons.into_iter();
+            let reasons = reasons.map(|(name, count)| (name.to_owned(), count.into()));
+            all["fc_info"] = json!({
+                "commits": fast.commits,
+                "ineligible": fast.ineligible,
+                "numblks": fast.blocks,
+                "records": fast.records,
+                "operations": fast.operations,
+                "ineligible_reasons": Value::Object(reasons.collect()),
+            });
+        }
         let values = Tunable::ALL
             .iter()
             .map(|&tunable| (tunable.name().to_owned(), tunables.get(tunable).into()));

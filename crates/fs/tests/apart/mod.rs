@@ -26,8 +26,8 @@ pub enum Groups {
     Together,
 }
 
-/// An image of many groups.
-pub fn image_of_many_groups(groups: &Groups) -> Image {
+/// An image of many groups, with a further feature.
+pub fn image_of_many_groups(groups: &Groups, feature: &str) -> Image {
     let (flex_bg, arguments): (_, &[&str]) = match groups {
         Groups::Plenty => ("^flex_bg", &["-g", "2048"]),
         Groups::Tight => ("^flex_bg", &["-g", "8192"]),
@@ -36,7 +36,7 @@ pub fn image_of_many_groups(groups: &Groups) -> Image {
     Image::builder(MiB(8192))
         .kind("ext4")
         .block_size_bytes(4096)
-        .features(&[flex_bg, "^resize_inode"])
+        .features(&[flex_bg, "^resize_inode", feature])
         .journal(MiB(64))
         .arguments(["-N", "131072"])
         .arguments(arguments.iter().copied())

@@ -130,15 +130,17 @@ impl FastCommits {
         self.lists.now()
     }
 
-    /// Whether the changes of inode `nr` up to `time`, the last of them in the transaction `tid`,
-    /// are durable if `tid` is the running transaction.
+    /// Whether the changes of inode `nr` up to `time` are durable, the last of which are in the
+    /// transaction `tid`, or in an earlier one if the inode was loaded since.
     pub(crate) fn covered(&self, nr: InodeNr, tid: Tid, time: Time) -> Covered {
         // The watermark is set after the taints.
         let is_past = time.0 <= self.watermark.load(Ordering::Acquire);
         if self.has_taints.load(Ordering::Acquire) {
             let state = self.state.lock();
-            if state.tid == Some(tid) && state.taints.include(nr) {
-                return Covered::InFull;
+            // The transaction of the taints may be a previous one, which is being committed.
+            let tainted = state.tid.filter(|_| state.taints.include(nr));
+            if let Some(tainted) = tainted.filter(|&tainted| tainted == tid || is_past) {
+                return Covered::InFull(tainted);
             }
         }
         match is_past {
