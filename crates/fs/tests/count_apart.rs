@@ -42,14 +42,15 @@ fn writing_apart_moves_next_to_nothing_on_any_number_of_cores() {
             assert!(many.transfers_per_op() <= most, "{what}: {few}{many}");
         }
     }
-    assert_few(&two);
-    // What is noted for fast commits is shared with no other core.
-    for (groups, feature) in [
-        (Groups::Tight, "^fast_commit"),
-        (Groups::Plenty, "fast_commit"),
+    assert_few(&two, 0.0);
+    // With fast commits each core reads the ceiling of the clocks again when one has raised it,
+    // once in some thousand operations. Each core does 12 of each kind here.
+    for (groups, feature, more) in [
+        (Groups::Tight, "^fast_commit", 0.0),
+        (Groups::Plenty, "fast_commit", 1.0 / 12.0),
     ] {
         let reports = reports(&groups, feature);
-        reports.iter().for_each(|reports| assert_few(reports));
+        reports.iter().for_each(|reports| assert_few(reports, more));
     }
 }
 
@@ -63,9 +64,10 @@ const MOST_MOVED: [(&str, f64); 5] = [
     ("unlink", 0.02),
 ];
 
-fn assert_few(reports: &[(&str, Report)]) {
+fn assert_few(reports: &[(&str, Report)], more: f64) {
     for ((what, report), (named, most)) in reports.iter().zip(MOST_MOVED) {
         assert_eq!(*what, named);
+        let most = most + more;
         assert!(report.transfers_per_op() <= most, "{what}: {report}");
     }
 }

@@ -7,9 +7,10 @@ mod common;
 use fourscore::{Fs, InodeNr, OpenInode};
 use fourscore_block::BlockDevice;
 use fourscore_journal::{JournalMap, JournalRun, Log, recover};
-use fourscore_ondisk::fast_commit::{Dentry, FastCommitBlocks, Record};
+use fourscore_ondisk::fast_commit::{AddRange, Dentry, FastCommitBlocks, RangeState, Record};
 use fourscore_ondisk::inode::{InodeFlags, RawInode, RawInodeExtra};
 use fourscore_ondisk::jbd2::JournalBlock;
+use fourscore_ondisk::{LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log as KernelLog};
@@ -171,6 +172,64 @@ fn inodes_beside_that_of_the_journal_are_stale() {
     link(&image, file, ROOT, 0..1);
     let (ours, by_e2fsck) = numbers_of_names(&image, ROOT);
     assert!(by_e2fsck < ours, "{by_e2fsck} names of {ours}");
+}
+
+/// e2fsck takes a block for a node of a tree that a later record maps.
+#[test]
+fn blocks_are_taken_for_nodes_of_extent_trees() {
+    require_all!();
+    let (image, (deep, other, next)) = crashed(1024, |fs| {
+        let deep = fs.create(ROOT, b"deep", &OWNER).unwrap();
+        for nr in 0..4 {
+            fs.write_at(deep, b"x", nr * 2048).unwrap();
+        }
+        let other = fs.create(ROOT, b"other", &OWNER).unwrap();
+        let last = fs.extents(deep).unwrap()[3].physical;
+        (deep, other, PhysBlock(last.0 + 100))
+    });
+    let range = |inode, logical, physical: PhysBlock, blocks| {
+        Record::AddRange(AddRange {
+            inode,
+            logical: LogicalBlock(logical),
+            physical,
+            blocks,
+            state: RangeState::Written,
+        })
+    };
+    let raw = raw_inode(0o100_644, InodeFlags::EXTENTS_FL, 1);
+    let image_of = |inode| Record::Inode { inode, raw: &raw };
+    let fifth = range(deep, 100, next, 1);
+    // The block that it takes if nothing follows.
+    let alone = image.copy().unwrap();
+    write(&alone, &[fifth, image_of(deep)]);
+    e2fsck_repair(alone.path(), &[]).unwrap();
+    let node = node_of(&alone, deep);
+    write(
+        &image,
+        &[
+            fifth,
+            image_of(deep),
+            range(other, 0, node, 1),
+            image_of(other),
+        ],
+    );
+    let repaired = e2fsck_repair(image.path(), &[]).unwrap().output;
+    assert!(repaired.contains("Multiply-claimed"), "{repaired}");
+}
+
+/// The block with the only node of a file's extent tree, as debugfs shows it.
+fn node_of(image: &Image, file: InodeNr) -> PhysBlock {
+    let mut debugfs = std::process::Command::new("debugfs");
+    let shown = debugfs.arg("-R").arg(format!("ex <{}>", file.0));
+    let shown = shown.arg(image.path()).output().unwrap().stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    let line = shown
+        .lines()
+        .find(|line| line.trim_start().starts_with("0/"));
+    let line = line.unwrap_or_else(|| panic!("no node: {shown}"));
+    // Level, entries and logical blocks come first: "0/ 1   1/  1     0 -   100   1234".
+    let range = line.split(" - ").nth(1).unwrap();
+    PhysBlock(range.split_whitespace().nth(1).unwrap().parse().unwrap())
 }
 
 /// e2fsck mixes the superblock that it read before the log with that of the log.

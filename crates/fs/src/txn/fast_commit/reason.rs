@@ -14,6 +14,8 @@ pub(crate) enum Reason {
     Directory,
     /// Blocks were unmapped, moved or made unwritten.
     RangeOperation,
+    /// Blocks are mapped by a tree that has nodes outside of the inode.
+    DeepTree,
     /// Data goes through the journal.
     JournaledData,
     /// An inode lost its last name, or has none.
@@ -29,12 +31,13 @@ pub(crate) enum Reason {
 }
 
 /// All reasons, in the order in which they are counted.
-const ALL: [(Reason, &str); 11] = [
+const ALL: [(Reason, &str); 12] = [
     (Reason::Xattr, "Extended attributes changed"),
     (Reason::CrossRename, "Cross rename"),
     (Reason::Flags, "Journal flag changed"),
     (Reason::Directory, "Dir renamed"),
     (Reason::RangeOperation, "Falloc range op"),
+    (Reason::DeepTree, "Deep extent tree"),
     (Reason::JournaledData, "Data journalling"),
     (Reason::LastName, "Last name removed"),
     (Reason::Kind, "Inode kind"),

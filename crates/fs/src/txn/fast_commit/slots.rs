@@ -12,6 +12,8 @@
 //! **References.** Kernel `fs/ext4/fast_commit.c` (`ext4_fc_replay_inode`); e2fsprogs,
 //! `e2fsck/journal.c` (`ext4_fc_handle_inode`), which refuses an `i_extra_isize` below 4.
 
+use std::ops::Range;
+
 use fourscore_ondisk::inode::{
     FileMode, FileType, GOOD_OLD_INODE_SIZE_BYTES, InodeFlags, RawInode, RawInodeExtra,
 };
@@ -22,6 +24,9 @@ use crate::txn::fast_commit::reason::Reason;
 
 /// The least `i_extra_isize` that e2fsck accepts in a record.
 const LEAST_EXTRA: usize = 4;
+
+/// The field `eh_depth` of the root of an extent tree.
+const DEPTH: Range<usize> = 6..8;
 
 /// Flags of inodes whose data or names are not stored as records need them.
 const UNUSUAL: InodeFlags = InodeFlags::INLINE_DATA_FL
@@ -72,6 +77,12 @@ impl<'s> Fields<'s> {
 
     fn has_xattr_block(&self) -> bool {
         self.raw.i_file_acl_lo.get() != 0 || self.raw.i_file_acl_high.get() != 0
+    }
+
+    /// Whether the extent tree has nodes outside of the inode.
+    fn is_deep(&self) -> bool {
+        let depth = self.raw.i_block.get(DEPTH).unwrap_or_default();
+        depth.iter().any(|&byte| byte != 0)
     }
 
     fn size(&self) -> u64 {
@@ -158,6 +169,10 @@ fn refused(
     }
     if journals {
         return Some(Reason::JournaledData);
+    }
+    // e2fsck takes blocks for the nodes of the tree that later records may map.
+    if maps_blocks && after.is_deep() {
+        return Some(Reason::DeepTree);
     }
     if after.raw.i_links_count.get() == 0 {
         return Some(Reason::LastName);

@@ -70,6 +70,10 @@ fn what_replay_would_not_restore_is_tainted() {
     is_tainted(Reason::Kind, |raw, _| raw.i_mode = U16::new(0o010_644));
     is_tainted(Reason::RangeOperation, |raw, _| raw.i_size_lo = U32::new(3));
     is_tainted(Reason::RangeOperation, |raw, _| raw.i_block[20] = 1);
+    let deep = slot(|raw, _| raw.i_block[6] = 1);
+    let of_deep = |maps_blocks| verdict(&deep, &deep, Life::Existing, maps_blocks, false);
+    assert_eq!(of_deep(true), Verdict::Tainted(Reason::DeepTree));
+    assert_eq!(of_deep(false), IMAGE);
     let mut with_attribute = slot(|_, _| ());
     with_attribute[200] = 1;
     let before = slot(|_, _| ());
