@@ -172,3 +172,66 @@ fn workloads_on_files_run_in_an_image_and_in_a_directory() {
     );
     assert_eq!(failing(&["bench", "files"]).0, Some(2));
 }
+
+#[test]
+fn workloads_of_fsync_run_in_an_image_in_memory_and_in_a_directory() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = Image::builder(MiB(256))
+        .kind("ext4")
+        .features(&["fast_commit"])
+        .make()
+        .unwrap();
+    let folder = scratch::folder().unwrap();
+    let path = text(image.path());
+    let of = |place: &[&str], workload: &str| {
+        let size = ["--threads", "2", "--files", "3", "--json", "--workload"];
+        json(&[&["bench", "fsync"], place, &size, &[workload]].concat())
+    };
+    for workload in [
+        "append",
+        "append-beside",
+        "each",
+        "each-16k",
+        "after",
+        "after-empty",
+        "pending",
+    ] {
+        let in_memory = [
+            "--in-memory",
+            "--flush-us",
+            "20",
+            "--directories",
+            "4",
+            path,
+        ];
+        let report = of(&in_memory, workload);
+        assert_eq!(report["operations"], 12, "{report}");
+        let syncs = if workload == "pending" { 2 } else { 12 };
+        assert_eq!(report["fsyncs"], syncs, "{report}");
+        assert!(report["counts"]["flushes"].as_u64() >= Some(2), "{report}");
+        let report = of(&["--directories", "4", path], workload);
+        assert_eq!(report["operations"], 12, "{report}");
+        let made = &report["counts"];
+        let commits = made["fast_commits"]
+            .as_u64()
+            .expect("fast commits are made")
+            + made["full_commits"].as_u64().expect("counted");
+        assert!(commits > 0, "{report}");
+        if workload == "append" {
+            assert!(made["fast_commits"].as_u64() > Some(0), "{report}");
+        }
+        // Not every file system has attributes of users.
+        if workload != "append-beside" {
+            let report = of(&["--dir", text(folder.path())], workload);
+            assert_eq!(report["operations"], 6, "{report}");
+            assert!(report["fsync_p50_ns"].as_u64() > Some(0), "{report}");
+        }
+    }
+    assert_clean(image.path());
+    let arguments = ["bench", "fsync", path, "--files", "2", "--quadratic"];
+    let told = printed(&mut fourscore(&arguments));
+    for part in ["  2 calls of fsync, ", "  quadratic: 4 records in "] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert_eq!(failing(&["bench", "fsync"]).0, Some(2));
+}

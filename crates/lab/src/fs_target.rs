@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use fourscore::{Fallocate, Fs, InodeNr, NewAttributes, OpenInode};
+use fourscore::{Fallocate, Fs, InodeNr, NewAttributes, OpenInode, SetXattr};
 use fourscore_sync::Arc;
 
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
@@ -23,6 +23,12 @@ impl FsTarget {
     #[must_use]
     pub fn new(fs: Arc<Fs>) -> Self {
         Self { fs }
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn fs(&self) -> &Fs {
+        &self.fs
     }
 
     /// Returns the file system, so that the caller can unmount it.
@@ -149,6 +155,10 @@ impl FsWorker<'_> {
             }
             Operation::Sync => fs.fsync(self.file(nr)?)?,
             Operation::SyncAll => fs.sync()?,
+            Operation::SetAttribute { value } => {
+                let value = value.to_le_bytes();
+                fs.set_xattr(self.file(nr)?, b"user.lab", &value, SetXattr::Any)?;
+            }
             Operation::List => return self.count_names(),
             Operation::Unlink => {
                 self.set_name(nr);

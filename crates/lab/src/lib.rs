@@ -29,6 +29,7 @@
 //! | [`clock`] | the source of times, which tests replace |
 //! | [`files`] | creating, looking up, writing and removing files, with a sync at the end |
 //! | [`fairness`] | how evenly threads make progress |
+//! | [`fsync`] | appending, creating files and preparing changes, with calls of fsync |
 //! | [`stats`] | medians, extremes, spread, ratios |
 //! | [`comparison`] | sides run in turns |
 //! | [`process`] | a whole command line as a side, with its CPU time and memory |
@@ -38,6 +39,7 @@
 //! | [`target`] | the interface of targets: a directory, a file system in process, an allocator |
 //! | [`tree`] | reading an existing tree |
 //! | `fs_target` | (feature `fs`) a file system that is mounted for writing in this process |
+//! | `slow_memory` | (feature `fs`) a device in memory whose flushes take a time |
 //! | `fs_tree` | (feature `fs`) a tree inside an image, read in this process |
 //! | [`workload`] | workloads and the threads that drive them |
 #![forbid(unsafe_code)]
@@ -51,10 +53,13 @@ pub mod files;
 pub mod fs_target;
 #[cfg(feature = "fs")]
 pub mod fs_tree;
+pub mod fsync;
 pub mod machine;
 pub mod mounted;
 pub mod process;
 pub mod report;
+#[cfg(feature = "fs")]
+pub mod slow_memory;
 pub mod stats;
 pub mod target;
 pub mod tree;
@@ -63,6 +68,7 @@ pub mod workload;
 pub use clock::{Clock, MonotonicClock};
 pub use comparison::{Comparison, LabError, Rounds, Side, ThreadCount, Work};
 pub use fairness::Fairness;
+pub use fsync::{FsyncRun, FsyncSize, FsyncWorkload};
 pub use machine::MachineFacts;
 pub use process::CommandLine;
 pub use report::{ComparisonReport, Report};

@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, XattrFlags};
 
 /// The number of a thread of a workload, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +64,11 @@ pub enum Operation {
     Sync,
     /// Makes all changes of all workers durable (`syncfs`); the file is ignored.
     SyncAll,
+    /// Sets the extended attribute `user.lab` of the open file to a value of 8 bytes.
+    SetAttribute {
+        /// The value.
+        value: u64,
+    },
     /// Reads the names in the worker's directory and returns their number; the file is ignored.
     List,
     /// Removes the name. The open file stays usable until it is closed.
@@ -204,6 +209,11 @@ impl Worker for DirectoryWorker {
             Operation::Sync => self.file(nr)?.sync_all().map(|()| 0),
             Operation::SyncAll => {
                 rustix::fs::syncfs(File::open(&self.directory)?)?;
+                Ok(0)
+            }
+            Operation::SetAttribute { value } => {
+                let (file, value) = (self.file(nr)?, value.to_le_bytes());
+                rustix::fs::fsetxattr(file, "user.lab", &value, XattrFlags::empty())?;
                 Ok(0)
             }
             Operation::List => {

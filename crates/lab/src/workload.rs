@@ -178,14 +178,14 @@ fn run_steps(
 /// Makes the workers wait until all of them are ready. They wait by yielding: if a lock woke them
 /// one by one, the last of many would start long after the first.
 #[derive(Default)]
-struct Gate {
+pub(crate) struct Gate {
     arrived: AtomicUsize,
     start: OnceLock<Duration>,
 }
 
 impl Gate {
     /// Waits until `expected` workers have arrived. Returns the time of the last arrival.
-    fn arrive(&self, expected: ThreadCount, clock: &dyn Clock) -> Duration {
+    pub(crate) fn arrive(&self, expected: ThreadCount, clock: &dyn Clock) -> Duration {
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == expected.get() {
             return *self.start.get_or_init(|| clock.now());
         }

@@ -7,10 +7,12 @@
 //! |---|---|
 //! | `alloc` | the block allocator alone on file systems in memory; the same workloads in a directory |
 //! | `files` | creating, writing and removing files, in an image or a directory |
+//! | `fsync` | making changes durable, in an image or a directory |
 //! | `tree` | reading a tree, in an image or a directory |
 
 mod alloc;
 mod files;
+mod fsync;
 mod tree;
 
 use std::time::Duration;
@@ -46,6 +48,12 @@ enum What {
     /// files at the end. IMAGE is changed.
     #[command(after_help = files::help())]
     Files(files::Options),
+    /// Appends to files or creates them, and makes them durable with fsync
+    ///
+    /// Prints calls of fsync per second and how long one takes; for IMAGE also how many commits
+    /// were made, fast ones and full ones. The files are left behind. IMAGE is changed.
+    #[command(after_help = fsync::help())]
+    Fsync(fsync::Options),
     /// Looks up every object of a tree, reads its attributes and its first 4 KiB
     #[command(
         name = "read-tree",
@@ -59,6 +67,7 @@ pub(crate) fn run(args: &Bench) -> Result<()> {
     match &args.what {
         What::Alloc(options) => alloc::run(options),
         What::Files(options) => files::run(options),
+        What::Fsync(options) => fsync::run(options),
         What::ReadTree(options) => tree::run(options),
     }
 }

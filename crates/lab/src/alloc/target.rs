@@ -357,9 +357,11 @@ impl Worker for AllocWorker<'_> {
     fn apply(&mut self, nr: FileNr, operation: Operation) -> io::Result<u64> {
         match operation {
             Operation::Create => self.create(nr),
-            Operation::Open | Operation::Stat | Operation::Read { .. } | Operation::List => {
-                Err(io::ErrorKind::Unsupported.into())
-            }
+            Operation::Open
+            | Operation::Stat
+            | Operation::Read { .. }
+            | Operation::SetAttribute { .. }
+            | Operation::List => Err(io::ErrorKind::Unsupported.into()),
             Operation::Fallocate { offset, len } => self.map(nr, offset, len, Sizing::Exact),
             Operation::Write { offset, len } => self.map(nr, offset, len, Sizing::Normalize),
             Operation::Truncate { len } => self.truncate(nr, len),

@@ -13,6 +13,7 @@
 //! | [`check`] | checking a file system |
 //! | [`folder`] | the temporary folder of a benchmark |
 //! | [`fs`] | creating, looking up, writing and removing files in process |
+//! | [`fsync`] | making changes durable, with targets |
 //! | [`fuse`] | the mount, with its targets |
 //! | [`journal`] | handles, seals and commits, with their targets |
 //! | [`mkfs`] | making empty file systems |
@@ -24,6 +25,7 @@ mod build;
 mod check;
 mod folder;
 mod fs;
+mod fsync;
 mod fuse;
 mod journal;
 mod mkfs;
@@ -67,6 +69,8 @@ enum Benchmark {
     Check,
     /// Creating, looking up, writing and removing files in process, and with the kernel's ext4.
     Fs,
+    /// Making changes durable in process, with the kernel's ext4, and with slow flushes.
+    Fsync,
     /// The mount, and the kernel's ext4, fuse2fs and a FUSE file system that does nothing.
     Fuse,
     /// Handles, seals and commits of the journal, each figure with its target.
@@ -84,6 +88,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Benchmark::Build => ("build", build::run(workspace, options)?.to_markdown()),
         Benchmark::Check => ("check", check::run(workspace, options)?.to_markdown()),
         Benchmark::Fs => ("fs", fs::run(workspace, options)?.to_markdown()),
+        Benchmark::Fsync => ("fsync", fsync::run(workspace, options)?),
         Benchmark::Fuse => ("fuse", fuse::run(workspace, options)?),
         Benchmark::Journal => ("journal", journal::run(workspace, options)?),
         Benchmark::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),

@@ -228,6 +228,7 @@ const SECTIONS: &[(&str, &str, &[Promise])] = &[
     ("Building images", "build", BUILD),
     ("Allocating", "alloc", &[]),
     ("The journal", "journal", JOURNAL),
+    ("Fsync", "fsync", &[]),
     ("The mount", "fuse", &[]),
 ];
 
