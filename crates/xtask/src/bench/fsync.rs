@@ -10,7 +10,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`memory`] | flushes that take a time, other threads, many pending changes |
-//! | [`ran`] | runs the command and reads its report |
+//! | `ran` | runs the command and reads its report |
 
 mod memory;
 mod ran;
