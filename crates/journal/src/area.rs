@@ -17,7 +17,7 @@
 //!   both because the writer has the role of committer.
 //! - The area never holds a HEAD that names a transaction of the log, except while that
 //!   transaction's commit block is being written: e2fsck would give the whole log up. So the first
-//!   block is overwritten at mount, and behind each full commit.
+//!   block is overwritten at mount, and after each full commit.
 //!
 //! # Crash safety
 //! 1. If the superblock says that the journal is empty, the start of the log is written to it: the
@@ -26,9 +26,9 @@
 //!    one. e2fsck would mix the two when it replays fast commits, and leave a wrong checksum.
 //! 3. *Flush.* Without it the TAIL could be on the medium before the data that its records map.
 //! 4. The blocks are written with *FUA*, the first block of the area with the first of them. Torn
-//!    blocks have no valid TAIL, so replay ends in front of them. The first block's records lie in
-//!    one sector: it is there or not. Linux and e2fsck refuse a log whose first TAIL is invalid, so
-//!    that one is there alone.
+//!    blocks have no valid TAIL, so replay ends in front of them. HEAD and the first TAIL lie in
+//!    one sector, so they are written as a whole or not at all. They have the block for themselves,
+//!    because Linux and e2fsck refuse a log whose first TAIL is invalid.
 //!
 //! # Locking
 //! The state is used only with the role of committer, so its lock is never contended. It is a leaf,

@@ -11,8 +11,9 @@
 //! is retired while a reader uses it, the reader notices by the sequence count, and retries.
 //!
 //! **Locking.** The lock of a cell is the inode's lock (see [`crate::txn::order`]). It may be held
-//! across I/O, and readers do not take it. Threads that change one leaf of a directory share it
-//! ([`Pinned::share`]); all others take it exclusively.
+//! across I/O. It is shared by threads that pin the inode, by writers that only overwrite mapped
+//! data, by threads that change one leaf of a directory, and by readers after several attempts
+//! without a lock; all others take it exclusively.
 
 use fourscore_mballoc::FilePrealloc;
 use fourscore_ondisk::Tid;

@@ -56,8 +56,9 @@
 //!    before that stamp, so the grace period waits for that reader.
 //!
 //! The number of a deleted inode can be allocated again after step 8, once its cell has left the
-//! cache. The number does not wait for readers: a reader that holds only a number may find the
-//! inode that has been created with that number since.
+//! cache; without a log, and with fast commits, after the full commit. The number does not wait for
+//! readers: a reader that holds only a number may find the inode that has been created with that
+//! number since.
 //!
 //! **Invariants.**
 //! - A change that replaces one block or one version needs no sequence count: a reader sees it as a

@@ -16,7 +16,8 @@
 //! is loaded again, and the plan restarts with joining. A block that has joined stays in the cache.
 //!
 //! **Invariants.**
-//! - There is no device I/O under the open handle, and no lock except those of buffers and groups.
+//! - There is no device I/O under the open handle, and no lock except those of buffers and groups,
+//!   and of this core's list of changes for fast commits.
 //! - A plan that is dropped returns its claims and cancels its frees.
 //! - The bytes of a region are protected by a lock of the caller (the inode's, for its blocks), or
 //!   no other thread changes them (an inode's slot), so they are still valid when they are applied.

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! No clock of a core passes the *ceiling*, a word that all cores read. A core that reaches it
-//! raises it by some thousands, so it is written rarely. The cut is at the ceiling.
+//! raises it by some thousands, so it is written rarely. The cut is the ceiling as the committer
+//! reads it: units that are listed later, as 12 and 13 above, wait for the next fast commit.
 //!
 //! **Invariants.**
 //! - A unit is listed before its changes are visible. So a thread that has seen a change of an

@@ -17,7 +17,7 @@
 //! ```text
 //! plan: notes -> apply: one unit on the list of this core -> changes are visible
 //! fsync -> role of committer -> cut -> net effect -> records -> flush, write with FUA
-//!                                 '-> tainted, or no space: full commit
+//!          '-> the synced inode is tainted, or the records do not fit: full commit
 //! ```
 //!
 //! A fast commit takes all units up to its cut, whichever inode the calling thread syncs, so that
@@ -32,7 +32,7 @@
 //!   the same transaction: a record may refer to them.
 //!
 //! **Locking.** The committer takes the lock of the state, then the lists one by one. Threads that
-//! sync take it only while something is tainted.
+//! sync take the lock of the state only while something is tainted.
 
 pub(crate) mod list;
 mod net;

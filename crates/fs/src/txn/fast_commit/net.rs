@@ -30,8 +30,9 @@
 //!
 //! **The first record.** e2fsck reads the inode of the journal before it replays the log, and
 //! keeps the block of the inode table. Inodes in that block look as they were before the log, until
-//! an inode of another block is read. So the first record of a transaction is of such an inode that
-//! loses no name: its image, which follows again in its place.
+//! an inode of another block is read. So the first record of a transaction is the INODE record of
+//! an inode in another block that loses no name; it follows again where it belongs. Without such an
+//! inode the commit is a full one.
 //!
 //! **Space in directories.** Replay puts names wherever there is space: in any block, or with an
 //! index in the leaf of their hash. Linux does not count the blocks of a directory that becomes
