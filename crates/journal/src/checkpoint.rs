@@ -14,8 +14,15 @@
 //!
 //! **The end of the log.** A log turns like a ring. In a journal that has a fast-commit area behind
 //! the log, e2fsck and debugfs go on in that area instead, and lose what lies behind the turn.
-//! There the log turns only when it is empty: when the share of a transaction does not fit in front
-//! of the end, everything is checkpointed, and the next transaction begins at the first block.
+//! There the log turns only when it is empty:
+//! ```text
+//! first           tail          head          end    area
+//! | ..free..       | T1 | .. | Tn |  < share   |  ..  |   checkpoint all; tail = head = first
+//! ```
+//! The committer tests this before it seals, when it knows only the most blocks that the
+//! transaction may take, its share. A transaction that ends with the last block of the log leaves
+//! the head at the first one, while recovery needs what is behind: that is a turn as well. The
+//! blocks between the head and the end, fewer than a share, are left out and are not `used`.
 //!
 //! # Invariants
 //! - Only versions of durable commits are written to home locations, never those of the running
@@ -24,7 +31,8 @@
 //! - The tail moves past a transaction when each of its blocks is durable at its home location, or
 //!   is in a later transaction of the log. Its part of the log is used again when the superblock
 //!   with the new tail is durable.
-//! - `used` + one transaction's share for the running one never exceeds the log.
+//! - `used` + one transaction's share for the running one never exceeds the log. In front of a
+//!   fast-commit area these blocks need not be in one piece, but a checkpoint alone makes them so.
 //!
 //! # Locking
 //! One lock guards the lists; it is never held across I/O and no other is taken under it. The
@@ -34,6 +42,13 @@
 //! Write to the home locations, flush the file system's device, then write the tail with FUA.
 //! Without the flush the tail could pass blocks that are still in the device's volatile cache, and
 //! after a crash neither the log nor the home location would have them.
+//!
+//! A log that turns when it is empty gets two tails, both with FUA, and both with the number of the
+//! transaction that is committed next: where the head is, by the checkpoint, and at the first
+//! block. A crash after either finds no transaction there, since the blocks hold older numbers, and
+//! all is in place; fast commits of that transaction are replayed after either. Only then is the
+//! transaction written. If it were written before the second tail, recovery would begin where the
+//! head was, and drop an acknowledged commit.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -178,18 +193,25 @@ impl LogSpace {
     /// Whether the log must be empty before a transaction of at most `share` blocks is written.
     fn must_turn(&self, share: u32) -> bool {
         let lists = self.lists.lock();
-        lists.turns == Turns::WhenEmpty && lists.ring.wraps(lists.head, share)
+        let turns = match lists.head == lists.ring.first() {
+            // The last transaction may have ended with the last block.
+            true => lists.used > 0,
+            false => lists.ring.wraps(lists.head, share),
+        };
+        lists.turns == Turns::WhenEmpty && turns
     }
 
-    /// Lets the next transaction begin at the first block of the log, which is empty.
-    fn turn(&self) -> Tail {
+    /// Lets the next transaction begin at the first block of the log, which is empty. Returns the
+    /// tail that the superblock must have before; `None` if it has it, because the head was there.
+    fn turn(&self) -> Option<Tail> {
         let mut lists = self.lists.lock();
         debug_assert!(lists.transactions.is_empty(), "the log is not empty");
-        lists.head = lists.ring.first();
-        Tail {
-            start: lists.head,
+        let (head, first) = (lists.head, lists.ring.first());
+        lists.head = first;
+        (head != first).then_some(Tail {
+            start: first,
             tid: lists.next,
-        }
+        })
     }
 
     /// Blocks of the log that are in use.
@@ -397,11 +419,13 @@ impl Inner {
         let (share, space) = (self.budget().limits().log_blocks, logged.space());
         if space.must_turn(share) {
             self.checkpoint(0)?;
-            let Tail { start, tid } = space.turn();
-            return logged
-                .superblock()
-                .move_tail(logged.log(), start, tid)
-                .map_err(|source| self.abort_with(During::Superblock, source));
+            return match space.turn() {
+                Some(Tail { start, tid }) => logged
+                    .superblock()
+                    .move_tail(logged.log(), start, tid)
+                    .map_err(|source| self.abort_with(During::Superblock, source)),
+                None => Ok(()),
+            };
         }
         let target = space.log_blocks().saturating_sub(2 * share);
         if space.used() <= target {

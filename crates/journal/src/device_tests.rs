@@ -155,6 +155,40 @@ fn a_checkpoint_is_sorted_and_merged() {
     assert_eq!(journal.stats().used_blocks, 0);
 }
 
+/// In front of a fast-commit area: checkpoint, the tail behind it, and the tail at the first block
+/// come before anything is written there.
+#[test]
+fn a_log_turns_after_a_checkpoint_and_a_tail_at_its_first_block() {
+    let disk = Disk::with_area(1 + 1024 + 16, 16);
+    let watched = Watched::new(&disk);
+    let journal = disk.behind(watched.clone()).open(without_threads());
+    let first = disk.log().superblock().log().start;
+    let buffers: Vec<_> = (100..300).map(|block| disk.buffer(block)).collect();
+    let start = || disk.log().superblock().start();
+    // Each takes 205 blocks. In front of the fifth the log has 204 left, and a share is 256.
+    for byte in 0..4 {
+        commit(&journal, &buffers, byte);
+    }
+    assert!(start() > Some(first), "space was freed");
+    watched.take();
+    commit(&journal, &buffers, 4);
+    let requests: Vec<_> = watched
+        .take()
+        .into_iter()
+        .map(|request| match request {
+            Request::Batch(_) => Request::Batch(0),
+            other => other,
+        })
+        .collect();
+    let batch_flush_fua = [Request::Batch(0), Request::Flush, Request::Fua];
+    assert_eq!(requests[..3], batch_flush_fua, "the checkpoint");
+    assert_eq!(requests[3], Request::Fua, "the tail at the first block");
+    let of_commit = &requests[4..];
+    assert!(of_commit.ends_with(&batch_flush_fua), "{of_commit:?}");
+    assert_eq!(start(), Some(first));
+    assert_eq!(disk.copy().replay().transactions(), 1);
+}
+
 #[test]
 fn handles_do_not_wait_for_the_io_of_a_commit() {
     let disk = Disk::new(256);

@@ -8,8 +8,8 @@
 //!
 //! # Locking
 //! The one lock of this crate that is held across I/O: it orders the writes of this block. It is
-//! taken for the first commit, at the end of a checkpoint, at an abort and on close, and no other
-//! lock is taken under it.
+//! taken for the first commit, at the end of a checkpoint, where the log turns in front of a
+//! fast-commit area, at an abort and on close, and no other lock is taken under it.
 //!
 //! # Crash safety
 //! The block is written with FUA, so that it is durable before the blocks of the log that it frees
@@ -51,7 +51,8 @@ impl LiveSuperblock {
         write(log, &current)
     }
 
-    /// As [`LiveSuperblock::set_tail`], unless the superblock says that the journal is empty.
+    /// As [`LiveSuperblock::set_tail`], unless the superblock says that the journal is empty: then
+    /// [`LiveSuperblock::begin`] sets the tail.
     pub(crate) fn move_tail(
         &self,
         log: &Log,

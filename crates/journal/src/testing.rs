@@ -62,6 +62,24 @@ impl Disk {
         compat: JournalCompat,
         incompat: JournalIncompat,
     ) -> Self {
+        Self::make(journal_blocks, |raw| {
+            raw.s_feature_compat = U32::new(compat.bits());
+            raw.s_feature_incompat = U32::new(incompat.bits());
+        })
+    }
+
+    /// As [`Disk::new`]; the last `area_blocks` of the journal are for fast commits.
+    #[cfg(not(feature = "shuttle"))]
+    pub(crate) fn with_area(journal_blocks: u32, area_blocks: u32) -> Self {
+        let incompat =
+            JournalIncompat::CSUM_V3 | JournalIncompat::_64BIT | JournalIncompat::FAST_COMMIT;
+        Self::make(journal_blocks, |raw| {
+            raw.s_feature_incompat = U32::new(incompat.bits());
+            raw.s_num_fc_blks = U32::new(area_blocks);
+        })
+    }
+
+    fn make(journal_blocks: u32, set: impl FnOnce(&mut RawJournalSuperblock)) -> Self {
         let blocks = JOURNAL_AT + u64::from(journal_blocks + FIRST_RUN);
         let device = Arc::new(RamDevice::new(blocks * BLOCK_BYTES as u64));
         let disk = Self {
@@ -70,8 +88,7 @@ impl Disk {
         };
         let uuid = Uuid::from_bytes([3; 16]);
         let mut raw = RawJournalSuperblock::new(block_size(), journal_blocks, uuid);
-        raw.s_feature_compat = U32::new(compat.bits());
-        raw.s_feature_incompat = U32::new(incompat.bits());
+        set(&mut raw);
         raw.s_checksum_type = 4;
         // The tids wrap around soon.
         raw.s_sequence = U32::new(u32::MAX - 3);

@@ -128,6 +128,53 @@ fn every_format_is_replayed_as_committed_and_the_log_wraps() {
     }
 }
 
+/// Fills a log in front of a fast-commit area several times with transactions of `dirty` blocks, or
+/// as many as a transaction can have. After each, all that recovery needs must lie between the
+/// start of the log and its end.
+fn fill_in_front_of_an_area(dirty: u32) {
+    // The superblock, 1024 blocks of the log, and the area: the shortest log that has one.
+    let disk = Disk::with_area(1 + 1024 + 16, 16);
+    let journal = disk.open(without_threads());
+    let log = disk.log().superblock().log();
+    assert_eq!((log.start.0, log.end.0), (1, 1025));
+    let dirty = u64::from(dirty.min(journal.most_credits().0));
+    let buffers: Vec<_> = (100..100 + dirty).map(|block| disk.buffer(block)).collect();
+    let (mut turns, mut before, mut round) = (0, log.start, 0_u8);
+    while journal.stats().log_blocks < 5 * 1024 {
+        round = round.wrapping_add(1);
+        let fills: Vec<_> = buffers.iter().map(|buffer| (buffer, round)).collect();
+        let tid = commit_fills(&journal, &fills);
+        let crashed = disk.copy();
+        let start = disk.log().superblock().start().expect("not empty");
+        let recovered = crashed.replay();
+        assert_eq!(recovered.last_tid(), Some(tid));
+        // The head is the first block also where the last transaction ends with the last block.
+        let head = recovered.head();
+        assert!(
+            head > start || head == log.start,
+            "{dirty}: recovery goes from {start:?} to {head:?}"
+        );
+        turns += u32::from(start < before);
+        before = start;
+        let found = (100..100 + dirty).map(|block| crashed.read(block)[7]);
+        assert!(found.into_iter().all(|byte| byte == round), "{dirty}");
+    }
+    assert!(turns > 2, "{dirty}: {turns} turns");
+}
+
+#[test]
+fn in_front_of_a_fast_commit_area_the_log_turns_only_when_it_is_empty() {
+    for dirty in [29, 62, 100, 185, 249] {
+        fill_in_front_of_an_area(dirty);
+    }
+}
+
+/// Four transactions that take their whole share end with the last block of the log.
+#[test]
+fn a_log_that_is_full_to_its_last_block_does_not_turn_before_it_is_empty() {
+    fill_in_front_of_an_area(u32::MAX);
+}
+
 #[test]
 fn a_revoked_block_is_neither_replayed_nor_checkpointed() {
     let disk = Disk::new(64);
@@ -457,9 +504,14 @@ fn waiters_share_commits() {
 }
 
 /// 64 threads that are always short of credits and log space: every kind of waiting, with and
-/// without background threads.
+/// without background threads, also where the log turns only when it is empty.
 #[test]
 fn a_small_log_and_many_threads_never_deadlock() {
+    crowd(|| Disk::new(1024));
+    crowd(|| Disk::with_area(1 + 1024 + 16, 16));
+}
+
+fn crowd(disk: impl Fn() -> Disk) {
     const THREADS: u64 = 64;
     const ROUNDS: u8 = 40;
     for background in [
@@ -468,7 +520,7 @@ fn a_small_log_and_many_threads_never_deadlock() {
             interval: Duration::from_millis(3),
         },
     ] {
-        let disk = Disk::new(1024);
+        let disk = disk();
         let journal = disk.open(JournalOptions {
             background,
             ..without_threads()
