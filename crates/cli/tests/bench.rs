@@ -235,3 +235,57 @@ fn workloads_of_fsync_run_in_an_image_in_memory_and_in_a_directory() {
     }
     assert_eq!(failing(&["bench", "fsync"]).0, Some(2));
 }
+
+#[test]
+fn attributes_are_set_in_an_image_and_in_a_directory() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = Image::builder(MiB(128)).inode_size_bytes(128).make();
+    let image = image.expect("mke2fs runs");
+    let options = ["--threads", "1,2", "--files", "300", "--json"];
+    for (workload, values, operations) in [
+        ("set", "same", 300),
+        ("set", "distinct", 300),
+        ("set", "7", 300),
+        ("mix", "100", 300 * 4 + 75 * 2),
+    ] {
+        let load = ["--workload", workload, "--values", values];
+        let whole = [&["bench", "xattr", text(image.path())], &load[..], &options].concat();
+        let report = json(&whole);
+        assert_eq!(report["values"], values);
+        let runs = report["runs"].as_array().expect("runs");
+        assert_eq!(runs.len(), 2);
+        assert_eq!(runs[0]["operations"], operations, "{report}");
+        assert!(
+            runs[1]["operations"].as_u64() >= Some(operations),
+            "{report}"
+        );
+        assert_clean(image.path());
+    }
+    let place = scratch::folder().expect("a folder");
+    let mut whole = vec![
+        "bench",
+        "xattr",
+        "--values",
+        "distinct",
+        "--dir",
+        text(place.path()),
+    ];
+    whole.extend(options);
+    let output = fourscore(&whole).output().expect("it runs");
+    // Not every file system has attributes of users.
+    if output.status.success() {
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["runs"][1]["operations"], 300);
+    } else {
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains("not supported"), "{message}");
+    }
+    for wrong in [
+        ["--values", "0"],
+        ["--values", "x"],
+        ["--value-bytes", "15"],
+    ] {
+        let (status, message) = failing(&[&["bench", "xattr", "x.img"], &wrong[..]].concat());
+        assert_eq!(status, Some(2), "{wrong:?}: {message}");
+    }
+}

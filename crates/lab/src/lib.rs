@@ -42,6 +42,7 @@
 //! | `slow_memory` | (feature `fs`) a device in memory whose flushes take a time |
 //! | `fs_tree` | (feature `fs`) a tree inside an image, read in this process |
 //! | [`workload`] | workloads and the threads that drive them |
+//! | [`xattrs`] | setting, changing and removing extended attributes of many files |
 #![forbid(unsafe_code)]
 
 pub mod alloc;
@@ -64,6 +65,7 @@ pub mod stats;
 pub mod target;
 pub mod tree;
 pub mod workload;
+pub mod xattrs;
 
 pub use clock::{Clock, MonotonicClock};
 pub use comparison::{Comparison, LabError, Rounds, Side, ThreadCount, Work};
@@ -73,5 +75,6 @@ pub use machine::MachineFacts;
 pub use process::CommandLine;
 pub use report::{ComparisonReport, Report};
 pub use stats::{Ratio, Summary};
-pub use target::{DirectoryTarget, FileNr, Operation, Target, Worker, WorkerNr};
+pub use target::{AttributeValue, DirectoryTarget, FileNr, Operation, Target, Worker, WorkerNr};
 pub use workload::{Driven, Fallocate2, ReadFiles, Until, Workload, drive};
+pub use xattrs::{Values, XattrLoad, XattrWorkload};

@@ -20,6 +20,8 @@ use super::Options;
 use super::folder::Folder;
 use crate::workspace::Workspace;
 
+/// Files in the file system, unless `--files` is given.
+const FILES: u32 = 1_000_000;
 const FILES_PER_DIRECTORY: u32 = 100;
 const SIZE: &str = "100G";
 /// The block size of a tar archive.
@@ -30,7 +32,8 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
     let fourscore = super::build_command(workspace)?;
     let folder = Folder::in_directory(&workspace.target())?;
     let image = folder.join("image");
-    let directories = options.files.div_ceil(FILES_PER_DIRECTORY);
+    let files = options.files.unwrap_or(FILES);
+    let directories = files.div_ceil(FILES_PER_DIRECTORY);
     let files = directories * FILES_PER_DIRECTORY;
     build(&fourscore, &image, directories)?;
     let machine = MachineFacts::collect()

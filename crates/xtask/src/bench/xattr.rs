@@ -1,0 +1,478 @@
+//! **Purpose.** Measures how fast extended attributes are set that do not fit into inodes: by
+//! fourscore in process, and by the kernel's ext4 on a loop device, each with the sharing of
+//! attribute blocks and without; and compares the figures with their targets.
+//!
+//! **Model.** `fourscore bench xattr` runs the same workload on all sides and measures its own
+//! time, which begins when all files exist and are durable, and ends with a sync of the whole file
+//! system. Each run has a new copy of an image, a sparse file on tmpfs, whose inodes have no space
+//! for attributes. Figures whose ratio is promised are taken in the same round. The mounts need
+//! root.
+//!
+//! Lines that move between cores are counted by `cargo xtask count`.
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fourscore_lab::comparison::Rounds;
+use fourscore_lab::{
+    Comparison, ComparisonReport, MachineFacts, MonotonicClock, Ratio, Side, ThreadCount, Work,
+};
+use serde_json::Value;
+
+use super::Options;
+use super::folder::{Folder, run_quietly};
+use crate::workspace::Workspace;
+
+const IMAGE_BYTES: u64 = 4 << 30;
+/// Files of all threads together, unless `--files` is given.
+const FILES: u32 = 20_000;
+/// Steps of the mix for that many files: each has four or six operations.
+const FILES_PER_MIX_STEP: u32 = 4;
+/// Many threads on few cores.
+const MANY_THREADS: usize = 64;
+
+/// A program, and whether it shares blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Contender {
+    program: Program,
+    sharing: Sharing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Kernel,
+    Fourscore,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// As mounted by default.
+    On,
+    /// With `no_mbcache`.
+    Off,
+}
+
+const KERNEL: Contender = Contender::of(Program::Kernel, Sharing::On);
+const KERNEL_OFF: Contender = Contender::of(Program::Kernel, Sharing::Off);
+const OURS: Contender = Contender::of(Program::Fourscore, Sharing::On);
+const OURS_OFF: Contender = Contender::of(Program::Fourscore, Sharing::Off);
+
+impl Contender {
+    const fn of(program: Program, sharing: Sharing) -> Self {
+        Self { program, sharing }
+    }
+
+    fn name(self) -> &'static str {
+        match (self.program, self.sharing) {
+            (Program::Kernel, Sharing::On) => "kernel ext4 on a loop device",
+            (Program::Kernel, Sharing::Off) => "kernel ext4 on a loop device, no_mbcache",
+            (Program::Fourscore, Sharing::On) => "fourscore in process",
+            (Program::Fourscore, Sharing::Off) => "fourscore in process, no_mbcache",
+        }
+    }
+
+    fn options(self) -> &'static str {
+        match self.sharing {
+            Sharing::On => "",
+            Sharing::Off => "no_mbcache",
+        }
+    }
+}
+
+/// A workload of `fourscore bench xattr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Load {
+    workload: &'static str,
+    values: &'static str,
+}
+
+const fn set(values: &'static str) -> Load {
+    let workload = "set";
+    Load { workload, values }
+}
+
+const SAME: Load = set("same");
+const DISTINCT: Load = set("distinct");
+const TEN: Load = set("10");
+const THOUSAND: Load = set("1000");
+
+/// Loads that all sides run.
+const LOADS: &[(&str, Load)] = &[
+    ("identical values", SAME),
+    ("distinct values", DISTINCT),
+    ("10 values, which reach the limit of users", TEN),
+    ("1000 values", THOUSAND),
+    (
+        "mix of creating, changing and removing, 1000 values",
+        Load {
+            workload: "mix",
+            values: "1000",
+        },
+    ),
+    (
+        "mix of creating, changing and removing, distinct values",
+        Load {
+            workload: "mix",
+            values: "distinct",
+        },
+    ),
+];
+
+/// A run: what and by which side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    contender: Contender,
+    load: Load,
+    threads: usize,
+}
+
+const fn run_of(contender: Contender, load: Load, threads: usize) -> Run {
+    Run {
+        contender,
+        load,
+        threads,
+    }
+}
+
+/// Figures of sides that take turns.
+struct Measured {
+    report: ComparisonReport,
+    /// Operations per second, in the order of the rounds, those to warm up first.
+    rates: Vec<(Run, f64)>,
+}
+
+impl Measured {
+    fn rates(&self, run: Run) -> Vec<f64> {
+        let all = self.rates.iter().filter(|(of, _)| *of == run);
+        let all: Vec<f64> = all.map(|&(_, rate)| rate).collect();
+        let warm_up = all.len().saturating_sub(self.report.rounds as usize);
+        all.into_iter().skip(warm_up).collect()
+    }
+
+    /// How many times as fast one run is as another one.
+    fn ratio(&self, run: Run, beside: Run) -> Option<Ratio> {
+        Ratio::pairwise(&self.rates(run), &self.rates(beside))
+    }
+}
+
+/// A promise: ratios that must not be below a number.
+struct Promise {
+    what: &'static str,
+    least: f64,
+    ratios: Vec<Option<Ratio>>,
+}
+
+impl Promise {
+    fn to_markdown(&self) -> String {
+        let in_words = |ratio: &Option<Ratio>| match ratio {
+            Some(Ratio { median, min, max }) => format!("{median:.2} ({min:.2} to {max:.2})"),
+            None => "-".to_owned(),
+        };
+        let figures: Vec<String> = self.ratios.iter().map(in_words).collect();
+        let is_met = |ratio: &Option<Ratio>| ratio.is_some_and(|found| found.median >= self.least);
+        let met = match !self.ratios.is_empty() && self.ratios.iter().all(is_met) {
+            true => "yes",
+            false => "**no**",
+        };
+        format!("| {} | {} | {met} |\n", self.what, figures.join("; "))
+    }
+}
+
+/// Measures everything, and returns the record.
+pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
+    let files = options.files.unwrap_or(FILES);
+    let bench = Bench::new(super::build_command(workspace)?, files)?;
+    let machine = MachineFacts::collect()
+        .with_option("rounds", &options.rounds)
+        .with_option("files", &files);
+    let mut text = format!(
+        "{machine}\n\nA value of 200 bytes on each of {files} files; images of 4 GiB with inodes \
+         of 128 bytes; each thread in a directory of its own; the time includes a sync.\n"
+    );
+    let mut all = Vec::new();
+    for &(title, load) in LOADS {
+        all.push(bench.beside_the_kernel(title, load, options)?);
+    }
+    let few = bench.few_values(options)?;
+    let same = bench.by_threads("identical values by threads", SAME, options)?;
+    let distinct = bench.by_threads("distinct values by threads", DISTINCT, options)?;
+    for measured in all.iter().chain([&few, &same, &distinct]) {
+        // Writing into a String cannot fail.
+        let _ = write!(text, "\n{}", measured.report.to_markdown());
+    }
+    text.push_str("\n## Promises\n\n| promise | figure | met |\n|---|---|---|\n");
+    for promise in promises(&all, &few, &same, &distinct) {
+        text.push_str(&promise.to_markdown());
+    }
+    Ok(text)
+}
+
+/// What is promised; `all` has the comparisons with the kernel in the order of [`LOADS`].
+fn promises(
+    all: &[Measured],
+    few: &Measured,
+    same: &Measured,
+    distinct: &Measured,
+) -> Vec<Promise> {
+    let beside = |what, least, load: Load, ours: Contender, theirs: Contender| {
+        let position = LOADS.iter().position(|&(_, found)| found == load);
+        let measured = position.and_then(|at| all.get(at));
+        let ratio = |threads| {
+            let (ours, theirs) = (run_of(ours, load, threads), run_of(theirs, load, threads));
+            measured.and_then(|measured| measured.ratio(ours, theirs))
+        };
+        Promise {
+            what,
+            least,
+            ratios: [1, 2].map(ratio).into(),
+        }
+    };
+    let scaled = |measured: &Measured, load, threads, base| {
+        measured.ratio(run_of(OURS, load, threads), run_of(OURS, load, base))
+    };
+    let at_the_limit = |threads| {
+        let (ten, thousand) = (run_of(OURS, TEN, threads), run_of(OURS, THOUSAND, threads));
+        few.ratio(ten, thousand)
+    };
+    vec![
+        beside(
+            "identical values, 1 and 2 threads: at least 1.5 times the kernel's ext4",
+            1.5,
+            SAME,
+            OURS,
+            KERNEL,
+        ),
+        beside(
+            "distinct values, 1 and 2 threads: at least 6 times the kernel's ext4",
+            6.0,
+            DISTINCT,
+            OURS,
+            KERNEL,
+        ),
+        beside(
+            "distinct values, 1 and 2 threads: at least 2.5 times the kernel's ext4 with no_mbcache",
+            2.5,
+            DISTINCT,
+            OURS,
+            KERNEL_OFF,
+        ),
+        beside(
+            "distinct values, 1 and 2 threads: at least 0.97 times fourscore with no_mbcache",
+            0.97,
+            DISTINCT,
+            OURS,
+            OURS_OFF,
+        ),
+        Promise {
+            what: "10 values, 1 and 2 threads: at least 0.95 times 1000 values",
+            least: 0.95,
+            ratios: [1, 2].map(at_the_limit).into(),
+        },
+        Promise {
+            what: "identical values: two threads at least 1.5 times one",
+            least: 1.5,
+            ratios: vec![scaled(same, SAME, 2, 1)],
+        },
+        Promise {
+            what: "identical and distinct values: 64 threads at least 0.95 times two",
+            least: 0.95,
+            ratios: vec![
+                scaled(same, SAME, MANY_THREADS, 2),
+                scaled(distinct, DISTINCT, MANY_THREADS, 2),
+            ],
+        },
+    ]
+}
+
+/// The folder on tmpfs with the image and the mount.
+struct Bench {
+    program: PathBuf,
+    folder: Folder,
+    files: u32,
+}
+
+impl Bench {
+    fn new(program: PathBuf, files: u32) -> Result<Self> {
+        let folder = Folder::on_tmpfs()?;
+        let bench = Self {
+            program,
+            folder,
+            files,
+        };
+        fs::create_dir_all(bench.path("mount"))?;
+        let model = bench.path("model");
+        File::create(&model)?.set_len(IMAGE_BYTES)?;
+        // The files, the directories of many threads, and a third of inodes that stay free.
+        let inodes = files.saturating_mul(2).max(16_384).to_string();
+        let options = ["-q", "-F", "-t", "ext4", "-I", "128", "-N", &inodes];
+        run_quietly(Command::new("mke2fs").args(options).arg(&model))?;
+        Ok(bench)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// All sides with one and two threads.
+    fn beside_the_kernel(&self, title: &str, load: Load, options: &Options) -> Result<Measured> {
+        let threads = [ThreadCount::ONE, ThreadCount::new(2)];
+        let sides = [KERNEL, KERNEL_OFF, OURS, OURS_OFF].map(|contender| {
+            let name = contender.name().to_owned();
+            (name, run_of(contender, load, 0))
+        });
+        self.compare(title, &threads, &sides, options)
+    }
+
+    /// Values with more users than a block can count, and values with fewer.
+    fn few_values(&self, options: &Options) -> Result<Measured> {
+        let threads = [ThreadCount::ONE, ThreadCount::new(2)];
+        let sides = [THOUSAND, TEN].map(|load| {
+            let name = format!("{}, {} values", OURS.name(), load.values);
+            (name, run_of(OURS, load, 0))
+        });
+        self.compare("1000 and 10 values", &threads, &sides, options)
+    }
+
+    /// Numbers of threads in turns. The column `threads` of the table has no meaning.
+    fn by_threads(&self, title: &str, load: Load, options: &Options) -> Result<Measured> {
+        let sides = [1, 2, MANY_THREADS].map(|threads| {
+            let name = format!("{}, threads: {threads}", OURS.name());
+            (name, run_of(OURS, load, threads))
+        });
+        self.compare(title, &[ThreadCount::ONE], &sides, options)
+    }
+
+    /// Runs sides in turns; one whose number of threads is 0 has that of the comparison.
+    fn compare(
+        &self,
+        title: &str,
+        threads: &[ThreadCount],
+        sides: &[(String, Run)],
+        options: &Options,
+    ) -> Result<Measured> {
+        println!("{title}");
+        let rates = RefCell::new(Vec::new());
+        let mut comparison = Comparison::new(title)
+            .rounds(Rounds(options.rounds))
+            .threads(threads);
+        for (name, side) in sides {
+            let prepare = move || {
+                let mut cp = Command::new("cp");
+                cp.arg("--sparse=always").arg(self.path("model"));
+                Ok(run_quietly(cp.arg(self.path("image")))?)
+            };
+            let rates = &rates;
+            let action = move |threads: ThreadCount| {
+                let mut run = *side;
+                if run.threads == 0 {
+                    run.threads = threads.get();
+                }
+                let work = self.run(run)?;
+                let seconds = work.wall.unwrap_or_default().as_secs_f64().max(1e-9);
+                let rate = work.operations as f64 / seconds;
+                rates.borrow_mut().push((run, rate));
+                Ok(work)
+            };
+            let side = Side::closure(name.as_str(), action).prepared_by(prepare);
+            comparison = comparison.side(side);
+        }
+        let report = comparison.run(&MonotonicClock::default())?;
+        Ok(Measured {
+            report,
+            rates: rates.into_inner(),
+        })
+    }
+
+    fn run(&self, run: Run) -> Result<Work> {
+        let (image, mount) = (self.path("image"), self.path("mount"));
+        let files = match run.load.workload {
+            "mix" => self.files / FILES_PER_MIX_STEP,
+            _ => self.files,
+        };
+        let mut command = Command::new(&self.program);
+        command.args(["bench", "xattr", "--json"]);
+        command.args(["--workload", run.load.workload, "--values", run.load.values]);
+        command.args(["--files", &files.to_string()]);
+        command.args(["--threads", &run.threads.to_string()]);
+        let options = run.contender.options();
+        if run.contender.program == Program::Fourscore {
+            return work_of(command.arg(image).args(["-o", options]));
+        }
+        let options = format!("loop,noinit_itable,{options}");
+        let options = options.trim_end_matches(',');
+        run_quietly(
+            Command::new("mount")
+                .args(["-t", "ext4", "-o", options])
+                .args([&image, &mount]),
+        )
+        .context("the comparison with the kernel needs root and loop devices")?;
+        let done = work_of(command.arg("--dir").arg(&mount));
+        run_quietly(Command::new("umount").arg(&mount))?;
+        done
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // It is mounted only if a run has failed. The folder goes after this.
+        let _ = Command::new("umount").arg(self.path("mount")).output();
+    }
+}
+
+/// Runs the command, and returns the work that its report states.
+fn work_of(command: &mut Command) -> Result<Work> {
+    let output = command.output()?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let run = &report["runs"][0];
+    let operations = run["operations"].as_u64();
+    let seconds = run["seconds"].as_f64();
+    let (operations, seconds) = operations
+        .zip(seconds)
+        .with_context(|| format!("{command:?}: the report has no operations or no time"))?;
+    Ok(Work {
+        operations,
+        bytes: 0,
+        wall: Some(Duration::from_secs_f64(seconds)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ratio(median: f64) -> Option<Ratio> {
+        Some(Ratio {
+            median,
+            min: median - 0.1,
+            max: median + 0.1,
+        })
+    }
+
+    #[test]
+    fn a_promise_is_met_if_all_its_ratios_are_large_enough() {
+        let row = |ratios: Vec<Option<Ratio>>| {
+            let promise = Promise {
+                what: "fast",
+                least: 1.5,
+                ratios,
+            };
+            promise.to_markdown()
+        };
+        let met = row(vec![ratio(1.5), ratio(2.0)]);
+        assert_eq!(
+            met,
+            "| fast | 1.50 (1.40 to 1.60); 2.00 (1.90 to 2.10) | yes |\n"
+        );
+        assert!(row(vec![ratio(1.4), ratio(2.0)]).contains("**no**"));
+        assert!(row(vec![ratio(2.0), None]).contains("**no**"));
+        assert!(row(Vec::new()).contains("**no**"));
+    }
+}
