@@ -28,6 +28,11 @@ pub enum Groups {
 
 /// An image of many groups, with a further feature.
 pub fn image_of_many_groups(groups: &Groups, feature: &str) -> Image {
+    image_with_log(groups, feature, MiB(64))
+}
+
+/// As [`image_of_many_groups`], with a log of another size.
+pub fn image_with_log(groups: &Groups, feature: &str, log: MiB) -> Image {
     let (flex_bg, arguments): (_, &[&str]) = match groups {
         Groups::Plenty => ("^flex_bg", &["-g", "2048"]),
         Groups::Tight => ("^flex_bg", &["-g", "8192"]),
@@ -37,7 +42,7 @@ pub fn image_of_many_groups(groups: &Groups, feature: &str) -> Image {
         .kind("ext4")
         .block_size_bytes(4096)
         .features(&[flex_bg, "^resize_inode", feature])
-        .journal(MiB(64))
+        .journal(log)
         .arguments(["-N", "131072"])
         .arguments(arguments.iter().copied())
         .make()
