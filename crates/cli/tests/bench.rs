@@ -280,7 +280,23 @@ fn attributes_are_set_in_an_image_and_in_a_directory() {
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(message.contains("not supported"), "{message}");
     }
+    for cache in ["one-lock", "unshared"] {
+        let whole = [
+            "bench",
+            "xattr",
+            "--workload",
+            "mix",
+            "--values",
+            "10",
+            "--cache",
+            cache,
+        ];
+        let report = json(&[&whole[..], &options].concat());
+        assert_eq!(report["target"], cache);
+        assert_eq!(report["runs"][0]["operations"], 300 * 4 + 75 * 2);
+    }
     for wrong in [
+        ["--cache", "one-lock"],
         ["--values", "0"],
         ["--values", "x"],
         ["--value-bytes", "15"],

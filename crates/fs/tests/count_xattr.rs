@@ -1,5 +1,5 @@
-//! Cache lines moved by cores that set, change and remove attributes of their own files, with values
-//! that are distinct and do not fit into inodes: few, on 192 cores as on two.
+//! Cache lines moved by cores that set, change and remove attributes of their own files, with
+//! values that are distinct and do not fit into inodes: few, on 192 cores as on two.
 //!
 //! As in `count_apart`, every allocation has cache lines of its own.
 #![cfg(feature = "count")]

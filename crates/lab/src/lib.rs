@@ -26,6 +26,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`alloc`] | the block allocator alone, on file systems in memory |
+//! | [`attribute_cache`] | caches of attribute blocks alone |
 //! | [`clock`] | the source of times, which tests replace |
 //! | [`files`] | creating, looking up, writing and removing files, with a sync at the end |
 //! | [`fairness`] | how evenly threads make progress |
@@ -46,6 +47,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+pub mod attribute_cache;
 pub mod clock;
 pub mod comparison;
 pub mod fairness;

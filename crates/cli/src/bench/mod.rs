@@ -9,7 +9,7 @@
 //! | `files` | creating, writing and removing files, in an image or a directory |
 //! | `fsync` | making changes durable, in an image or a directory |
 //! | `tree` | reading a tree, in an image or a directory |
-//! | `xattrs` | setting extended attributes, in an image or a directory |
+//! | `xattrs` | setting extended attributes, in an image, a directory or a cache alone |
 
 mod alloc;
 mod files;
@@ -67,11 +67,15 @@ enum What {
     /// The measured time includes a sync of the file system. The files exist and are durable when
     /// it begins, and are removed in the end. In an image with inodes of 128 bytes all attributes
     /// are in blocks, which files with equal attributes may share. IMAGE is changed.
+    ///
+    /// With --cache there is no file system: files take blocks from a cache in memory and give them
+    /// back. `one-lock` is the cache that ext4 had before 2013, `unshared` shares nothing.
     #[command(
         name = "xattr",
         after_help = "Examples:\n  fourscore bench xattr disk.img --values distinct --threads 1,2\n  \
                       fourscore bench xattr disk.img --values 10 -o no_mbcache\n  \
-                      fourscore bench xattr --dir /mnt --workload mix --values 1000"
+                      fourscore bench xattr --dir /mnt --workload mix --values 1000\n  \
+                      fourscore bench xattr --cache one-lock --workload mix --values 1000"
     )]
     Xattr(xattrs::Options),
 }

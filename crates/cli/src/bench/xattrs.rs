@@ -1,11 +1,14 @@
 //! **Purpose.** `fourscore bench xattr`: setting extended attributes on many files, in an image in
-//! this process or in a directory of the host. The measured time includes a sync at the end.
+//! this process, in a directory of the host, or in a cache of attribute blocks alone. The measured
+//! time includes a sync at the end.
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use fourscore::{Fs, MountOptions};
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_lab::attribute_cache::{self, CacheTarget};
 use fourscore_lab::fs_target::FsTarget;
 use fourscore_lab::target::MAX_ATTRIBUTE_BYTES;
 use fourscore_lab::{
@@ -25,11 +28,14 @@ const MIN_VALUE_BYTES: u64 = 16;
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Image file or block device; it is changed
-    #[arg(required_unless_present = "dir", conflicts_with = "dir")]
+    #[arg(required_unless_present_any = ["dir", "cache"], conflicts_with_all = ["dir", "cache"])]
     image: Option<PathBuf>,
     /// Directory of this host, on any file system, instead of IMAGE
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// A cache of attribute blocks alone, instead of IMAGE
+    #[arg(long, conflicts_with = "dir", value_parser = PossibleValuesParser::new(attribute_cache::NAMES))]
+    cache: Option<String>,
     /// What each thread does
     #[arg(long, default_value = "set")]
     workload: Load,
@@ -59,7 +65,7 @@ pub(super) struct Options {
     #[arg(
         short,
         default_value = "",
-        conflicts_with = "dir",
+        conflicts_with_all = ["dir", "cache"],
         value_name = "OPTIONS"
     )]
     options: String,
@@ -108,6 +114,11 @@ fn values_in_words(values: Values) -> String {
 
 /// Runs the verb.
 pub(super) fn run(options: &Options) -> Result<()> {
+    if let Some(name) = &options.cache {
+        let cache = attribute_cache::by_name(name);
+        let cache = cache.ok_or_else(|| Failure::usage("--cache", name))?;
+        return drive(options, name, &CacheTarget(&*cache));
+    }
     match (&options.image, &options.dir) {
         (Some(image), _) => {
             let name = image.display().to_string();
@@ -125,7 +136,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
             let name = directory.display().to_string();
             drive(options, &name, &DirectoryTarget::new(directory))
         }
-        (None, None) => Err(Failure::usage("bench xattr", "give IMAGE or --dir")),
+        (None, None) => Err(Failure::usage(
+            "bench xattr",
+            "give IMAGE, --dir or --cache",
+        )),
     }
 }
 

@@ -18,6 +18,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fourscore_lab::attribute_cache::{self, PUBLISHED_AIM7};
 use fourscore_lab::comparison::Rounds;
 use fourscore_lab::{
     Comparison, ComparisonReport, MachineFacts, MonotonicClock, Ratio, Side, ThreadCount, Work,
@@ -33,6 +34,8 @@ const IMAGE_BYTES: u64 = 4 << 30;
 const FILES: u32 = 20_000;
 /// Steps of the mix for that many files: each has four or six operations.
 const FILES_PER_MIX_STEP: u32 = 4;
+/// Steps for each file in a cache alone, which is much faster than a file system.
+const CACHE_STEPS_PER_FILE: u32 = 10;
 /// Many threads on few cores.
 const MANY_THREADS: usize = 64;
 
@@ -47,6 +50,8 @@ struct Contender {
 enum Program {
     Kernel,
     Fourscore,
+    /// A cache of attribute blocks alone.
+    Cache(&'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +78,7 @@ impl Contender {
             (Program::Kernel, Sharing::Off) => "kernel ext4 on a loop device, no_mbcache",
             (Program::Fourscore, Sharing::On) => "fourscore in process",
             (Program::Fourscore, Sharing::Off) => "fourscore in process, no_mbcache",
+            (Program::Cache(name), _) => name,
         }
     }
 
@@ -101,25 +107,24 @@ const DISTINCT: Load = set("distinct");
 const TEN: Load = set("10");
 const THOUSAND: Load = set("1000");
 
+const fn mix(values: &'static str) -> Load {
+    let workload = "mix";
+    Load { workload, values }
+}
+
+const MIX: Load = mix("1000");
+const DISTINCT_MIX: Load = mix("distinct");
+
 /// Loads that all sides run.
 const LOADS: &[(&str, Load)] = &[
     ("identical values", SAME),
     ("distinct values", DISTINCT),
     ("10 values, which reach the limit of users", TEN),
     ("1000 values", THOUSAND),
-    (
-        "mix of creating, changing and removing, 1000 values",
-        Load {
-            workload: "mix",
-            values: "1000",
-        },
-    ),
+    ("mix of creating, changing and removing, 1000 values", MIX),
     (
         "mix of creating, changing and removing, distinct values",
-        Load {
-            workload: "mix",
-            values: "distinct",
-        },
+        DISTINCT_MIX,
     ),
 ];
 
@@ -205,6 +210,7 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
         // Writing into a String cannot fail.
         let _ = write!(text, "\n{}", measured.report.to_markdown());
     }
+    text.push_str(&bench.caches_alone(options)?);
     text.push_str("\n## Promises\n\n| promise | figure | met |\n|---|---|---|\n");
     for promise in promises(&all, &few, &same, &distinct) {
         text.push_str(&promise.to_markdown());
@@ -338,6 +344,33 @@ impl Bench {
         self.compare("1000 and 10 values", &threads, &sides, options)
     }
 
+    /// The caches alone, with the figures that were published of the work of 2013.
+    fn caches_alone(&self, options: &Options) -> Result<String> {
+        let mut text = String::from(
+            "\n## The cache alone\n\nFiles take blocks from a cache in memory and give them back, \
+             as in the mix above. `one-lock` is the cache of ext4 before 2013; the work that gave \
+             it several locks made loads of aim7 on 90 cores faster by ",
+        );
+        let published = PUBLISHED_AIM7.map(|(load, percent)| format!("{percent} % ({load})"));
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "{}.", published.join(", "));
+        let threads = [1, 2, MANY_THREADS].map(ThreadCount::new);
+        let loads = [
+            ("mix in the cache alone, identical values", mix("same")),
+            ("mix in the cache alone, 1000 values", MIX),
+            ("mix in the cache alone, distinct values", DISTINCT_MIX),
+        ];
+        for (title, load) in loads {
+            let sides = attribute_cache::NAMES.map(|name| {
+                let contender = Contender::of(Program::Cache(name), Sharing::On);
+                (name.to_owned(), run_of(contender, load, 0))
+            });
+            let measured = self.compare(title, &threads, &sides, options)?;
+            let _ = write!(text, "\n{}", measured.report.to_markdown());
+        }
+        Ok(text)
+    }
+
     /// Numbers of threads in turns. The column `threads` of the table has no meaning.
     fn by_threads(&self, title: &str, load: Load, options: &Options) -> Result<Measured> {
         let sides = [1, 2, MANY_THREADS].map(|threads| {
@@ -378,8 +411,11 @@ impl Bench {
                 rates.borrow_mut().push((run, rate));
                 Ok(work)
             };
-            let side = Side::closure(name.as_str(), action).prepared_by(prepare);
-            comparison = comparison.side(side);
+            let closure = Side::closure(name.as_str(), action);
+            comparison = comparison.side(match side.contender.program {
+                Program::Cache(_) => closure,
+                Program::Kernel | Program::Fourscore => closure.prepared_by(prepare),
+            });
         }
         let report = comparison.run(&MonotonicClock::default())?;
         Ok(Measured {
@@ -390,8 +426,9 @@ impl Bench {
 
     fn run(&self, run: Run) -> Result<Work> {
         let (image, mount) = (self.path("image"), self.path("mount"));
-        let files = match run.load.workload {
-            "mix" => self.files / FILES_PER_MIX_STEP,
+        let files = match (run.contender.program, run.load.workload) {
+            (Program::Cache(_), _) => self.files.saturating_mul(CACHE_STEPS_PER_FILE),
+            (_, "mix") => self.files / FILES_PER_MIX_STEP,
             _ => self.files,
         };
         let mut command = Command::new(&self.program);
@@ -400,8 +437,10 @@ impl Bench {
         command.args(["--files", &files.to_string()]);
         command.args(["--threads", &run.threads.to_string()]);
         let options = run.contender.options();
-        if run.contender.program == Program::Fourscore {
-            return work_of(command.arg(image).args(["-o", options]));
+        match run.contender.program {
+            Program::Cache(name) => return work_of(command.args(["--cache", name])),
+            Program::Fourscore => return work_of(command.arg(image).args(["-o", options])),
+            Program::Kernel => {}
         }
         let options = format!("loop,noinit_itable,{options}");
         let options = options.trim_end_matches(',');
