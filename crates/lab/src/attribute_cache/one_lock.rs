@@ -2,9 +2,9 @@
 //! ext2, ext3 and ext4 had one lock for the list and the buckets of all file systems of a machine.
 //!
 //! **Model.** Entries are found by a hash of their content and compared by it. They are in a list
-//! in the order of their last use. If there are more than [`MOST_ENTRIES`], the one that was not
-//! used for the longest time leaves the cache: its block stays with its users, but is not found any
-//! more. So does a block with [`MOST_USERS`], which comes back when it loses a user.
+//! in the order of their last use. If there are more than 16 384, the one that was not used for the
+//! longest time leaves the cache: its block stays with its users, but is not found any more. So
+//! does a block with [`MOST_USERS`], which comes back when it loses a user.
 //!
 //! **Locking.** One lock, for a lookup and its comparison, for each change of a number of users,
 //! and for the list.
