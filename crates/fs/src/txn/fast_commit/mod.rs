@@ -92,8 +92,6 @@ struct State {
 /// Counts of fast commits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
-    /// Fast commits that were not possible, so that a full commit was made.
-    pub(crate) ineligible: u64,
     /// Units in fast commits.
     pub(crate) units: u64,
     /// Records in fast commits.
@@ -156,10 +154,7 @@ impl FastCommits {
         let made = self.try_records(state, request);
         self.has_taints
             .store(!state.taints.are_none(), Ordering::Release);
-        made.unwrap_or_else(|| {
-            state.counts.ineligible += 1;
-            FastCommit::InFull
-        })
+        made.unwrap_or(FastCommit::InFull)
     }
 
     /// Makes the records, if a fast commit is worth it; `None` if not.
