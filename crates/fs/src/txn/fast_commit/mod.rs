@@ -9,7 +9,7 @@
 //! | `note`, `unit` | what a plan changes, in the terms of records |
 //! | `slots` | whether a record expresses the change of an inode's slot |
 //! | `list`, `time` | the units of all cores, and the cut that a fast commit takes |
-//! | `net`, `ranges` | the net effect of units as records; taints |
+//! | `net`, `components`, `ranges` | the net effect of units as records; taints |
 //! | `reason` | why changes are left out |
 //!
 //! **Model.**
@@ -34,6 +34,7 @@
 //! **Locking.** The committer takes the lock of the state, then the lists one by one. Threads that
 //! sync take the lock of the state only while something is tainted.
 
+mod components;
 pub(crate) mod list;
 mod net;
 pub(crate) mod note;
@@ -196,7 +197,7 @@ impl FastCommits {
         let mut places: Vec<_> = places.collect();
         // Each list is sorted already, which makes this linear.
         places.sort_by_key(|&(clock, ..)| clock);
-        let mut net = Net::new(self.faults);
+        let mut net = Net::new(places.len(), self.faults);
         for &(_, units, place) in &places {
             if let Some(why) = net.add(units.get(place), &mut state.taints) {
                 state.counts.reasons.count(why);
