@@ -109,7 +109,8 @@ impl FastCommits {
             block_bytes,
             inodes_per_block: geometry.inodes_per_block(),
             faults,
-            lists: Lists::new(area_bytes, faults),
+            // A note takes more memory than its record takes in the area.
+            lists: Lists::new(area_bytes.saturating_mul(2), faults),
             watermark: AtomicU64::new(0),
             has_taints: AtomicBool::new(false),
             state: Mutex::default(),
