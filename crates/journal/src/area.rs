@@ -144,13 +144,14 @@ impl Inner {
         area.map_or((0, true), |area| area.space(tid))
     }
 
-    /// Writes the blocks of a fast commit of `tid`; durable on return. Only for the committer.
-    pub(crate) fn write_fast_commit(&self, tid: Tid, blocks: &[u8]) -> Result<(), Error> {
+    /// Writes the blocks of a fast commit of `tid`; durable on return. Returns how many were
+    /// written. Only for the committer.
+    pub(crate) fn write_fast_commit(&self, tid: Tid, blocks: &[u8]) -> Result<u32, Error> {
         let Some(logged) = self.logged() else {
-            return Ok(());
+            return Ok(0);
         };
         let Some(area) = logged.area() else {
-            return Ok(());
+            return Ok(0);
         };
         let head = logged.space().head();
         logged
@@ -164,8 +165,7 @@ impl Inner {
             .map_err(|source| self.abort_with(During::FastCommit(tid), source))?;
         let count = u32::try_from(content.len() / block_bytes).unwrap_or(u32::MAX);
         area.end(tid, JournalBlock(at.0.saturating_add(count)));
-        self.note_fast_commit(count);
-        Ok(())
+        Ok(count)
     }
 
     /// Step 2 of the module's documentation. Returns whether a fast commit is possible.

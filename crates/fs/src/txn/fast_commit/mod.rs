@@ -9,7 +9,7 @@
 //! | `note`, `unit` | what a plan changes, in the terms of records |
 //! | `slots` | whether a record expresses the change of an inode's slot |
 //! | `list`, `time` | the units of all cores, and the cut that a fast commit takes |
-//! | `net`, `ranges` | the net effect of units as records; taints |
+//! | `net`, `components`, `ranges` | the net effect of units as records; taints |
 //! | `reason` | why changes are left out |
 //!
 //! **Model.**
@@ -34,6 +34,7 @@
 //! **Locking.** The committer takes the lock of the state, then the lists one by one. Threads that
 //! sync take the lock of the state only while something is tainted.
 
+mod components;
 pub(crate) mod list;
 mod net;
 pub(crate) mod note;
@@ -92,8 +93,6 @@ struct State {
 /// Counts of fast commits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
-    /// Fast commits that were not possible, so that a full commit was made.
-    pub(crate) ineligible: u64,
     /// Units in fast commits.
     pub(crate) units: u64,
     /// Records in fast commits.
@@ -110,7 +109,8 @@ impl FastCommits {
             block_bytes,
             inodes_per_block: geometry.inodes_per_block(),
             faults,
-            lists: Lists::new(area_bytes, faults),
+            // A note takes more memory than its record takes in the area.
+            lists: Lists::new(area_bytes.saturating_mul(2), faults),
             watermark: AtomicU64::new(0),
             has_taints: AtomicBool::new(false),
             state: Mutex::default(),
@@ -156,10 +156,7 @@ impl FastCommits {
         let made = self.try_records(state, request);
         self.has_taints
             .store(!state.taints.are_none(), Ordering::Release);
-        made.unwrap_or_else(|| {
-            state.counts.ineligible += 1;
-            FastCommit::InFull
-        })
+        made.unwrap_or(FastCommit::InFull)
     }
 
     /// Makes the records, if a fast commit is worth it; `None` if not.
@@ -201,7 +198,7 @@ impl FastCommits {
         let mut places: Vec<_> = places.collect();
         // Each list is sorted already, which makes this linear.
         places.sort_by_key(|&(clock, ..)| clock);
-        let mut net = Net::new(self.faults);
+        let mut net = Net::new(places.len(), self.faults);
         for &(_, units, place) in &places {
             if let Some(why) = net.add(units.get(place), &mut state.taints) {
                 state.counts.reasons.count(why);

@@ -40,13 +40,15 @@
 //! a free space of the last full commit is large enough for it and for all names added there since,
 //! whatever was removed ([`FreeSpace`]), and a directory that grows is tainted.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
+use fourscore_cache::Seed;
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::fast_commit::{AddRange, Dentry, RangeState, Record};
 use fourscore_ondisk::{InodeNr, LogicalBlock};
+use hashbrown::HashTable;
 
+use crate::txn::fast_commit::components::{Components, Object};
 use crate::txn::fast_commit::note::{Life, Note, Room, Space, Unit};
 use crate::txn::fast_commit::ranges::Ranges;
 use crate::txn::fast_commit::reason::{Reason, Reasons};
@@ -55,9 +57,9 @@ use crate::txn::faults::{Faults, Sabotage};
 /// What the fast commits of a transaction leave out.
 #[derive(Debug, Default)]
 pub(crate) struct Taints {
-    inodes: HashSet<InodeNr>,
-    names: HashMap<InodeNr, HashSet<Box<[u8]>>>,
-    spaces: HashMap<(InodeNr, Space), FreeSpace>,
+    inodes: HashSet<InodeNr, Seed>,
+    names: HashMap<InodeNr, HashSet<Box<[u8]>, Seed>, Seed>,
+    spaces: HashMap<(InodeNr, Space), FreeSpace, Seed>,
 }
 
 impl Taints {
@@ -108,7 +110,7 @@ impl FreeSpace {
 #[derive(Debug)]
 struct InodeState<'u> {
     nr: InodeNr,
-    node: usize,
+    object: Object,
     is_new: bool,
     image: Option<&'u [u8]>,
     ranges: Ranges,
@@ -118,6 +120,8 @@ struct InodeState<'u> {
     takes_name: bool,
     /// Whether its first name was recorded.
     is_created: bool,
+    /// Whether it is in a tainted component.
+    is_left_out: bool,
 }
 
 /// A name that units change.
@@ -125,41 +129,61 @@ struct InodeState<'u> {
 struct NameState<'u> {
     dir: InodeNr,
     name: &'u [u8],
-    node: usize,
-    before: Option<InodeNr>,
-    now: Option<InodeNr>,
+    object: Object,
+    before: Option<Place>,
+    now: Option<Place>,
 }
+
+impl<'u> NameState<'u> {
+    fn dentry(&self, inode: InodeNr) -> Dentry<'u> {
+        Dentry {
+            parent: self.dir,
+            inode,
+            name: self.name,
+        }
+    }
+}
+
+/// The place of an inode or a name in the list of all.
+type Place = u32;
 
 /// The net effect of units.
 #[derive(Debug, Default)]
 pub(crate) struct Net<'u> {
     inodes: Vec<InodeState<'u>>,
-    inode_index: HashMap<InodeNr, usize>,
+    inode_index: HashTable<Place>,
     names: Vec<NameState<'u>>,
-    name_index: HashMap<(InodeNr, &'u [u8]), usize>,
+    name_index: HashTable<Place>,
     components: Components,
+    seed: Seed,
     faults: Faults,
 }
 
 impl<'u> Net<'u> {
-    /// No effect; the records will have the injected fault, if there is one.
-    pub(crate) fn new(faults: Faults) -> Self {
-        Self {
+    /// No effect, with memory for that of `units` units; the records will have the injected fault,
+    /// if there is one.
+    pub(crate) fn new(units: usize, faults: Faults) -> Self {
+        let mut net = Self {
             faults,
             ..Self::default()
-        }
+        };
+        // Most units change one inode, and perhaps a name.
+        net.inodes.reserve(units);
+        net.names.reserve(units);
+        net.components.reserve(2 * units);
+        net
     }
 
     /// Adds a unit; it is later than those before. Returns why it is tainted, if it is.
     pub(crate) fn add(&mut self, unit: Unit<'u>, taints: &mut Taints) -> Option<Reason> {
         let (mut first, mut why) = (None, None);
         for note in unit.notes {
-            let (nodes, tainted) = self.note(note, unit.bytes, taints);
+            let (objects, tainted) = self.note(note, unit.bytes, taints);
             why = why.or(tainted);
-            for node in nodes.into_iter().flatten() {
+            for object in objects.into_iter().flatten() {
                 match first {
-                    None => first = Some(node),
-                    Some(first) => self.components.join(first, node),
+                    None => first = Some(object),
+                    Some(first) => self.components.join(first, object),
                 }
             }
         }
@@ -175,7 +199,7 @@ impl<'u> Net<'u> {
         note: &Note,
         bytes: &'u [u8],
         taints: &mut Taints,
-    ) -> ([Option<usize>; 2], Option<Reason>) {
+    ) -> ([Option<Object>; 2], Option<Reason>) {
         match *note {
             Note::Image {
                 nr,
@@ -185,12 +209,12 @@ impl<'u> Net<'u> {
                 let inode = self.inode(nr, taints);
                 inode.image = Some(image.of(bytes));
                 inode.is_new |= life == Life::New;
-                ([Some(inode.node), None], None)
+                ([Some(inode.object), None], None)
             }
             Note::Range { nr, extent } => {
                 let inode = self.inode(nr, taints);
                 inode.ranges.put(extent);
-                ([Some(inode.node), None], None)
+                ([Some(inode.object), None], None)
             }
             Note::Added {
                 dir,
@@ -203,12 +227,12 @@ impl<'u> Net<'u> {
                     .entry((dir, room.space))
                     .or_default()
                     .add(room);
-                let node = self.inode(nr, taints).node;
+                let (at, object) = self.place(nr, taints);
                 let name = self.name(dir, name.of(bytes), None, taints);
-                name.now = Some(nr);
+                name.now = Some(at);
                 let why = dir_reason(dir, taints);
                 let why = why.or((!has_space).then_some(Reason::NoSpace));
-                ([Some(node), Some(name.node)], why)
+                ([Some(object), Some(name.object)], why)
             }
             Note::Removed {
                 dir,
@@ -219,79 +243,96 @@ impl<'u> Net<'u> {
             } => {
                 let space = taints.spaces.entry((dir, space)).or_default();
                 space.freed = space.freed.saturating_add(freed);
-                let node = self.inode(nr, taints).node;
-                let name = self.name(dir, name.of(bytes), Some(nr), taints);
+                let (at, object) = self.place(nr, taints);
+                let name = self.name(dir, name.of(bytes), Some(at), taints);
                 name.now = None;
-                ([Some(node), Some(name.node)], dir_reason(dir, taints))
+                ([Some(object), Some(name.object)], dir_reason(dir, taints))
             }
             Note::Taint { nr, why } => {
                 taints.inodes.insert(nr);
-                let inode = self.inode(nr, taints);
-                ([Some(inode.node), None], Some(why))
+                let (_, object) = self.place(nr, taints);
+                ([Some(object), None], Some(why))
             }
             Note::TaintAll { why } => ([None, None], Some(why)),
         }
     }
 
     fn inode(&mut self, nr: InodeNr, taints: &Taints) -> &mut InodeState<'u> {
-        let at = match self.inode_index.entry(nr) {
-            Entry::Occupied(at) => *at.get(),
-            Entry::Vacant(vacant) => {
-                self.inodes.push(InodeState {
-                    nr,
-                    node: self.components.add(taints.inodes.contains(&nr)),
-                    is_new: false,
-                    image: None,
-                    ranges: Ranges::default(),
-                    loses_name: false,
-                    takes_name: false,
-                    is_created: false,
-                });
-                *vacant.insert(self.inodes.len() - 1)
-            }
-        };
-        &mut self.inodes[at]
+        let (at, _) = self.place(nr, taints);
+        &mut self.inodes[at as usize]
+    }
+
+    /// Returns the place of an inode, which is added if it is not there.
+    fn place(&mut self, nr: InodeNr, taints: &Taints) -> (Place, Object) {
+        let (seed, inodes) = (&self.seed, &mut self.inodes);
+        let hash = seed.hash(&nr);
+        let known = self
+            .inode_index
+            .find(hash, |&at| inodes[at as usize].nr == nr);
+        if let Some(&at) = known {
+            return (at, inodes[at as usize].object);
+        }
+        let object = self.components.add(taints.inodes.contains(&nr));
+        let at = place(inodes.len());
+        inodes.push(InodeState {
+            nr,
+            object,
+            is_new: false,
+            image: None,
+            ranges: Ranges::default(),
+            loses_name: false,
+            takes_name: false,
+            is_created: false,
+            is_left_out: false,
+        });
+        let rehash = |&at: &Place| seed.hash(&inodes[at as usize].nr);
+        self.inode_index.insert_unique(hash, at, rehash);
+        (at, object)
     }
 
     fn name(
         &mut self,
         dir: InodeNr,
         name: &'u [u8],
-        before: Option<InodeNr>,
+        before: Option<Place>,
         taints: &Taints,
     ) -> &mut NameState<'u> {
-        let at = match self.name_index.entry((dir, name)) {
-            Entry::Occupied(at) => *at.get(),
-            Entry::Vacant(vacant) => {
-                self.names.push(NameState {
-                    dir,
-                    name,
-                    node: self.components.add(taints.has_name(dir, name)),
-                    before,
-                    now: before,
-                });
-                *vacant.insert(self.names.len() - 1)
-            }
+        let (seed, names) = (&self.seed, &mut self.names);
+        let hash = seed.hash(&(dir, name));
+        let known = self.name_index.find(hash, |&at| {
+            let known = &names[at as usize];
+            known.dir == dir && known.name == name
+        });
+        let at = if let Some(&at) = known {
+            at
+        } else {
+            let at = place(names.len());
+            names.push(NameState {
+                dir,
+                name,
+                object: self.components.add(taints.has_name(dir, name)),
+                before,
+                now: before,
+            });
+            let rehash = |&at: &Place| {
+                let known = &names[at as usize];
+                seed.hash(&(known.dir, known.name))
+            };
+            self.name_index.insert_unique(hash, at, rehash);
+            at
         };
-        &mut self.names[at]
+        &mut self.names[at as usize]
     }
 
     /// Ends the additions: taints what the order of the records does not allow, and notes the
     /// objects of all tainted components.
     pub(crate) fn settle(&mut self, taints: &mut Taints, reasons: &mut Reasons) {
-        for at in 0..self.names.len() {
-            let NameState { before, now, .. } = self.names[at];
-            if before == now {
-                continue;
-            }
-            if let Some(inode) = before.and_then(|nr| self.known(nr)) {
-                inode.loses_name = true;
-            }
-            if let Some(inode) = now
-                .filter(|_| before.is_some())
-                .and_then(|nr| self.known(nr))
-            {
-                inode.takes_name = true;
+        for name in self.names.iter().filter(|name| name.before != name.now) {
+            if let Some(at) = name.before {
+                self.inodes[at as usize].loses_name = true;
+                if let Some(at) = name.now {
+                    self.inodes[at as usize].takes_name = true;
+                }
             }
         }
         for inode in &self.inodes {
@@ -299,39 +340,38 @@ impl<'u> Net<'u> {
             let is_in_between = inode.loses_name && inode.takes_name;
             // Its unit noted a name or a range, and no image.
             let lacks_image = inode.image.is_none();
-            if (is_in_between || lacks_image) && !self.components.is_tainted(inode.node) {
+            if (is_in_between || lacks_image) && !self.components.is_tainted(inode.object) {
                 reasons.count(Reason::CrossRename);
-                self.components.taint(inode.node);
+                self.components.taint(inode.object);
             }
         }
         for inode in &self.inodes {
-            if self.components.is_tainted(inode.node) {
+            if self.components.is_tainted(inode.object) {
                 taints.inodes.insert(inode.nr);
             }
         }
         for name in &self.names {
-            if self.components.is_tainted(name.node) {
+            if self.components.is_tainted(name.object) {
                 let names = taints.names.entry(name.dir).or_default();
                 names.insert(name.name.into());
             }
         }
     }
 
-    fn known(&mut self, nr: InodeNr) -> Option<&mut InodeState<'u>> {
-        let at = *self.inode_index.get(&nr)?;
-        self.inodes.get_mut(at)
-    }
-
     /// Leaves out the tainted components.
     fn leave_out_tainted(&mut self) {
         let components = &mut self.components;
-        self.inodes
-            .retain(|inode| !components.is_tainted(inode.node));
-        self.names.retain(|name| !components.is_tainted(name.node));
-        self.inode_index.clear();
-        for (at, inode) in self.inodes.iter().enumerate() {
-            self.inode_index.insert(inode.nr, at);
+        for inode in &mut self.inodes {
+            inode.is_left_out = components.is_tainted(inode.object);
         }
+        self.names
+            .retain(|name| name.before != name.now && !components.is_tainted(name.object));
+    }
+
+    /// Returns the inodes that are not left out, with whether they are new.
+    fn kept(&self, is_new: bool) -> impl Iterator<Item = &InodeState<'u>> {
+        let inodes = self.inodes.iter();
+        inodes.filter(move |inode| inode.is_new == is_new && !inode.is_left_out)
     }
 
     /// Calls `write` with the records of all components that are not tainted, in order. If there is
@@ -343,41 +383,35 @@ impl<'u> Net<'u> {
         mut write: impl FnMut(&Record<'_>),
     ) -> bool {
         self.leave_out_tainted();
-        if let Some(may_be_first) = first
-            && !self.inodes.is_empty()
-        {
+        if let Some(may_be_first) = first {
+            let mut kept = self.kept(true).chain(self.kept(false)).peekable();
+            let is_empty = kept.peek().is_none();
             // The link count in its image does not include names that are removed later.
-            let satisfies = |inode: &&InodeState<'_>| may_be_first(inode.nr) && !inode.loses_name;
-            match self.inodes.iter().find(satisfies) {
+            match kept.find(|inode| may_be_first(inode.nr) && !inode.loses_name) {
                 Some(inode) => write_image(inode, &mut write),
-                None => return false,
+                None => return is_empty,
             }
         }
-        if self.faults.lacks(Sabotage::NameWithoutInode) {
-            self.inodes.retain(|inode| !inode.is_new);
-        }
-        for inode in self.inodes.iter().filter(|inode| inode.is_new) {
-            write_image(inode, &mut write);
-            if !inode.ranges.is_empty() {
-                write_ranges(inode, &mut write);
+        if !self.faults.lacks(Sabotage::NameWithoutInode) {
+            for inode in self.kept(true) {
                 write_image(inode, &mut write);
+                if !inode.ranges.is_empty() {
+                    write_ranges(inode, &mut write);
+                    write_image(inode, &mut write);
+                }
             }
         }
         let is_unordered = self.faults.lacks(Sabotage::UnorderedRecords);
         if !is_unordered {
             self.names_that(|name| name.before.is_none(), &mut write);
         }
-        for name in self.names.iter().filter(|name| name.before != name.now) {
-            if let Some(inode) = name.before {
-                write(&Record::Unlink(Dentry {
-                    parent: name.dir,
-                    inode,
-                    name: name.name,
-                }));
+        for name in &self.names {
+            if let Some(at) = name.before {
+                write(&Record::Unlink(name.dentry(self.inodes[at as usize].nr)));
             }
         }
         self.names_that(|name| is_unordered || name.before.is_some(), &mut write);
-        for inode in self.inodes.iter().filter(|inode| !inode.is_new) {
+        for inode in self.kept(false) {
             write_ranges(inode, &mut write);
             write_image(inode, &mut write);
         }
@@ -390,31 +424,23 @@ impl<'u> Net<'u> {
         choose: impl Fn(&NameState<'_>) -> bool,
         write: &mut impl FnMut(&Record<'_>),
     ) {
-        for name in self
-            .names
-            .iter()
-            .filter(|name| name.before != name.now && choose(name))
-        {
-            let Some(nr) = name.now else { continue };
-            let dentry = Dentry {
-                parent: name.dir,
-                inode: nr,
-                name: name.name,
-            };
-            let at = self.inode_index.get(&nr);
-            let is_first = at
-                .and_then(|&at| self.inodes.get_mut(at))
-                .is_some_and(|inode| {
-                    let is_first = inode.is_new && !inode.is_created;
-                    inode.is_created = true;
-                    is_first
-                });
+        for name in self.names.iter().filter(|name| choose(name)) {
+            let Some(at) = name.now else { continue };
+            let inode = &mut self.inodes[at as usize];
+            let is_first = inode.is_new && !inode.is_created;
+            inode.is_created = true;
+            let dentry = name.dentry(inode.nr);
             write(&match is_first {
                 true => Record::Creat(dentry),
                 false => Record::Link(dentry),
             });
         }
     }
+}
+
+/// The place of the next object in a list of `len`.
+fn place(len: usize) -> Place {
+    u32::try_from(len).expect("a transaction changes fewer than 2^32 objects")
 }
 
 /// Returns why no name of `dir` is recorded, if its own inode is tainted.
@@ -449,69 +475,6 @@ fn write_ranges(inode: &InodeState<'_>, write: &mut impl FnMut(&Record<'_>)) {
                 ExtentState::Unwritten => RangeState::Unwritten,
             },
         }));
-    }
-}
-
-/// Objects that belong together, and whether they are tainted (union-find).
-#[derive(Debug, Default)]
-struct Components {
-    nodes: Vec<Node>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    parent: usize,
-    /// The size of the tree below.
-    size: usize,
-    is_tainted: bool,
-}
-
-impl Components {
-    /// Adds an object.
-    fn add(&mut self, is_tainted: bool) -> usize {
-        let parent = self.nodes.len();
-        self.nodes.push(Node {
-            parent,
-            size: 1,
-            is_tainted,
-        });
-        parent
-    }
-
-    fn root(&mut self, mut at: usize) -> usize {
-        while self.nodes[at].parent != at {
-            let above = self.nodes[self.nodes[at].parent].parent;
-            self.nodes[at].parent = above;
-            at = above;
-        }
-        at
-    }
-
-    fn join(&mut self, one: usize, other: usize) {
-        let (one, other) = (self.root(one), self.root(other));
-        if one == other {
-            return;
-        }
-        let (large, small) = match self.nodes[one].size < self.nodes[other].size {
-            true => (other, one),
-            false => (one, other),
-        };
-        let Node {
-            size, is_tainted, ..
-        } = self.nodes[small];
-        self.nodes[small].parent = large;
-        self.nodes[large].size += size;
-        self.nodes[large].is_tainted |= is_tainted;
-    }
-
-    fn taint(&mut self, at: usize) {
-        let root = self.root(at);
-        self.nodes[root].is_tainted = true;
-    }
-
-    fn is_tainted(&mut self, at: usize) -> bool {
-        let root = self.root(at);
-        self.nodes[root].is_tainted
     }
 }
 
