@@ -19,6 +19,7 @@
 //! | [`mkfs`] | making empty file systems |
 //! | [`processors`] | processor time that other programs take |
 //! | [`read`] | reading images: extract, walk, info, threads |
+//! | [`tar`] | tar archives of made-up trees |
 //! | [`xattr`] | setting extended attributes that files share or do not, with targets |
 
 mod alloc;
@@ -32,6 +33,7 @@ mod journal;
 mod mkfs;
 mod processors;
 mod read;
+mod tar;
 mod xattr;
 
 use std::path::PathBuf;
@@ -53,7 +55,7 @@ pub(crate) struct Options {
     /// Number of rounds; each side runs once in a round.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// The directory of this machine that images are made of (build, fuse, read).
+    /// The directory of this machine that images are made of (build, fuse, read, xattr).
     #[arg(long, default_value = "/usr")]
     tree: PathBuf,
     /// Number of files in the file system [default: 1000000 (check), 20000 (xattr)].

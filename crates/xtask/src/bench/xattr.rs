@@ -9,6 +9,12 @@
 //! root.
 //!
 //! Lines that move between cores are counted by `cargo xtask count`.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `trees` | what trees of several kinds share |
+
+mod trees;
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -211,6 +217,9 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
         let _ = write!(text, "\n{}", measured.report.to_markdown());
     }
     text.push_str(&bench.caches_alone(options)?);
+    println!("what trees share");
+    let image = bench.path("tree");
+    text.push_str(&trees::table(&bench.program, &options.tree, &image, files)?);
     text.push_str("\n## Promises\n\n| promise | figure | met |\n|---|---|---|\n");
     for promise in promises(&all, &few, &same, &distinct) {
         text.push_str(&promise.to_markdown());
