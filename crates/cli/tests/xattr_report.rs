@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::{failing, fourscore, printed, text};
+use fourscore_testkit::damage::Patient;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Access, Image, KernelMount, MiB, oracle, require, scratch};
 use rustix::fs::XattrFlags;
@@ -560,4 +561,48 @@ fn an_access_control_list_in_an_inode_has_the_right_hash() {
     );
     let name = &found["most_used"];
     assert_eq!(name, &json!([]), "nothing is shared");
+}
+
+#[test]
+fn damaged_images_end_with_a_report_or_an_error_and_are_not_changed() {
+    require!(Need::Program("mke2fs"), Need::KernelMount);
+    let image = empty(&["ea_inode"]);
+    let mount = KernelMount::new(image.path(), Access::ReadWrite, "no_mbcache").expect("a mount");
+    let large = (0..20).map(|nr| vec![b'a' + nr % 5; 6000]);
+    set_all(mount.path(), (0..40).map(|nr| value(nr % 7)).chain(large));
+    mount.unmount().expect("an unmount");
+    let patient = Patient::new(image.path()).expect("a sound image");
+    assert_eq!(report(image.path())["faults"], json!({}));
+    let (mut faulty, mut refused) = (0, 0);
+    for seed in 0..80 {
+        let damage = patient.damage(seed).expect("damage fits");
+        let written = || fs::metadata(image.path()).and_then(|file| file.modified());
+        let before = written().expect("a time");
+        let output = fourscore(&["xattr-report", "--json", "--blocks", text(image.path())])
+            .output()
+            .expect("it runs");
+        let message = String::from_utf8_lossy(&output.stderr);
+        let status = output.status.code();
+        assert!(matches!(status, Some(0 | 1)), "{damage}: {message}");
+        assert!(!message.contains("panicked"), "{damage}: {message}");
+        if output.stdout.is_empty() {
+            assert_eq!(
+                (status, message.lines().count()),
+                (Some(1), 1),
+                "{damage}: {message}"
+            );
+            refused += 1;
+        } else {
+            let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let has_faults = found["faults"] != json!({});
+            assert_eq!(status == Some(1), has_faults, "{damage}: {found:#}");
+            faulty += u32::from(has_faults);
+        }
+        assert_eq!(written().expect("a time"), before, "{damage}: written to");
+        patient.undo(damage).expect("it was written before");
+    }
+    assert!(
+        faulty > 20 && refused > 0,
+        "{faulty} faulty, {refused} refused"
+    );
 }
