@@ -355,21 +355,21 @@ impl Inner {
             false => FastCommit::InFull,
             true => self.hook().fast_commit(&request),
         };
-        let outcome = match content {
-            FastCommit::Nothing => Outcome::Nothing,
+        let (outcome, records) = match content {
+            FastCommit::Nothing => (Outcome::Nothing, Vec::new()),
             FastCommit::Records(blocks) => {
                 let written = self.write_fast_commit(tid, &blocks)?;
                 let time = began.elapsed();
                 self.note_fast_commit(written, time);
                 self.queue().waiting.lock().note_commit(time);
-                Outcome::Committed
+                (Outcome::Committed, blocks)
             }
             FastCommit::InFull => {
                 self.note_full_in_place_of_fast();
                 return self.commit_in_full(role);
             }
         };
-        self.hook().on_fast_commit(tid);
+        self.hook().on_fast_commit(tid, records);
         drop(role);
         Ok(outcome)
     }

@@ -21,6 +21,11 @@ struct Node {
 }
 
 impl Components {
+    /// Removes all objects.
+    pub(crate) fn clear(&mut self) {
+        self.nodes.clear();
+    }
+
     /// Makes space for `more` objects.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.nodes.reserve(more);
