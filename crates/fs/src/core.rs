@@ -25,6 +25,8 @@ use crate::mount::fast_commit::{DirChanges, FastCommitOverlay, InodeChange, Rang
 use crate::mount::modes::DataMode;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::{Faults, Sabotage};
+use crate::txn::striped::StripedLocks;
+use crate::xattr::share::Sharing;
 
 /// The device, the superblock and the caches of an open file system.
 #[derive(Debug)]
@@ -55,6 +57,11 @@ pub(crate) struct Live {
     pub(crate) data: DataMode,
     /// `None` in a mount that makes no fast commits.
     pub(crate) fast_commits: Option<Arc<FastCommits>>,
+    pub(crate) xattr_blocks: Arc<StripedLocks>,
+    /// The locks of inodes that hold the values of attributes.
+    pub(crate) values: Arc<StripedLocks>,
+    /// `None` if attributes are not shared.
+    pub(crate) sharing: Option<Arc<Sharing>>,
     /// `None` in a mount with only one transaction, which reuses blocks at once.
     pub(crate) reuse: Option<Arc<ReuseClock>>,
 }

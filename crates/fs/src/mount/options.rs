@@ -16,6 +16,7 @@ use crate::mount::discards::Discards;
 use crate::mount::error_policy::{OnError, PanicHook};
 use crate::mount::modes::{AccessTimes, DataMode};
 use crate::txn::faults::Faults;
+use crate::xattr::share::{Sharing, XattrSharing};
 use crate::{Error, OpenOptions, Result};
 
 /// The interval that the kernel uses for `commit=0`.
@@ -57,6 +58,8 @@ pub struct MountOptions {
     buddy_bytes: u64,
     privilege: Privilege,
     discard: Option<Discard>,
+    sharing: Option<XattrSharing>,
+    sharing_bytes: Option<u64>,
     pub(crate) faults: Faults,
 }
 
@@ -90,13 +93,15 @@ impl MountOptions {
             buddy_bytes: BUDDY_BYTES,
             privilege: Privilege::User,
             discard: None,
+            sharing: None,
+            sharing_bytes: None,
             faults: Faults::default(),
         }
     }
 
     /// Adds options as mount(8) takes them, separated by commas: `data=ordered`, `data=writeback`,
-    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl`, `user_xattr` and
-    /// `no_mbcache` (which are always on), `commit=SECONDS`, `errors=continue`,
+    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl` and
+    /// `user_xattr` (which are always on), `mbcache`, `no_mbcache`, `commit=SECONDS`, `errors=continue`,
     /// `errors=remount-ro`, `errors=panic`, `barrier`, `barrier=0`, `barrier=1`, `nobarrier`,
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
     /// `discard`, `nodiscard` and the allocator's tunables (`mb_optimize_scan=0`). Of two that
@@ -115,7 +120,9 @@ impl MountOptions {
             let number = || value.parse().map_err(|_| refused("not a number"));
             match name {
                 "defaults" if value.is_empty() => {}
-                "acl" | "user_xattr" | "no_mbcache" if value.is_empty() => {}
+                "acl" | "user_xattr" if value.is_empty() => {}
+                "mbcache" if value.is_empty() => self.sharing = Some(XattrSharing::On),
+                "no_mbcache" if value.is_empty() => self.sharing = Some(XattrSharing::Off),
                 "data" => {
                     let known = data_mode(value).ok_or_else(|| refused("no such mode"))?;
                     self.data = Some(known);
@@ -208,6 +215,31 @@ impl MountOptions {
 
     pub(crate) fn has_lazy_times(&self) -> bool {
         self.times.unwrap_or_default() == Times::Lazily
+    }
+
+    /// Sets whether inodes with equal attributes share blocks, and equal large values an inode: by
+    /// default where it pays.
+    #[must_use]
+    pub fn xattr_sharing(mut self, sharing: XattrSharing) -> Self {
+        self.sharing = Some(sharing);
+        self
+    }
+
+    /// Sets the most memory for the cache that finds equal attributes, in bytes: by default 1/32 of
+    /// the memory for all other caches ([`OpenOptions::cache_bytes`]). An entry takes about 200.
+    #[must_use]
+    pub fn xattr_sharing_bytes(mut self, bytes: u64) -> Self {
+        self.sharing_bytes = Some(bytes);
+        self
+    }
+
+    /// Returns the cache of attributes to share; `None` if they are not shared.
+    pub(crate) fn sharing(&self) -> Option<Sharing> {
+        const SHARE: usize = 32;
+        let default = self.open.cache_bytes / SHARE;
+        let bytes = self.sharing_bytes.map(usize::try_from);
+        let bytes = bytes.map_or(default, |bytes| bytes.unwrap_or(usize::MAX));
+        Sharing::new(self.sharing.unwrap_or_default(), bytes, self.faults)
     }
 
     /// Sets the most memory for buddies of groups in which no recent allocation was made, in bytes.
@@ -307,6 +339,7 @@ impl MountOptions {
         options.barriers = self.barriers.or(stored.barriers);
         options.times = self.times.or(stored.times);
         options.discard = self.discard.or(stored.discard);
+        options.sharing = self.sharing.or(stored.sharing);
         options
     }
 
@@ -425,6 +458,10 @@ mod tests {
         assert_eq!(times("strictatime,nodiratime"), Some(AccessTimes::Strict));
         let data = |words| MountOptions::new().parse(words).unwrap().data;
         assert_eq!(data("acl,user_xattr,no_mbcache"), None);
+        let sharing = |words| MountOptions::new().parse(words).unwrap().sharing;
+        assert_eq!(sharing("acl"), None);
+        assert_eq!(sharing("no_mbcache"), Some(XattrSharing::Off));
+        assert_eq!(sharing("no_mbcache,mbcache"), Some(XattrSharing::On));
         assert_eq!(data("data=journal"), Some(DataMode::Journal));
         assert_eq!(
             data("data=journal,data=writeback"),
@@ -468,6 +505,7 @@ mod tests {
             "errors=ignore",
             "barrier=2",
             "nobarrier=1",
+            "mbcache=1",
             "mb_stream_req=",
             "defaults=1",
             "noatime=1",

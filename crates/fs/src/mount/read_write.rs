@@ -33,13 +33,13 @@ use crate::mount::modes::DataMode;
 use crate::mount::options::{Barriers, MountOptions};
 use crate::mount::state::Mount;
 use crate::mount::{errors, fast_commit_replay, open, recovery, replay};
-use crate::txn::block_locks::BlockLocks;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::Sabotage;
 use crate::txn::grace::GracePeriod;
 use crate::txn::order;
 use crate::txn::seal::Seal;
 use crate::txn::space::SpaceQueue;
+use crate::txn::striped::StripedLocks;
 use crate::{Error, Result, SuperblockCopy};
 
 /// Opens the file system on `device` for reading and writing; see [`Fs::mount`](crate::Fs::mount).
@@ -167,11 +167,17 @@ fn begin(
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
     let inodes = Inodes::new(&core, &geometry);
     let orphans = orphan_list::load(&core)?;
+    let xattr_blocks = Arc::new(StripedLocks::new(order::XATTR_BLOCK));
+    let values = Arc::new(StripedLocks::new(order::VALUES));
+    let sharing = options.sharing().map(Arc::new);
     core.live = Some(Live {
         journal: Arc::clone(&journal),
         groups: Arc::clone(&groups),
         data: options.data_mode(&superblock),
         fast_commits: fast_commits.clone(),
+        xattr_blocks: Arc::clone(&xattr_blocks),
+        values: Arc::clone(&values),
+        sharing: sharing.clone(),
         reuse: only.is_none().then_some(reuse),
     });
     core.faults = options.faults;
@@ -200,10 +206,11 @@ fn begin(
         grace,
         space,
         renames: Mutex::new(()),
-        leaves: BlockLocks::new(order::LEAF),
+        leaves: StripedLocks::new(order::LEAF),
         errors: Errors::new(on_error, options.panic_hook.clone()),
-        xattr_blocks: BlockLocks::new(order::XATTR_BLOCK),
-        values: Mutex::new(()),
+        xattr_blocks,
+        values,
+        sharing,
         access_times: options.access_times.unwrap_or_default(),
         nodiratime: options.nodiratime.unwrap_or_default(),
         lazy_times: options.has_lazy_times().then(LazyTimes::default),

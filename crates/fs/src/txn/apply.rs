@@ -178,6 +178,7 @@ impl Plan<'_> {
                     self.list_unit(handle.tid(), last);
                     self.make_visible(&mut handle, publication, publish);
                     let tid = handle.stop();
+                    self.xattrs.carry_out();
                     if let Some(orphan_update) = self.orphan_update.take() {
                         self.mount.orphans().done(orphan_update);
                     }
