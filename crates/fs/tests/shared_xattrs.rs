@@ -388,7 +388,6 @@ fn lookups_that_find_nothing_are_left_out_and_come_back() {
     end(fs, &image);
 }
 
-/// An operation that finds no space leaves the count of the block that it wanted to share alone.
 #[test]
 fn a_cache_of_a_few_entries_forgets_and_shares_on() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
