@@ -501,7 +501,7 @@ fn the_kernel_and_we_divide_and_free_each_others_blocks() {
             }
         };
         for &nr in &left {
-            let has = nr < 150 || nr >= 300 || nr % 3 == 2;
+            let has = !(150..300).contains(&nr) || nr % 3 == 2;
             if has {
                 assert_eq!(fs.xattr(files[nr], NAME).unwrap()[0], value(nr), "{nr}");
             }
@@ -562,7 +562,7 @@ fn the_kernel_shares_our_blocks_up_to_the_limit_and_we_its() {
     assert_eq!(
         block(&fs, files[0]),
         block(&fs, files[1]),
-        "it has room for one"
+        "it can have one more"
     );
     end(fs, &image);
 }
@@ -626,7 +626,7 @@ fn an_impossible_number_of_users_is_corrupt() {
         assert_corrupt(fs.set_xattr(file, NAME, b"x", SetXattr::Any), &places);
         assert_corrupt(fs.remove_xattr(file, NAME), &places);
         assert_corrupt(fs.unlink(ROOT, b"file"), &places);
-        // It is shared with nobody.
+        // No other inode shares it.
         set(&fs, other, &VALUE);
         assert_ne!(block(&fs, other), Some(at));
         fs.unmount().unwrap();
@@ -670,7 +670,8 @@ fn damaged_blocks_are_not_shared() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     /// Where the first entry of a block has its hash, and the second one its value's offset.
     const HASH: usize = 32 + 12;
-    let damages: [(&str, fn(&mut [u8])); 4] = [
+    type Damage = (&'static str, fn(&mut [u8]));
+    let damages: [Damage; 4] = [
         ("the hash of the block", |block| block[12] ^= 1),
         ("no hash", |block| block[12..16].fill(0)),
         ("the hash of an entry", |block| block[HASH] ^= 1),

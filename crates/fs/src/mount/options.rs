@@ -100,12 +100,14 @@ impl MountOptions {
     }
 
     /// Adds options as mount(8) takes them, separated by commas: `data=ordered`, `data=writeback`,
-    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl` and
-    /// `user_xattr` (which are always on), `mbcache`, `no_mbcache`, `commit=SECONDS`, `errors=continue`,
+    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl` and `user_xattr`
+    /// (which are always on), `mbcache`, `no_mbcache`, `commit=SECONDS`, `errors=continue`,
     /// `errors=remount-ro`, `errors=panic`, `barrier`, `barrier=0`, `barrier=1`, `nobarrier`,
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
-    /// `discard`, `nodiscard` and the allocator's tunables (`mb_optimize_scan=0`). Of two that
-    /// contradict each other the later one counts.
+    /// `discard`, `nodiscard`, the limits of the automatic bypass (`mbcache_low`, `mbcache_high`,
+    /// `mbcache_window`, `mbcache_probe`, `mbcache_pause`, see
+    /// [`BypassLimits`](crate::BypassLimits)) and the allocator's tunables (`mb_optimize_scan=0`).
+    /// Of two that contradict each other the later one counts.
     ///
     /// # Errors
     /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
@@ -154,6 +156,10 @@ impl MountOptions {
                     let interval = commit_interval(number()?)
                         .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
                     self.commit = Some(interval);
+                }
+                name if name.starts_with("mbcache_") => {
+                    let limits = self.sharing.unwrap_or_default().with_limit(name, number()?);
+                    self.sharing = Some(limits.ok_or_else(|| refused("not a limit of it"))?);
                 }
                 name if name.starts_with("mb_") => self = self.tunable(name, number()?),
                 _ => return Err(refused("not an option that is known here")),
@@ -435,6 +441,7 @@ fn commit_interval(seconds: u32) -> Option<Duration> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::BypassLimits;
 
     fn interval(words: &str) -> Duration {
         let options = MountOptions::new().parse(words).unwrap().journal_options();
@@ -462,6 +469,15 @@ mod tests {
         assert_eq!(sharing("acl"), None);
         assert_eq!(sharing("no_mbcache"), Some(XattrSharing::Off));
         assert_eq!(sharing("no_mbcache,mbcache"), Some(XattrSharing::On));
+        let limits = BypassLimits {
+            low_permille: 5,
+            window: 300,
+            ..BypassLimits::default()
+        };
+        assert_eq!(
+            sharing("mbcache,mbcache_low=5,mbcache_window=300"),
+            Some(XattrSharing::Automatic(limits))
+        );
         assert_eq!(data("data=journal"), Some(DataMode::Journal));
         assert_eq!(
             data("data=journal,data=writeback"),
@@ -506,6 +522,10 @@ mod tests {
             "barrier=2",
             "nobarrier=1",
             "mbcache=1",
+            "mbcache_low",
+            "mbcache_low=1001",
+            "mbcache_window=0",
+            "mbcache_other=1",
             "mb_stream_req=",
             "defaults=1",
             "noatime=1",

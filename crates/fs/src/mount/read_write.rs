@@ -40,6 +40,7 @@ use crate::txn::order;
 use crate::txn::seal::Seal;
 use crate::txn::space::SpaceQueue;
 use crate::txn::striped::StripedLocks;
+use crate::xattr::shared::SharedXattrs;
 use crate::{Error, Result, SuperblockCopy};
 
 /// Opens the file system on `device` for reading and writing; see [`Fs::mount`](crate::Fs::mount).
@@ -148,7 +149,7 @@ fn begin(
 ) -> Result<Box<Mount>> {
     let groups = Arc::new(change::read(&core)?);
     let geometry = geometry(core.superblock())?;
-    let block_bytes = core.geometry().block_size().bytes();
+    let revokes_per_credit = revokes_per_credit(&core);
     let reuse = Arc::new(ReuseClock::default());
     let grace = Arc::new(grace_period(&core, options, &geometry, &reuse));
     let (journal, fast_commits) = begin_journal(&core, log, options, scope, &groups, &grace)?;
@@ -167,17 +168,13 @@ fn begin(
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
     let inodes = Inodes::new(&core, &geometry);
     let orphans = orphan_list::load(&core)?;
-    let xattr_blocks = Arc::new(StripedLocks::new(order::XATTR_BLOCK));
-    let values = Arc::new(StripedLocks::new(order::VALUES));
-    let sharing = options.sharing().map(Arc::new);
+    let xattrs = Arc::new(SharedXattrs::new(options.sharing()));
     core.live = Some(Live {
         journal: Arc::clone(&journal),
         groups: Arc::clone(&groups),
         data: options.data_mode(&superblock),
         fast_commits: fast_commits.clone(),
-        xattr_blocks: Arc::clone(&xattr_blocks),
-        values: Arc::clone(&values),
-        sharing: sharing.clone(),
+        xattrs: Arc::clone(&xattrs),
         reuse: only.is_none().then_some(reuse),
     });
     core.faults = options.faults;
@@ -208,9 +205,7 @@ fn begin(
         renames: Mutex::new(()),
         leaves: StripedLocks::new(order::LEAF),
         errors: Errors::new(on_error, options.panic_hook.clone()),
-        xattr_blocks,
-        values,
-        sharing,
+        xattrs,
         access_times: options.access_times.unwrap_or_default(),
         nodiratime: options.nodiratime.unwrap_or_default(),
         lazy_times: options.has_lazy_times().then(LazyTimes::default),
@@ -219,12 +214,17 @@ fn begin(
         bsd_groups: options.gives_group(&superblock),
         retries: Counter::default(),
         privilege: options.privilege(),
-        // A header and a checksum are less than 32 bytes, a record is at most 8.
-        revokes_per_credit: (block_bytes - 32) / 8,
+        revokes_per_credit,
         only,
         freezer: Freezer::default(),
         mmp: Mutex::new(None),
     }))
+}
+
+/// Returns the least number of blocks that one credit revokes.
+fn revokes_per_credit(core: &Core) -> usize {
+    // A header and a checksum are less than 32 bytes, a record is at most 8.
+    (core.geometry().block_size().bytes() - 32) / 8
 }
 
 /// Returns the grace periods, which advance the clock `reuse`.

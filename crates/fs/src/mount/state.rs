@@ -29,6 +29,7 @@ use crate::txn::order;
 use crate::txn::space::SpaceQueue;
 use crate::txn::striped::StripedLocks;
 use crate::xattr::share::Sharing;
+use crate::xattr::shared::SharedXattrs;
 use crate::{Error, Result};
 
 /// The state of a read-write mount.
@@ -48,11 +49,8 @@ pub(crate) struct Mount {
     pub(crate) renames: Mutex<()>,
     pub(crate) leaves: StripedLocks,
     pub(crate) errors: Errors,
-    pub(crate) xattr_blocks: Arc<StripedLocks>,
-    /// The locks of inodes that hold the values of attributes.
-    pub(crate) values: Arc<StripedLocks>,
-    /// `None` if attributes are not shared.
-    pub(crate) sharing: Option<Arc<Sharing>>,
+    /// Locks and cache of attributes that inodes share.
+    pub(crate) xattrs: Arc<SharedXattrs>,
     pub(crate) access_times: AccessTimes,
     pub(crate) nodiratime: bool,
     /// `None` if times are written at once.
@@ -171,17 +169,17 @@ impl Mount {
 
     /// Returns the locks of blocks of attributes.
     pub(crate) fn xattr_blocks(&self) -> &StripedLocks {
-        &self.xattr_blocks
+        &self.xattrs.blocks
     }
 
     /// Returns the locks of inodes that hold the values of attributes.
     pub(crate) fn values(&self) -> &StripedLocks {
-        &self.values
+        &self.xattrs.values
     }
 
     /// Returns the cache of attributes to share; `None` if they are not shared.
     pub(crate) fn sharing(&self) -> Option<&Sharing> {
-        self.sharing.as_deref()
+        self.xattrs.cache.as_ref()
     }
 
     /// Returns whether the blocks reserved for the super-user may be used.

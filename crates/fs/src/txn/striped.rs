@@ -1,5 +1,5 @@
-//! **Purpose.** Lock striping: a fixed set of locks for numbered objects (blocks, inodes), far fewer
-//! than there are objects.
+//! **Purpose.** Lock striping: a fixed set of locks for numbered objects (blocks, inodes), far
+//! fewer than there are objects.
 //!
 //! **Model.** An object's number chooses one of 64 locks per core (at least 256 in all). Many
 //! objects share one lock.

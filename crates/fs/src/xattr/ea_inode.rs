@@ -8,8 +8,8 @@
 //! That inode counts the entries that use it. An entry in an inode counts once; an entry in a block
 //! of attributes counts once, however many inodes share the block. Equal values share one inode,
 //! which the sharing cache finds by checksum and length ([`crate::xattr::share`]); it is deleted
-//! with its last user. The space of a value is charged as if the value were not shared: it counts in
-//! `i_blocks` of each inode that has the attribute.
+//! with its last user. The space of a value is charged as if the value were not shared: it counts
+//! in `i_blocks` of each inode that has the attribute.
 //!
 //! ```text
 //! entry (hash of the value) -> inode (EA_INODE_FL, users, hash of the value) -> blocks
@@ -85,15 +85,17 @@ pub(crate) fn value_for(
     let core = &*plan.mount.core;
     let checksum = EaInode::hash_of(value, core.superblock().checksum_seed());
     account::count_clusters(plan, owner, value_clusters(core, value.len() as u64))?;
-    let (shared, offer) = share_value(plan, value, checksum)?;
-    let nr = match shared {
-        Some(nr) => nr,
-        None => new_value(plan, owner, value, checksum)?,
+    let nr = match share_value(plan, value, checksum)? {
+        Equal::Shared(nr) => nr,
+        Equal::None { offer } => {
+            let nr = new_value(plan, owner, value, checksum)?;
+            if let Some((key, users)) = offer {
+                let place = nr.0.into();
+                plan.xattrs.note(Note::Came { key, place, users });
+            }
+            nr
+        }
     };
-    if let (None, Some((key, users))) = (shared, offer) {
-        let place = nr.0.into();
-        plan.xattrs.note(Note::Came { key, place, users });
-    }
     let new = NewValue::Inode {
         inode: nr,
         bytes: u32::try_from(value.len()).map_err(|_| Error::TooBig)?,
@@ -102,29 +104,33 @@ pub(crate) fn value_for(
     Ok((nr, new))
 }
 
-/// Looks for an inode that holds `value`, and counts one more user of it. If there is none, returns
-/// how a new one is to be offered.
-fn share_value(
-    plan: &mut Plan<'_>,
-    value: &[u8],
-    checksum: u32,
-) -> Result<(Option<InodeNr>, Option<(ShareKey, Users)>)> {
+/// The result of the search for an equal value.
+enum Equal {
+    /// This inode holds it, and has got a user.
+    Shared(InodeNr),
+    /// There is none, or none to be used. A new one is to be offered like this, if at all.
+    None { offer: Option<(ShareKey, Users)> },
+}
+
+/// Looks for an inode that holds `value`, and counts one more user of it.
+fn share_value(plan: &mut Plan<'_>, value: &[u8], checksum: u32) -> Result<Equal> {
     let Some(sharing) = plan.mount.sharing() else {
-        return Ok((None, None));
+        return Ok(Equal::None { offer: None });
     };
     let (look, key) = sharing.look(|| sharing.key_of_value(checksum, value.len() as u64));
     let users = match look {
-        Look::Bypassed => return Ok((None, None)),
+        Look::Bypassed => return Ok(Equal::None { offer: None }),
         Look::Absent(users) => {
             sharing.count_absent();
             users
         }
         Look::Found(candidate) => match take_value(plan, sharing, &candidate, value, checksum)? {
-            Ok(nr) => return Ok((Some(nr), None)),
+            Ok(nr) => return Ok(Equal::Shared(nr)),
             Err(miss) => sharing.count_miss(&candidate, miss),
         },
     };
-    Ok((None, key.map(|key| (key, users))))
+    let offer = key.map(|key| (key, users));
+    Ok(Equal::None { offer })
 }
 
 /// Counts one more user of the value of a candidate, under its lock, if it is equal.

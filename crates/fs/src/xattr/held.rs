@@ -1,9 +1,9 @@
 //! **Purpose.** The part of a plan that is about shared attributes: the locks of blocks and of
-//! inodes of values, and what the sharing cache is told once the plan has been applied.
+//! inodes of values, and notes for the sharing cache, which count once the plan has been applied.
 //!
 //! **Model.** A plan takes the locks of all values that it may change first, then those of the
 //! blocks: the one that the inode leaves and the one that it moves to. It keeps them until it is
-//! dropped, so that what it tells the cache is true until then.
+//! dropped, so that its notes are true until the cache has them.
 //!
 //! **Locking.** Locks of one kind are taken in their own order, each once. A value that is found
 //! when locks are held already is locked only if that needs no waiting, or is next in the order.
@@ -37,10 +37,10 @@ enum ValueGuard<'f> {
     },
 }
 
-/// What the cache is told once the plan has been applied.
+/// A note for the cache, which counts once the plan has been applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Note {
-    /// A place has room for users: it is new, was loaded, or has lost one of the most it may have.
+    /// A place can have more users: it is new, was loaded, or has lost one of the most it may have.
     Came {
         key: ShareKey,
         place: u64,

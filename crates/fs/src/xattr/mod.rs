@@ -7,7 +7,7 @@
 //! | `set` | plans changes of attributes, in the inode and in a draft of its block |
 //! | `settle` | plans where a draft goes: into the inode's block, an equal one or a new one |
 //! | `share` | the cache of blocks and values to share |
-//! | `held` | the locks that plans of attributes hold, and what they tell the cache |
+//! | `held`, `shared` | the locks of blocks and values, and a plan's notes for the cache |
 //! | `offer` | offers what readers load to the cache |
 //! | `ea_inode`, `gone_value` | values in inodes of their own |
 //! | `acl` | access control lists |
@@ -23,3 +23,4 @@ pub(crate) mod offer;
 pub(crate) mod set;
 pub(crate) mod settle;
 pub(crate) mod share;
+pub(crate) mod shared;

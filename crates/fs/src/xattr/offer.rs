@@ -3,10 +3,10 @@
 //! **Model.** A block of attributes is offered when it has been loaded and checked, a value when it
 //! has been read and is not known. Later hits offer nothing.
 //!
-//! **Locking.** The lock of the block or of the value's inode, if it is free; a reader does not wait.
-//! Under it the inode that is being read still refers to the block, or the value's inode is still
-//! in use: so there is a user, and whoever takes away the last one does so later and removes the
-//! entry.
+//! **Locking.** The lock of the block or of the value's inode, if it is free; a reader does not
+//! wait. Under it the inode that is being read still refers to the block, or the value's inode is
+//! still in use. So there is a user, and the plan that takes away the last one comes later and
+//! removes the entry.
 
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::xattr::{self, EaInode, MAX_BLOCK_REFS, SharedContent};
@@ -14,7 +14,15 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
-use crate::xattr::share::Users;
+use crate::xattr::share::{Sharing, Users};
+use crate::xattr::shared::SharedXattrs;
+
+/// Returns the locks and the cache, if something is to be offered now.
+fn shared(core: &Core) -> Option<(&SharedXattrs, &Sharing)> {
+    let shared = &*core.live.as_ref()?.xattrs;
+    let sharing = shared.cache.as_ref()?;
+    (!sharing.is_paused()).then_some((shared, sharing))
+}
 
 /// Offers the block of attributes of inode `nr`, which has just been loaded.
 pub(crate) fn offer_block(core: &Core, nr: InodeNr, block: PhysBlock) {
@@ -22,12 +30,8 @@ pub(crate) fn offer_block(core: &Core, nr: InodeNr, block: PhysBlock) {
 }
 
 fn try_offer_block(core: &Core, nr: InodeNr, block: PhysBlock) -> Option<()> {
-    let live = core.live.as_ref()?;
-    let sharing = live
-        .sharing
-        .as_ref()
-        .filter(|sharing| !sharing.is_paused())?;
-    let locks = &live.xattr_blocks;
+    let (shared, sharing) = shared(core)?;
+    let locks = &shared.blocks;
     let _lock = locks.try_lock_nth(locks.nth(block.0))?;
     let guard = epoch::pin();
     let inode = core.inodes.get(&nr, &guard)?.version(&guard).ok()?;
@@ -48,12 +52,8 @@ pub(crate) fn offer_value(core: &Core, nr: InodeNr) {
 }
 
 fn try_offer_value(core: &Core, nr: InodeNr) -> Option<()> {
-    let live = core.live.as_ref()?;
-    let sharing = live
-        .sharing
-        .as_ref()
-        .filter(|sharing| !sharing.is_paused())?;
-    let locks = &live.values;
+    let (shared, sharing) = shared(core)?;
+    let locks = &shared.values;
     let lock = locks.nth(nr.0.into());
     let guard = epoch::pin();
     let key = || {

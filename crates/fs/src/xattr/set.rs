@@ -98,8 +98,8 @@ pub(crate) fn plan_change(
     plan_changes(plan, slot, &[XattrChange { index, name, new }])
 }
 
-/// Plans the changes of several attributes of the inode in `slot`, which moves to another block once
-/// at most. To be called once for a plan.
+/// Plans the changes of several attributes of the inode in `slot`, which moves to another block
+/// once at most. To be called once for a plan.
 ///
 /// # Errors
 /// As [`plan_change`].

@@ -4,8 +4,8 @@
 //! **Not here.** What the attributes are after the change ([`crate::xattr::set`]); finding an equal
 //! block ([`crate::xattr::share`]).
 //!
-//! **Model.** A change of attributes edits a [`Draft`], a copy of the inode's block. Only when it is
-//! complete it is settled, so a change of several attributes moves the inode once:
+//! **Model.** A change of attributes edits a [`Draft`], a copy of the inode's block. Only when it
+//! is complete it is settled, so a change of several attributes moves the inode once:
 //!
 //! ```text
 //! old block      draft      equal block known     then
@@ -15,15 +15,15 @@
 //! shared, none   content    no                    it leaves its block and gets a new one
 //! ```
 //!
-//! An inode that leaves its block takes a user from it; with the last one the block is freed, and so
-//! are the values of its entries. The block counts in `i_blocks` of each of its users.
+//! An inode that leaves its block takes a user from it; with the last one the block is freed, and
+//! so are the values of its entries. The block counts in `i_blocks` of each of its users.
 //!
 //! **Invariants.**
 //! - `h_refcount` of a block is the number of inodes that use it. A block that several inodes use
 //!   does not change but for this count.
 //! - The entries of an inode's block do not change without the inode's lock: another inode can join
-//!   the block, but not change it. So the draft is made without the block's lock, and the content is
-//!   compared again under it. If it has changed, the count was wrong.
+//!   the block, but not change it. So the draft is made without the block's lock, and the content
+//!   is compared again under it. If it has changed, the count was wrong.
 //! - An entry in a block counts once as a user of its value, however many inodes use the block.
 //!
 //! **Locking.** The inode's lock, then the locks of values and of at most two blocks
@@ -83,8 +83,8 @@ enum Extent {
 }
 
 impl Draft {
-    /// Begins a change of the attributes of `inode`, whose slot is in the plan, and locks the values
-    /// that it may concern.
+    /// Begins a change of the attributes of `inode`, whose slot is in the plan, and locks the
+    /// values that it may concern.
     pub(crate) fn of(plan: &mut Plan<'_>, slot: Slot, inode: &Inode) -> Result<Self> {
         let mut draft = Self {
             slot,
@@ -162,8 +162,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Plans the end of an inode whose attributes are `inode`'s: it leaves its block, and its values
-    /// lose a user.
+    /// Plans the end of an inode whose attributes are `inode`'s: it leaves its block, and its
+    /// values lose a user.
     pub(crate) fn free(self, plan: &mut Plan<'_>, inode: &Inode) -> Result<()> {
         if let Some(at) = self.old {
             plan.xattrs.lock_blocks(Some(at), None);

@@ -1,5 +1,5 @@
-//! **Purpose.** Blocks of attributes that several inodes use: the count of these inodes, and whether
-//! two blocks hold the same attributes.
+//! **Purpose.** Blocks of attributes that several inodes use: the count of these inodes, and
+//! whether two blocks hold the same attributes.
 //!
 //! **Not here.** Finding a block to share and the locks that this needs (crate `fourscore`).
 //!
@@ -86,8 +86,7 @@ impl<'b> SharedContent<'b> {
             };
             self.0.value_place(entry).map(|at| at..at + len)
         };
-        let mut entries = self.entries();
-        while let Some(entry) = entries.next() {
+        for entry in self.entries() {
             let Some(one) = place(&entry) else { continue };
             let mut others = self.entries().filter(|other| other.at > entry.at);
             let meets = |other: Entry<'_>| {

@@ -69,6 +69,27 @@ impl Default for XattrSharing {
     }
 }
 
+impl XattrSharing {
+    /// Returns the automatic bypass with one limit set, by the name of its mount option; `None` for
+    /// another name, or a value that the limit cannot have.
+    pub(crate) fn with_limit(self, name: &str, value: u32) -> Option<Self> {
+        let mut limits = match self {
+            Self::Automatic(limits) => limits,
+            Self::On | Self::Off => BypassLimits::default(),
+        };
+        let (limit, allowed) = match name {
+            "mbcache_low" => (&mut limits.low_permille, 0..=1000),
+            "mbcache_high" => (&mut limits.high_permille, 0..=1000),
+            "mbcache_window" => (&mut limits.window, 1..=u32::MAX),
+            "mbcache_probe" => (&mut limits.probe, 1..=u32::MAX),
+            "mbcache_pause" => (&mut limits.pause, 0..=u32::MAX),
+            _ => return None,
+        };
+        *limit = allowed.contains(&value).then_some(value)?;
+        Some(Self::Automatic(limits))
+    }
+}
+
 /// The state of one core.
 #[derive(Debug, Default)]
 struct OfCore {
@@ -118,7 +139,10 @@ impl Bypass {
     pub(crate) fn count(&self, is_hit: bool) {
         let Some(limits) = self.limits else { return };
         let core = self.cores.mine();
-        let (lookups, hits) = (get(&core.lookups) + 1, get(&core.hits) + u32::from(is_hit));
+        let (lookups, hits) = (
+            get(&core.lookups).saturating_add(1),
+            get(&core.hits).saturating_add(u32::from(is_hit)),
+        );
         let is_probe = get(&core.probing) > 0;
         let (length, least) = match is_probe {
             true => (limits.probe, limits.high_permille),

@@ -21,7 +21,7 @@ pub struct XattrSharingStats {
     pub lookups: u64,
     /// Contents to be stored that were not looked for, since the automatic bypass was on.
     pub bypassed: u64,
-    /// Lookups that found an equal content with room for another user.
+    /// Lookups that found an equal content that can have another user.
     pub hits: u64,
     /// Users that were given a content that exists. Fewer than hits if operations failed later.
     pub shared: u64,

@@ -9,8 +9,8 @@
 //! content -> current | spare spare spare spare | own place of core 0, 1, ..
 //! ```
 //!
-//! The table of own places is made with the first of them. Its slots say: no own place (0), a place,
-//! or that the core's place is used up and it gets another one ([`AWAITED`]).
+//! The table of own places is made with the first of them. Its slots say: no own place (0), a
+//! place, or that the core's place is used up and it gets another one ([`AWAITED`]).
 //!
 //! **Invariants.** A place is added and removed only under its own lock (that of the block or of
 //! the inode of a value). So for the holder of that lock the answer of [`Known::has`] stays true.

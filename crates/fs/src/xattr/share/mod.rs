@@ -1,6 +1,6 @@
-//! **Purpose.** The sharing cache: finds a block, or the inode of a value, that holds the attributes
-//! which an operation is about to store, so that the inode becomes another user of it instead of
-//! getting one of its own.
+//! **Purpose.** The sharing cache: finds a block, or the inode of a value, that holds the
+//! attributes which an operation is about to store, so that the inode becomes another user of it
+//! instead of getting one of its own.
 //!
 //! **Not here.** The plans that look, take and leave ([`crate::xattr::settle`],
 //! [`crate::xattr::ea_inode`]); the count of users, which is on disk.
@@ -15,9 +15,9 @@
 //! leave   (the place's lock)     the limit is reached, or the last user has gone
 //! ```
 //!
-//! The *place's lock* is that of the block of attributes or of the inode of a value. A plan holds it
-//! from the look at the count until it has been applied. So found, checked and taken are one step
-//! for every other thread.
+//! The *place's lock* is that of the block of attributes or of the inode of a value. A plan holds
+//! it from the look at the count until it has been applied. So found, checked and taken are one
+//! step for every other thread.
 //!
 //! Keys of values are made of the checksum and the length that their inode holds, so a value can
 //! leave without being read.
@@ -26,19 +26,20 @@
 //! running transaction:
 //! - It comes under its lock, from a thread that knows a user: the plan that gives it one, or a
 //!   reader whose inode refers to it now.
-//! - Whoever takes away the last user removes it before the lock is released. The content is the one
-//!   that was offered, since a content with one user is changed in place only together with its
-//!   entry, and one with more is not changed.
-//! - An entry that is evicted is not found afterwards, and does not come back: a look under the lock
-//!   asks the table again. The answer of a look without the lock counts for nothing.
+//! - The plan that takes away the last user removes it before it releases the lock. The content is
+//!   the one that was offered, since a content with one user is changed in place only together with
+//!   its entry, and one with more is not changed.
+//! - An entry that is evicted is not found afterwards, and does not come back: a look under the
+//!   lock asks the table again. The answer of a look without the lock counts for nothing.
 //!
-//! So no freed block is read as one of attributes, and none is taken that is about to be freed. What
-//! is not in the cache is merely not shared.
+//! So no freed block is read as one of attributes, and none is taken that is about to be freed.
+//! What is not in the cache is merely not shared.
 //!
-//! **Many cores.** A hit reads the table and writes nothing in memory that others read; what remains
-//! is the count on disk. A core that takes a user from a place of another core when the count is a
-//! multiple of [`PER_OWN_PLACE`] makes a place of its own, once. So frequent users part, rare ones
-//! do not, and the price is at most one block for so many users ([`Known`] has the details).
+//! **Many cores.** A hit reads the table and writes nothing in memory that others read; what
+//! remains is the count on disk. A core that takes a user from a place of another core when the
+//! count is a multiple of [`PER_OWN_PLACE`] makes a place of its own, once. So frequent users part,
+//! rare ones do not, and the price is at most one block for so many users ([`Known`] has the
+//! details).
 //!
 //! **Locking.** As above. The lock of a shard of the table is taken for insertions, in memory only.
 //!
@@ -127,8 +128,8 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// Returns an empty cache, which takes `budget_bytes` of memory at most; `None` if nothing is to
-    /// be shared.
+    /// Returns an empty cache, which takes `budget_bytes` of memory at most; `None` if nothing is
+    /// to be shared.
     pub(crate) fn new(how: XattrSharing, budget_bytes: usize, faults: Faults) -> Option<Self> {
         let limits = match how {
             XattrSharing::Off => return None,
