@@ -125,7 +125,9 @@ impl Plan<'_> {
         fast_commits.list(tid, &self.memory.notes, last);
     }
 
-    /// Taints the unit if it frees something, or changes the orphan list or the superblock.
+    /// Taints the unit if it frees something, or changes the orphan list, the superblock or a block
+    /// of attributes: also if only the count of its users changes, since the inode left it or joined
+    /// it.
     fn taint_what_is_unsaid(&mut self) {
         let memory = &self.memory;
         let changes_orphans = self.orphan_update.is_some()
@@ -133,14 +135,16 @@ impl Plan<'_> {
                 .regions
                 .iter()
                 .any(|region| matches!(region.kind, RegionKind::Link(..)));
-        let changes_superblock = memory
-            .regions
-            .iter()
-            .any(|region| region.tag.structure() == Some(Structure::Superblock));
+        let changes = |structure| {
+            let mut regions = memory.regions.iter();
+            regions.any(|region| region.tag.structure() == Some(structure))
+        };
         let why = if changes_orphans || !memory.freed_inodes.is_empty() {
             Reason::LastName
-        } else if changes_superblock {
+        } else if changes(Structure::Superblock) {
             Reason::Fields
+        } else if changes(Structure::Xattrs) {
+            Reason::Xattr
         } else if !memory.frees.is_empty() || !memory.revoked.is_empty() {
             Reason::RangeOperation
         } else {
