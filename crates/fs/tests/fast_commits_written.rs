@@ -452,6 +452,55 @@ fn blocks_that_are_reused_early_are_noticed() {
     reuse_recorded_blocks(&MountOptions::new().sabotage(Some(fault)));
 }
 
+/// A change of a block of attributes is kept by a full commit: also if only its count changes,
+/// since the inode leaves it to others or joins it, and if a directory's block changes in place.
+#[test]
+fn changes_of_blocks_of_attributes_are_not_left_out() {
+    require_all!();
+    const NAME: &[u8] = b"user.large";
+    let set = |fs: &Fs, path: &str, byte: u8| {
+        fs.set_xattr(at(fs, path), NAME, &[byte; 700], SetXattr::Any)
+            .unwrap();
+    };
+    type Change = (&'static str, fn(&Fs, &dyn Fn(&Fs, &str, u8)) -> InodeNr);
+    let changes: [Change; 5] = [
+        ("a directory's block changes in place", |fs, set| {
+            set(fs, "b", 9);
+            at(fs, "b")
+        }),
+        ("a directory leaves a shared block", |fs, _| {
+            fs.remove_xattr(at(fs, "a"), NAME).unwrap();
+            at(fs, "a")
+        }),
+        ("a directory moves to another block", |fs, set| {
+            set(fs, "a", 2);
+            at(fs, "a")
+        }),
+        ("a file leaves a shared block", |fs, _| {
+            fs.remove_xattr(at(fs, "a/one"), NAME).unwrap();
+            at(fs, "a/one")
+        }),
+        ("a file joins a block", |fs, set| {
+            set(fs, "new", 1);
+            at(fs, "new")
+        }),
+    ];
+    for (what, change) in changes {
+        let setup = Setup::with_files(4096);
+        let fs = &setup.fs;
+        fs.create(ROOT, b"new", &NEW).unwrap();
+        for (path, byte) in [("a", 1), ("a/one", 1), ("a/two", 1), ("b", 2)] {
+            set(fs, path, byte);
+        }
+        fs.sync().unwrap();
+        let shared = fs.stats().mount.unwrap().xattr_sharing.unwrap().shared;
+        assert_eq!(shared, 2, "{what}");
+        let synced = change(fs, &set);
+        fs.fsync(synced).unwrap();
+        setup.assert_kept(what);
+    }
+}
+
 /// A history of calls on a few names in three directories.
 struct History<'s> {
     fs: &'s Fs,
