@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use fourscore_block::{Buffer, VerifiedAs};
+use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_mballoc::{Claim, Freeing};
 use fourscore_ondisk::inode::{self, InodeMut, RawInode};
 use fourscore_ondisk::superblock::Superblock;
@@ -187,6 +187,12 @@ impl Memory {
         }
     }
 
+    /// Whether the plan changes or frees a block with this structure.
+    pub(crate) fn changes(&self, structure: Structure) -> bool {
+        let mut regions = self.regions.iter();
+        regions.any(|region| region.tag.structure() == Some(structure))
+    }
+
     /// Returns the content of a region.
     pub(crate) fn of(&self, region: &Region) -> &[u8] {
         &self.bytes[region.bytes.clone()]
@@ -226,7 +232,6 @@ impl Memory {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use fourscore_block::Structure;
 
     fn add(memory: &mut Memory, content: &[u8]) {
         let start = memory.bytes.len();
