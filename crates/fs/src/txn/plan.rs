@@ -44,7 +44,7 @@ use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
 use crate::txn::memory::{Free, Memory, Region, RegionKind};
 use crate::xattr::gone_value::GoneValue;
-use crate::xattr::held::XattrLocks;
+use crate::xattr::held::{Note, XattrLocks};
 use crate::{Error, Result};
 
 /// Names a region of a plan.
@@ -64,8 +64,7 @@ pub(crate) struct Plan<'f> {
     pub(crate) counts_free: bool,
     /// The limit of the plan's size, in blocks, for freeing what is mapped.
     capacity: usize,
-    /// The locks of the blocks and values of attributes that the plan changes, and what these
-    /// changes mean for the sharing cache.
+    /// The locks of the blocks and values of attributes that the plan changes.
     pub(crate) xattrs: XattrLocks<'f>,
     /// The file system cannot be frozen while this lives.
     _inside: Inside<'f>,
@@ -87,6 +86,11 @@ impl<'f> Plan<'f> {
             xattrs: XattrLocks::new(mount),
             gone_values: Vec::new(),
         }
+    }
+
+    /// Notes what the plan means for the cache of shared attributes.
+    pub(crate) fn note_xattrs(&mut self, note: Note) {
+        self.memory.xattrs.notes.push(note);
     }
 
     /// Notes the inode of a value that is deleted: it leaves memory when the plan has been applied.

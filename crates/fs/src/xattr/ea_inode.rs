@@ -91,7 +91,7 @@ pub(crate) fn value_for(
             let nr = new_value(plan, owner, value, checksum)?;
             if let Some((key, users)) = offer {
                 let place = nr.0.into();
-                plan.xattrs.note(Note::Came { key, place, users });
+                plan.note_xattrs(Note::Came { key, place, users });
             }
             nr
         }
@@ -174,7 +174,7 @@ fn take_value(
     facts.refs += 1;
     put_facts(plan, slot, facts)?;
     sharing.count_hit();
-    plan.xattrs.note(Note::Taken(*candidate));
+    plan.note_xattrs(Note::Taken(*candidate));
     Ok(Ok(nr))
 }
 
@@ -291,7 +291,7 @@ pub(crate) fn drop_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
     if let Some(sharing) = plan.mount.sharing() {
         let key = sharing.key_of_value(facts.value_hash, inode.size_bytes());
         let place = nr.0.into();
-        plan.xattrs.note(Note::Ended { key, place });
+        plan.note_xattrs(Note::Ended { key, place });
     }
     end::end_inode(plan.mount, plan, &inode, slot, None)?;
     plan.add_gone_value(GoneValue { nr, pinned });

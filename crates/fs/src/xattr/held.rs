@@ -16,13 +16,12 @@ use crate::txn::faults::Sabotage;
 use crate::txn::striped::{LockNr, StripeGuard};
 use crate::xattr::share::{Candidate, ShareKey, Users};
 
-/// The locks of a plan, and its notes for the cache.
+/// The locks of a plan.
 #[derive(Debug)]
 pub(crate) struct XattrLocks<'f> {
     mount: &'f Mount,
     values: Vec<(LockNr, ValueGuard<'f>)>,
-    blocks: Vec<StripeGuard<'f>>,
-    notes: Vec<Note>,
+    blocks: [Option<StripeGuard<'f>>; 2],
 }
 
 /// The lock of an inode that holds a value.
@@ -59,15 +58,14 @@ impl<'f> XattrLocks<'f> {
         Self {
             mount,
             values: Vec::new(),
-            blocks: Vec::new(),
-            notes: Vec::new(),
+            blocks: [None, None],
         }
     }
 
     /// Locks inodes of values until the plan has been applied. To be called once, before all other
     /// locks.
     pub(crate) fn lock_values(&mut self, values: impl Iterator<Item = InodeNr>) {
-        debug_assert!(self.values.is_empty() && self.blocks.is_empty());
+        debug_assert!(self.values.is_empty() && !self.has_blocks());
         let locks = self.mount.values();
         let mut wanted: Vec<LockNr> = values.map(|nr| locks.nth(nr.0.into())).collect();
         wanted.sort_unstable();
@@ -81,7 +79,7 @@ impl<'f> XattrLocks<'f> {
     /// Locks the inode of one more value. Returns whether it is locked: a lock that comes before
     /// one that the plan holds is not waited for.
     pub(crate) fn try_lock_value(&mut self, value: InodeNr) -> bool {
-        debug_assert!(self.blocks.is_empty(), "blocks come after values");
+        debug_assert!(!self.has_blocks(), "blocks come after values");
         let locks = self.mount.values();
         let nth = locks.nth(value.0.into());
         let last = self.values.iter().map(|(held, _)| *held).max();
@@ -111,7 +109,7 @@ impl<'f> XattrLocks<'f> {
     /// Locks the block of attributes that an inode has, and the one that it may move to, until the
     /// plan has been applied. To be called once.
     pub(crate) fn lock_blocks(&mut self, old: Option<PhysBlock>, new: Option<PhysBlock>) {
-        debug_assert!(self.blocks.is_empty(), "a plan moves one inode");
+        debug_assert!(!self.has_blocks(), "a plan moves one inode");
         let locks = self.mount.xattr_blocks();
         let nth = |block: PhysBlock| locks.nth(block.0);
         let (mut first, mut second) = (old.map(nth), new.map(nth));
@@ -122,27 +120,25 @@ impl<'f> XattrLocks<'f> {
         if first == second {
             second = None;
         }
-        let both = [first, second].into_iter().flatten();
-        self.blocks.extend(both.map(|nth| locks.lock_nth(nth)));
+        self.blocks = [first, second].map(|nth| Some(locks.lock_nth(nth?)));
     }
 
-    /// Notes something for the cache.
-    pub(crate) fn note(&mut self, note: Note) {
-        self.notes.push(note);
+    fn has_blocks(&self) -> bool {
+        self.blocks.iter().any(Option::is_some)
     }
+}
 
-    /// Tells the cache what the plan, which has been applied, has done.
-    pub(crate) fn carry_out(&mut self) {
-        let Some(sharing) = self.mount.sharing() else {
-            return self.notes.clear();
-        };
-        for note in self.notes.drain(..) {
-            match note {
-                Note::Came { key, place, users } => sharing.come(key, place, users),
-                Note::Left { key, place } => sharing.leave(key, place),
-                Note::Ended { key, place } => sharing.end(key, place),
-                Note::Taken(candidate) => sharing.taken(&candidate),
-            }
+/// Tells the cache what a plan, which has been applied, has done. The plan still holds its locks.
+pub(crate) fn carry_out(mount: &Mount, notes: &mut Vec<Note>) {
+    let Some(sharing) = mount.sharing() else {
+        return notes.clear();
+    };
+    for note in notes.drain(..) {
+        match note {
+            Note::Came { key, place, users } => sharing.come(key, place, users),
+            Note::Left { key, place } => sharing.leave(key, place),
+            Note::Ended { key, place } => sharing.end(key, place),
+            Note::Taken(candidate) => sharing.taken(&candidate),
         }
     }
 }

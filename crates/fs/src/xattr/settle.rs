@@ -29,6 +29,8 @@
 //! **Locking.** The inode's lock, then the locks of values and of at most two blocks
 //! ([`crate::xattr::held`]).
 
+use std::mem;
+
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::{Content as Wanted, Reach};
 use fourscore_ondisk::relation::RelationError;
@@ -89,9 +91,9 @@ impl Draft {
         let mut draft = Self {
             slot,
             old: inode.file_acl(),
-            before: Vec::new(),
+            before: emptied(&mut plan.memory.xattrs.before),
             is_loaded: false,
-            after: Vec::new(),
+            after: emptied(&mut plan.memory.xattrs.after),
             gained: Vec::new(),
             lost_in_inode: Vec::new(),
             lost_in_block: Vec::new(),
@@ -156,10 +158,16 @@ impl Draft {
                 false => self.store(plan)?,
             }
         }
-        for nr in std::mem::take(&mut self.lost_in_inode) {
+        for nr in mem::take(&mut self.lost_in_inode) {
             ea_inode::drop_value_user(plan, nr)?;
         }
+        self.keep_memory(plan);
         Ok(())
+    }
+
+    /// Keeps the memory of the draft for the thread's next one.
+    fn keep_memory(self, plan: &mut Plan<'_>) {
+        (plan.memory.xattrs.before, plan.memory.xattrs.after) = (self.before, self.after);
     }
 
     /// Plans the end of an inode whose attributes are `inode`'s: it leaves its block, and its
@@ -177,6 +185,7 @@ impl Draft {
                 ea_inode::drop_value_user(plan, nr)?;
             }
         }
+        self.keep_memory(plan);
         Ok(())
     }
 
@@ -221,7 +230,7 @@ impl Draft {
         let at = self.write(plan)?;
         if let (Some(users), Some(key)) = (offer, key) {
             let place = at.0;
-            plan.xattrs.note(Note::Came { key, place, users });
+            plan.note_xattrs(Note::Came { key, place, users });
         }
         Ok(())
     }
@@ -236,7 +245,7 @@ impl Draft {
             None => account::count_clusters(plan, self.slot, 1)?,
         }
         // The entries of the block count as users of their values already.
-        for nr in std::mem::take(&mut self.gained) {
+        for nr in mem::take(&mut self.gained) {
             ea_inode::drop_value_user(plan, nr)?;
         }
         superblock::set_ext_attr(plan)?;
@@ -254,7 +263,7 @@ impl Draft {
         if old.users == 1 {
             plan.bytes_mut(old.region).copy_from_slice(&self.after);
             self.note_end(plan, at);
-            for nr in std::mem::take(&mut self.lost_in_block) {
+            for nr in mem::take(&mut self.lost_in_block) {
                 ea_inode::drop_value_user(plan, nr)?;
             }
             return Ok(at);
@@ -337,7 +346,7 @@ impl Draft {
                     let came = |key| Note::Came { key, place, users };
                     key.map(came)
                         .into_iter()
-                        .for_each(|note| plan.xattrs.note(note));
+                        .for_each(|note| plan.note_xattrs(note));
                 }
             }
             return Ok(());
@@ -359,9 +368,15 @@ impl Draft {
         let content = SharedContent::unchecked(&self.before);
         if let Some((sharing, content)) = sharing.zip(content) {
             let key = sharing.key_of_block(&content);
-            plan.xattrs.note(Note::Ended { key, place: at.0 });
+            plan.note_xattrs(Note::Ended { key, place: at.0 });
         }
     }
+}
+
+/// Takes a buffer to be filled.
+fn emptied(memory: &mut Vec<u8>) -> Vec<u8> {
+    memory.clear();
+    mem::take(memory)
 }
 
 /// Gives the block of a candidate a user, under its lock. If that cannot be, returns for which
@@ -401,17 +416,17 @@ fn take(
     let Some((users, region)) = taken else {
         if miss == Miss::AtLimit {
             let (key, place) = (candidate.key, at.0);
-            plan.xattrs.note(Note::Left { key, place });
+            plan.note_xattrs(Note::Left { key, place });
         }
         return Ok(Err(sharing.count_miss(candidate, miss)));
     };
     xattr::put_users(plan.bytes_mut(region), users);
     sharing.count_hit();
     sharing.counts.block_users.add(1);
-    plan.xattrs.note(Note::Taken(*candidate));
+    plan.note_xattrs(Note::Taken(*candidate));
     if users == MAX_BLOCK_REFS {
         let (key, place) = (candidate.key, at.0);
-        plan.xattrs.note(Note::Left { key, place });
+        plan.note_xattrs(Note::Left { key, place });
     }
     Ok(Ok(at))
 }

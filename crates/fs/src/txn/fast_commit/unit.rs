@@ -147,8 +147,8 @@ impl Plan<'_> {
     }
 
     /// Notes the slots of inodes that change. If a block of attributes changes, they are tainted,
-    /// whatever their slots say: its content is in no record, nor is the count of its users, when an
-    /// inode joins it or leaves it.
+    /// whatever their slots say: its content is in no record, nor is the count of its users, when
+    /// an inode joins it or leaves it.
     fn add_slots(&mut self) {
         let mount = self.mount;
         let memory = &mut self.memory;
