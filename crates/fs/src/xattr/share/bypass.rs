@@ -13,7 +13,9 @@
 //! A lookup that finds nothing costs a hash of the attributes, a look into the table and, when the
 //! new block is offered, an insertion: a twentieth of what allocating and writing a block costs. So
 //! lookups pay from about 5 hits in 100 on. The two thresholds lie on both sides of that, so that a
-//! workload at the border does not switch with every window. What a probe offers stays in the
+//! workload at the border does not switch with every window. The first pause is an eighth of the
+//! limit and the next ones twice as long each, so that a first window without hits, which every
+//! workload has, costs little. What a probe offers stays in the
 //! cache, so equal contents are noticed even if they are further apart than one probe is long.
 //!
 //! Only lookups and offers are left out. A block that loses its last user is always removed from
@@ -36,7 +38,8 @@ pub struct BypassLimits {
     pub window: u32,
     /// The length of a probe, in lookups.
     pub probe: u32,
-    /// How many contents are stored without a lookup between two probes.
+    /// How many contents are stored without a lookup between two probes, after a few shorter
+    /// pauses.
     pub pause: u32,
 }
 
@@ -90,6 +93,9 @@ impl XattrSharing {
     }
 }
 
+/// The pauses that are shorter than the limit.
+const SHORTER_PAUSES: u32 = 3;
+
 /// The state of one core.
 #[derive(Debug, Default)]
 struct OfCore {
@@ -97,8 +103,9 @@ struct OfCore {
     hits: AtomicU32,
     /// Contents that are still stored without a lookup; 0 while the core looks.
     paused: AtomicU32,
-    /// 1 if the next decision is that of a probe.
-    probing: AtomicU32,
+    /// How many pauses there were since lookups paid last. If there were any, the next decision is
+    /// that of a probe.
+    pauses: AtomicU32,
 }
 
 /// The bypass of one file system.
@@ -143,7 +150,8 @@ impl Bypass {
             get(&core.lookups).saturating_add(1),
             get(&core.hits).saturating_add(u32::from(is_hit)),
         );
-        let is_probe = get(&core.probing) > 0;
+        let pauses = get(&core.pauses);
+        let is_probe = pauses > 0;
         let (length, least) = match is_probe {
             true => (limits.probe, limits.high_permille),
             false => (limits.window, limits.low_permille),
@@ -156,8 +164,14 @@ impl Bypass {
         set(&core.lookups, 0);
         set(&core.hits, 0);
         let pays = u64::from(hits) * 1000 >= u64::from(least) * u64::from(lookups);
-        set(&core.probing, u32::from(!pays));
-        set(&core.paused, if pays { 0 } else { limits.pause });
+        match pays {
+            true => set(&core.pauses, 0),
+            false => {
+                let shorter = SHORTER_PAUSES.saturating_sub(pauses);
+                set(&core.paused, limits.pause >> shorter);
+                set(&core.pauses, pauses.saturating_add(1));
+            }
+        }
     }
 }
 
@@ -206,6 +220,8 @@ mod tests {
         let bypass = Bypass::new(Some(LIMITS));
         assert_eq!(store(&bypass, 20, u32::MAX), 20, "one of them is the first");
         assert!(bypass.is_paused());
+        // Pauses of 3, 7 and 15 contents, with 10 lookups after each.
+        assert_eq!(store(&bypass, 55, 55), 30);
         // 30 contents without lookups, 10 with, over and over.
         assert_eq!(store(&bypass, 400, 20), 100);
     }
@@ -216,7 +232,7 @@ mod tests {
         let bypass = Bypass::new(Some(LIMITS));
         store(&bypass, 20, 20);
         assert!(bypass.is_paused());
-        assert_eq!(store(&bypass, 40, 2), 10);
+        assert_eq!(store(&bypass, 13, 2), 10, "a pause of 3");
         assert!(!bypass.is_paused());
         // Fewer than a probe asks for, more than a window does.
         assert_eq!(store(&bypass, 400, 5), 400);
