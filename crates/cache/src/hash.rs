@@ -6,7 +6,7 @@
 //! they form patterns. Start and multiplier are secret and differ from cache to cache, so an image
 //! cannot direct its blocks to one bucket.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 /// The secret of a cache. A user whose keys are not numbers (such as names) hashes them with a seed
 /// of its own for [`Config::number`](crate::Config::number), so that an attacker cannot make many
@@ -24,7 +24,6 @@ impl Seed {
     pub fn new() -> Self {
         #[cfg(not(any(feature = "shuttle", feature = "count")))]
         let (start, multiplier) = {
-            use std::hash::BuildHasher;
             let random = std::collections::hash_map::RandomState::new();
             (random.hash_one(1_u8), random.hash_one(2_u8))
         };
@@ -45,12 +44,7 @@ impl Seed {
     #[inline]
     #[must_use]
     pub fn hash<K: Hash>(&self, key: &K) -> u64 {
-        let mut folder = Folder {
-            state: self.start,
-            multiplier: self.multiplier,
-        };
-        key.hash(&mut folder);
-        folder.finish()
+        self.hash_one(key)
     }
 }
 
@@ -60,7 +54,21 @@ impl Default for Seed {
     }
 }
 
-struct Folder {
+impl BuildHasher for Seed {
+    type Hasher = Folder;
+
+    #[inline]
+    fn build_hasher(&self) -> Folder {
+        Folder {
+            state: self.start,
+            multiplier: self.multiplier,
+        }
+    }
+}
+
+/// The state of a hash under way.
+#[derive(Debug)]
+pub struct Folder {
     state: u64,
     multiplier: u64,
 }

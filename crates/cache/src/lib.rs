@@ -53,5 +53,5 @@ mod hash;
 mod load;
 mod table;
 
-pub use hash::Seed;
+pub use hash::{Folder, Seed};
 pub use table::{ClockCache, Config, HitCounting, Stats};

@@ -204,13 +204,17 @@ fn workloads_of_fsync_run_in_an_image_in_memory_and_in_a_directory() {
             "4",
             path,
         ];
+        // The changes of `pending` are made 100 times, and each thread syncs one of them.
+        let (repetitions, syncs) = match workload {
+            "pending" => (100, 200),
+            _ => (1, 12),
+        };
         let report = of(&in_memory, workload);
-        assert_eq!(report["operations"], 12, "{report}");
-        let syncs = if workload == "pending" { 2 } else { 12 };
+        assert_eq!(report["operations"], 12 * repetitions, "{report}");
         assert_eq!(report["fsyncs"], syncs, "{report}");
         assert!(report["counts"]["flushes"].as_u64() >= Some(2), "{report}");
         let report = of(&["--directories", "4", path], workload);
-        assert_eq!(report["operations"], 12, "{report}");
+        assert_eq!(report["operations"], 12 * repetitions, "{report}");
         let made = &report["counts"];
         let commits = made["fast_commits"]
             .as_u64()
@@ -223,14 +227,16 @@ fn workloads_of_fsync_run_in_an_image_in_memory_and_in_a_directory() {
         // Not every file system has attributes of users.
         if workload != "append-beside" {
             let report = of(&["--dir", text(folder.path())], workload);
-            assert_eq!(report["operations"], 6, "{report}");
+            assert_eq!(report["operations"], 6 * repetitions, "{report}");
             assert!(report["fsync_p50_ns"].as_u64() > Some(0), "{report}");
         }
     }
     assert_clean(image.path());
-    let arguments = ["bench", "fsync", path, "--files", "2", "--quadratic"];
-    let told = printed(&mut fourscore(&arguments));
-    for part in ["  2 calls of fsync, ", "  quadratic: 4 records in "] {
+    let size = ["--workload", "pending", "--files", "2", "--quadratic"];
+    let told = printed(&mut fourscore(
+        &[&["bench", "fsync", path], &size[..]].concat(),
+    ));
+    for part in ["  100 calls of fsync, ", "  quadratic: 4 records in "] {
         assert!(told.contains(part), "{told}");
     }
     assert_eq!(failing(&["bench", "fsync"]).0, Some(2));

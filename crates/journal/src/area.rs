@@ -39,7 +39,6 @@ use std::ops::Range;
 
 use fourscore_block::BlockDevice as _;
 use fourscore_ondisk::Tid;
-use fourscore_ondisk::fast_commit::FastCommitBlocks;
 use fourscore_ondisk::jbd2::JournalBlock;
 use fourscore_sync::Mutex;
 
@@ -109,14 +108,13 @@ impl Area {
         Ok(())
     }
 
-    /// Where the next fast commit of `tid` is written, and the block that is written in front of
-    /// it, if it is the first.
-    fn begin(&self, tid: Tid, block_bytes: usize) -> (JournalBlock, Vec<u8>) {
+    /// Where the next fast commit of `tid` is written.
+    fn begin(&self, tid: Tid) -> JournalBlock {
         let mut state = self.state.lock();
         state.may_have_head = true;
         match state.tid == Some(tid) {
-            true => (state.next, Vec::new()),
-            false => (self.blocks.start, FastCommitBlocks::head(block_bytes, tid)),
+            true => state.next,
+            false => self.blocks.start,
         }
     }
 
@@ -144,13 +142,14 @@ impl Inner {
         area.map_or((0, true), |area| area.space(tid))
     }
 
-    /// Writes the blocks of a fast commit of `tid`; durable on return. Only for the committer.
-    pub(crate) fn write_fast_commit(&self, tid: Tid, blocks: &[u8]) -> Result<(), Error> {
+    /// Writes the blocks of a fast commit of `tid`, the first block of the area among them if it is
+    /// the first; durable on return. Returns how many were written. Only for the committer.
+    pub(crate) fn write_fast_commit(&self, tid: Tid, blocks: &[u8]) -> Result<u32, Error> {
         let Some(logged) = self.logged() else {
-            return Ok(());
+            return Ok(0);
         };
         let Some(area) = logged.area() else {
-            return Ok(());
+            return Ok(0);
         };
         let head = logged.space().head();
         logged
@@ -158,14 +157,12 @@ impl Inner {
             .begin(logged.log(), head, tid)
             .map_err(|source| self.abort_with(During::Superblock, source))?;
         let block_bytes = self.block_size().bytes();
-        let (at, mut content) = area.begin(tid, block_bytes);
-        content.extend_from_slice(blocks);
-        self.write_durably(logged.log(), at, &content)
+        let at = area.begin(tid);
+        self.write_durably(logged.log(), at, blocks)
             .map_err(|source| self.abort_with(During::FastCommit(tid), source))?;
-        let count = u32::try_from(content.len() / block_bytes).unwrap_or(u32::MAX);
+        let count = u32::try_from(blocks.len() / block_bytes).unwrap_or(u32::MAX);
         area.end(tid, JournalBlock(at.0.saturating_add(count)));
-        self.note_fast_commit(count);
-        Ok(())
+        Ok(count)
     }
 
     /// Step 2 of the module's documentation. Returns whether a fast commit is possible.

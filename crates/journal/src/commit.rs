@@ -55,6 +55,9 @@ use crate::transaction::{ChangedBuffer, Changes, OnCommit};
 /// The longest wait for more threads that want the same commit.
 const MAX_BATCHING: Duration = Duration::from_millis(5);
 
+/// The shortest such wait: a sleep takes about that long, however short it is to be.
+const MIN_BATCHING: Duration = Duration::from_micros(50);
+
 /// The state of the commit queue.
 #[derive(Debug)]
 struct Waiting {
@@ -64,9 +67,11 @@ struct Waiting {
     requested: Tid,
     /// Whether a thread has the role of committer.
     committing: bool,
-    /// Threads inside [`Inner::wait_for`].
+    /// Threads that wait for a commit, the committer among them if it is one of these.
     waiters: usize,
-    /// The number of waiters that recent commits served: a decaying maximum.
+    /// How often a thread has waited.
+    waits: u64,
+    /// The number of waiters at the end of recent commits: a decaying maximum.
     served: usize,
     /// How long a commit takes, averaged.
     commit_time: Duration,
@@ -82,6 +87,14 @@ pub enum Covered {
     No,
     /// It is not, and only the full commit of this transaction makes it durable.
     InFull(Tid),
+}
+
+/// How a wait for a fast commit has ended, and whether the thread has flushed the device.
+enum FastWait {
+    /// What the thread waits for is durable.
+    Ended(Flushed),
+    /// The thread must wait for the full commit of this transaction.
+    InFull(Tid, Flushed),
 }
 
 /// The queue in front of the committer.
@@ -114,6 +127,7 @@ impl Queue {
                 requested: committed,
                 committing: false,
                 waiters: 0,
+                waits: 0,
                 served: 0,
                 commit_time: Duration::ZERO,
                 stopping: false,
@@ -127,6 +141,11 @@ impl Queue {
     /// The last transaction that is durable.
     pub(crate) fn committed(&self) -> Tid {
         self.waiting.lock().committed
+    }
+
+    /// How often a thread has waited for a commit.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waiting.lock().waits
     }
 
     /// Wakes all waiters, which then test whether the journal was aborted.
@@ -153,10 +172,36 @@ impl Queue {
 }
 
 impl Waiting {
+    /// Notes one more waiter. The caller then notifies `arrived`.
+    fn arrive(&mut self) {
+        self.waiters += 1;
+        self.waits += 1;
+    }
+
     fn request(&mut self, tid: Tid) {
         if tid.is_after(self.requested) {
             self.requested = tid;
         }
+    }
+
+    /// Whether fewer threads wait than recent commits served.
+    fn expects_more(&self) -> bool {
+        self.waiters > 0 && self.waiters < self.served
+    }
+
+    /// How long a commit should wait for more threads, at most.
+    fn longest_gathering(&self) -> Duration {
+        match self.expects_more() {
+            true => (self.commit_time / 2).min(MAX_BATCHING),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Notes that a commit has taken `time`, and how many threads wait at its end: it has served
+    /// some of them, and the others arrived meanwhile.
+    fn note_commit(&mut self, time: Duration) {
+        self.commit_time = (self.commit_time * 3 + time) / 4;
+        self.served = (self.served - self.served / 4).max(self.waiters);
     }
 }
 
@@ -192,7 +237,7 @@ impl Inner {
             "a thread waits for a commit of the transaction that its own handle keeps open"
         );
         let mut waiting = self.queue().waiting.lock();
-        waiting.waiters += 1;
+        waiting.arrive();
         self.queue().arrived.notify_all();
         let result = loop {
             if !tid.is_after(waiting.committed) {
@@ -231,42 +276,72 @@ impl Inner {
             !handle::is_inside(),
             "a thread waits for a commit while its own handle is open"
         );
+        match covered() {
+            Covered::Yes => return Ok(Flushed::No),
+            Covered::InFull(tid) => return self.wait_in_full(tid).map(|()| Flushed::No),
+            Covered::No => {}
+        }
+        self.queue().waiting.lock().arrive();
+        self.queue().arrived.notify_all();
+        let ended = self.wait_until_covered(tid, covered);
+        self.queue().waiting.lock().waiters -= 1;
+        match ended? {
+            FastWait::Ended(flushed) => Ok(flushed),
+            FastWait::InFull(tid, flushed) => self.wait_in_full(tid).map(|()| flushed),
+        }
+    }
+
+    /// Waits for the full commit of `tid`, in place of a fast one.
+    fn wait_in_full(&self, tid: Tid) -> Result<(), Error> {
+        self.note_full_in_place_of_fast();
+        self.wait_for(tid)
+    }
+
+    /// The loop of [`Inner::wait_for_fast`].
+    fn wait_until_covered(
+        &self,
+        tid: Tid,
+        covered: &dyn Fn() -> Covered,
+    ) -> Result<FastWait, Error> {
         let mut flushed = Flushed::No;
         loop {
-            match covered() {
-                Covered::Yes => return Ok(flushed),
-                Covered::InFull(tid) => return self.wait_for(tid).map(|()| flushed),
-                Covered::No => {}
-            }
             let mut waiting = self.queue().waiting.lock();
             if !tid.is_after(waiting.committed) {
-                return Ok(flushed);
+                return Ok(FastWait::Ended(flushed));
             }
             if self.is_aborted() {
                 return Err(self.aborted());
             }
             if waiting.committing {
-                waiting.waiters += 1;
                 self.queue().done.wait(&mut waiting);
-                waiting.waiters -= 1;
-            } else if waiting.requested.is_after(waiting.committed) {
-                // Others wait for the full commit, which serves all.
-                let role = self.take_role(waiting);
-                if self.commit_one(role)? == Outcome::Committed {
-                    flushed = Flushed::Yes;
-                }
-            } else {
-                waiting.committing = true;
                 drop(waiting);
-                if self.commit_fast(Role { journal: self })? == Outcome::Committed {
+            } else {
+                // Others may wait for the full commit, which serves all.
+                let in_full = waiting.requested.is_after(waiting.committed);
+                let outcome = match in_full {
+                    true => self.commit_one(self.take_role(waiting))?,
+                    false => {
+                        waiting.committing = true;
+                        drop(waiting);
+                        self.commit_fast(Role { journal: self })?
+                    }
+                };
+                if outcome == Outcome::Committed {
                     flushed = Flushed::Yes;
                 }
+            }
+            match covered() {
+                Covered::Yes => return Ok(FastWait::Ended(flushed)),
+                Covered::InFull(tid) => return Ok(FastWait::InFull(tid, flushed)),
+                Covered::No => {}
             }
         }
     }
 
     /// Makes a fast commit of the running transaction, or a full one.
     fn commit_fast(&self, role: Role<'_>) -> Result<Outcome, Error> {
+        self.gather_waiters();
+        let began = Instant::now();
         let tid = self.gate().state().tid();
         let (room_blocks, is_first) = self.fast_commit_space(tid);
         let request = FastCommitRequest {
@@ -280,15 +355,21 @@ impl Inner {
             false => FastCommit::InFull,
             true => self.hook().fast_commit(&request),
         };
-        let outcome = match content {
-            FastCommit::Nothing => Outcome::Nothing,
+        let (outcome, records) = match content {
+            FastCommit::Nothing => (Outcome::Nothing, Vec::new()),
             FastCommit::Records(blocks) => {
-                self.write_fast_commit(tid, &blocks)?;
-                Outcome::Committed
+                let written = self.write_fast_commit(tid, &blocks)?;
+                let time = began.elapsed();
+                self.note_fast_commit(written, time);
+                self.queue().waiting.lock().note_commit(time);
+                (Outcome::Committed, blocks)
             }
-            FastCommit::InFull => return self.commit_one(role),
+            FastCommit::InFull => {
+                self.note_full_in_place_of_fast();
+                return self.commit_in_full(role);
+            }
         };
-        self.hook().on_fast_commit(tid);
+        self.hook().on_fast_commit(tid, records);
         drop(role);
         Ok(outcome)
     }
@@ -340,6 +421,11 @@ impl Inner {
     /// Seals the running transaction and makes it durable.
     fn commit_one(&self, role: Role<'_>) -> Result<Outcome, Error> {
         self.gather_waiters();
+        self.commit_in_full(role)
+    }
+
+    /// As [`Inner::commit_one`], without waiting for more waiters.
+    fn commit_in_full(&self, role: Role<'_>) -> Result<Outcome, Error> {
         self.make_space()?;
         self.check_not_aborted()?;
         let began = Instant::now();
@@ -354,8 +440,7 @@ impl Inner {
         self.hook().on_durable(tid);
         let mut waiting = self.queue().waiting.lock();
         waiting.committed = tid;
-        waiting.commit_time = (waiting.commit_time * 3 + began.elapsed()) / 4;
-        waiting.served = (waiting.served - waiting.served / 4).max(waiting.waiters);
+        waiting.note_commit(began.elapsed());
         drop(waiting);
         drop(role);
         Ok(Outcome::Committed)
@@ -364,13 +449,17 @@ impl Inner {
     /// If recent commits served several waiters, waits a little for as many to arrive: for a part
     /// of the time that separate commits would cost them.
     fn gather_waiters(&self) {
-        if self.options().batching == Batching::Off {
+        let began = Instant::now();
+        let longest = match self.options().batching {
+            Batching::Off => return,
+            Batching::Adaptive => self.queue().waiting.lock().longest_gathering(),
+        };
+        // Threads that sync what is durable already need not wait for others.
+        if longest < MIN_BATCHING || self.running().is_empty() {
             return;
         }
         let mut waiting = self.queue().waiting.lock();
-        let began = Instant::now();
-        let longest = (waiting.commit_time / 2).min(MAX_BATCHING);
-        while waiting.waiters > 0 && waiting.waiters < waiting.served && !self.is_aborted() {
+        while waiting.expects_more() && !self.is_aborted() {
             let Some(left) = longest.checked_sub(began.elapsed()) else {
                 return;
             };

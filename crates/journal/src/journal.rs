@@ -470,7 +470,8 @@ impl Journal {
     pub fn stats(&self) -> JournalStats {
         let used = self.inner.logged.as_ref();
         let used = used.map_or(0, |logged| logged.space.used());
-        self.inner.tally.lock().stats(used)
+        let waits = self.inner.queue.waits();
+        self.inner.tally.lock().stats(waits, used)
     }
 
     fn stop_threads(&self) {
@@ -607,8 +608,12 @@ impl Inner {
         self.tally.lock().note_commit(log_blocks);
     }
 
-    pub(crate) fn note_fast_commit(&self, blocks: u32) {
-        self.tally.lock().note_fast_commit(blocks);
+    pub(crate) fn note_fast_commit(&self, blocks: u32, time: Duration) {
+        self.tally.lock().note_fast_commit(blocks, time);
+    }
+
+    pub(crate) fn note_full_in_place_of_fast(&self) {
+        self.tally.lock().note_full_in_place_of_fast();
     }
 
     /// The loop of the background thread that keeps space free in the log.

@@ -58,9 +58,9 @@ pub trait SealHook: Send + Sync {
     }
 
     /// Called by the committer when the records that [`SealHook::fast_commit`] returned are
-    /// durable.
-    fn on_fast_commit(&self, tid: Tid) {
-        let _ = tid;
+    /// durable, with their memory.
+    fn on_fast_commit(&self, tid: Tid, records: Vec<u8>) {
+        let _ = (tid, records);
     }
 
     /// Called by the committer when `tid` is durable and no checkpoint of a block that it revoked
@@ -75,7 +75,9 @@ pub trait SealHook: Send + Sync {
 pub struct FastCommitRequest {
     /// The running transaction.
     pub tid: Tid,
-    /// Whether it is the first one of the transaction.
+    /// Whether it is the first one of the transaction. Its records follow the first block of the
+    /// area ([`begin_area`](fourscore_ondisk::fast_commit::FastCommitBlocks::begin_area)), which is
+    /// not counted in `room_blocks`.
     pub is_first: bool,
     /// The most blocks that the records may take.
     pub room_blocks: u32,

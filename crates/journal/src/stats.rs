@@ -17,6 +17,12 @@ pub struct JournalStats {
     pub fast_commits: u64,
     /// Blocks of the fast-commit area written for them.
     pub fast_commit_blocks: u64,
+    /// The time that they took in all.
+    pub fast_commit_time: Duration,
+    /// How often a full commit was made, or waited for, where a thread wanted a fast one.
+    pub full_in_place_of_fast: u64,
+    /// How often a thread has waited for a commit of either kind.
+    pub waits: u64,
     /// Blocks of the log that are in use now.
     pub used_blocks: u32,
     /// How often the gate was closed.
@@ -32,6 +38,8 @@ pub(crate) struct Tally {
     log_blocks: u64,
     fast_commits: u64,
     fast_commit_blocks: u64,
+    fast_commit_time: Duration,
+    full_in_place_of_fast: u64,
     seals: u64,
     gate_closed: VecDeque<Duration>,
 }
@@ -50,17 +58,25 @@ impl Tally {
         self.log_blocks += u64::from(log_blocks);
     }
 
-    pub(crate) fn note_fast_commit(&mut self, blocks: u32) {
+    pub(crate) fn note_fast_commit(&mut self, blocks: u32, time: Duration) {
         self.fast_commits += 1;
         self.fast_commit_blocks += u64::from(blocks);
+        self.fast_commit_time += time;
     }
 
-    pub(crate) fn stats(&self, used_blocks: u32) -> JournalStats {
+    pub(crate) fn note_full_in_place_of_fast(&mut self) {
+        self.full_in_place_of_fast += 1;
+    }
+
+    pub(crate) fn stats(&self, waits: u64, used_blocks: u32) -> JournalStats {
         JournalStats {
             commits: self.commits,
             log_blocks: self.log_blocks,
             fast_commits: self.fast_commits,
             fast_commit_blocks: self.fast_commit_blocks,
+            fast_commit_time: self.fast_commit_time,
+            full_in_place_of_fast: self.full_in_place_of_fast,
+            waits,
             used_blocks,
             seals: self.seals,
             gate_closed: self.gate_closed.iter().copied().collect(),

@@ -217,7 +217,8 @@ fn print(
 ) -> Result<()> {
     let mut out = Stdout::open()?;
     let reference = options.quadratic.then(|| {
-        let files = u32::try_from(run.operations).unwrap_or(u32::MAX);
+        let files = run.operations / (run.latencies.len() as u64).max(1);
+        let files = u32::try_from(files).unwrap_or(u32::MAX);
         quadratic::commit(files, &MonotonicClock::default())
     });
     let text = if options.json {
@@ -262,6 +263,7 @@ fn as_json(
         "fsync_p50_ns": nanoseconds(run.percentile(50)),
         "fsync_p99_ns": nanoseconds(run.percentile(99)),
         "fsync_max_ns": nanoseconds(run.percentile(100)),
+        "fsync_cpu_p50_ns": nanoseconds(run.time_percentile(50)),
         "attributes_set": run.attributes_set,
         "counts": counts,
     })

@@ -146,6 +146,7 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
             "commits": journal.commits,
             "log_blocks": journal.log_blocks,
             "log_blocks_in_use": journal.used_blocks,
+            "waits": journal.waits,
             "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),
             "operation_restarts": mount.plan_restarts,
         });
@@ -173,6 +174,7 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
                 "commits": fast.commits,
                 "ineligible": fast.ineligible,
                 "numblks": fast.blocks,
+                "avg_commit_time_us": fast.commit_time.as_secs_f64() * 1e6,
                 "records": fast.records,
                 "operations": fast.operations,
                 "ineligible_reasons": Value::Object(reasons.collect()),

@@ -5,6 +5,8 @@
 //!
 //! **Locking.** Counters are kept per core and summed here, so they are not those of one moment.
 
+use std::time::Duration;
+
 use fourscore_block::CacheStats;
 use fourscore_cache::Stats as CacheCounts;
 use fourscore_journal::JournalStats;
@@ -57,8 +59,10 @@ pub struct MountStats {
 pub struct FastCommitStats {
     /// Fast commits that were written.
     pub commits: u64,
-    /// How often a full commit was made in place of a fast one.
+    /// How often a full commit was made, or waited for, in place of a fast one.
     pub ineligible: u64,
+    /// The mean time of a fast commit.
+    pub commit_time: Duration,
     /// Blocks that were written for fast commits.
     pub blocks: u64,
     /// Records that were written.
@@ -99,9 +103,11 @@ fn mount_stats(mount: &Mount) -> MountStats {
 
 fn fast_commit_stats(mount: &Mount, made: &FastCommits) -> FastCommitStats {
     let (journal, counts) = (mount.journal().stats(), made.counts());
+    let commits = u32::try_from(journal.fast_commits.max(1)).unwrap_or(u32::MAX);
     FastCommitStats {
         commits: journal.fast_commits,
-        ineligible: counts.ineligible,
+        ineligible: journal.full_in_place_of_fast,
+        commit_time: journal.fast_commit_time / commits,
         blocks: journal.fast_commit_blocks,
         records: counts.records,
         operations: counts.units,

@@ -106,9 +106,9 @@ impl SealHook for Seal {
         Some(PhysBlock(SUPERBLOCK_OFFSET_BYTES >> block_size.bits()))
     }
 
-    fn on_fast_commit(&self, _: Tid) {
+    fn on_fast_commit(&self, _: Tid, records: Vec<u8>) {
         if let Some(fast_commits) = self.fast_commits.get() {
-            fast_commits.are_durable();
+            fast_commits.are_durable(records);
         }
     }
 

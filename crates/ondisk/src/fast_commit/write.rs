@@ -41,6 +41,8 @@ pub struct FastCommitBlocks {
     block_bytes: usize,
     /// Whole blocks, except the last.
     bytes: Vec<u8>,
+    /// Where the records begin, behind the first block of the area, if that is among the blocks.
+    start: usize,
     /// The value of the record that is being added.
     value: Vec<u8>,
     checksum: Crc32c,
@@ -53,35 +55,55 @@ impl FastCommitBlocks {
     /// If a block is too small for the longest record: less than 1024 bytes.
     #[must_use]
     pub fn new(block_bytes: usize) -> Self {
+        Self::in_memory_of(Vec::new(), block_bytes)
+    }
+
+    /// As [`Self::new`], in the memory of blocks that are no longer needed.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn in_memory_of(mut bytes: Vec<u8>, block_bytes: usize) -> Self {
         assert!(block_bytes >= 1024, "a block of {block_bytes} bytes");
+        bytes.clear();
         Self {
             block_bytes,
-            bytes: Vec::new(),
+            bytes,
+            start: 0,
             value: Vec::new(),
             checksum: Crc32c::from_state(0),
         }
     }
 
-    /// The first block of an area for fast commits of `tid`: HEAD and TAIL alone, which lie in one
-    /// sector. Whatever is torn behind it, replay finds a valid TAIL.
+    /// Puts the first block of an area in front of the records, of which there are none yet: HEAD
+    /// and TAIL alone, which lie in one sector. Whatever is torn behind it, replay finds a valid
+    /// TAIL.
+    pub fn begin_area(&mut self, tid: Tid) {
+        self.push(&Record::Head { features: 0, tid });
+        self.tail(tid);
+        self.start = self.bytes.len();
+        self.checksum = Crc32c::from_state(0);
+    }
+
+    /// The first block of an area for fast commits of `tid`, alone.
     #[must_use]
     pub fn head(block_bytes: usize, tid: Tid) -> Vec<u8> {
         let mut blocks = Self::new(block_bytes);
-        blocks.push(&Record::Head { features: 0, tid });
-        blocks.end(tid)
+        blocks.begin_area(tid);
+        blocks.bytes
     }
 
     /// Whether no record was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.bytes.len() == self.start
     }
 
-    /// The number of blocks, with that of the TAIL.
+    /// The number of blocks with records and the TAIL, without the first block of the area.
     #[must_use]
     pub fn blocks(&self) -> usize {
-        let needs_another = self.rest() < TAIL_MIN;
-        self.bytes.len().div_ceil(self.block_bytes).max(1) + usize::from(needs_another)
+        let records = self.bytes.len() - self.start;
+        (records + TAIL_MIN).div_ceil(self.block_bytes)
     }
 
     /// Adds a record other than a TAIL and a PAD, which are added where they belong.
@@ -129,7 +151,15 @@ impl FastCommitBlocks {
     /// Ends the fast commit with a TAIL. Returns whole blocks.
     #[must_use]
     pub fn end(mut self, tid: Tid) -> Vec<u8> {
-        self.fit(TAIL_MIN);
+        self.tail(tid);
+        self.bytes
+    }
+
+    /// Adds a TAIL, which takes the rest of the block.
+    fn tail(&mut self, tid: Tid) {
+        if self.rest() < TAIL_MIN {
+            self.pad();
+        }
         let (start, rest) = (self.bytes.len(), self.rest());
         self.header(TAG_TAIL, rest - RECORD_HEADER_BYTES);
         self.bytes.extend_from_slice(U32::new(tid.0).as_bytes());
@@ -137,7 +167,6 @@ impl FastCommitBlocks {
         let checksum = self.checksum.update(covered).value();
         self.bytes.extend_from_slice(U32::new(checksum).as_bytes());
         self.bytes.resize(start + rest, 0);
-        self.bytes
     }
 
     fn dentry(&mut self, tag: u16, dentry: &Dentry<'_>) -> u16 {
@@ -160,10 +189,14 @@ impl FastCommitBlocks {
         assert!(len <= self.block_bytes, "a record of {len} bytes");
         let rest = self.rest();
         let leaves_too_little = (1..RECORD_HEADER_BYTES).contains(&rest.wrapping_sub(len));
-        if len <= rest && !leaves_too_little {
-            return;
+        if len > rest || leaves_too_little {
+            self.pad();
         }
-        let start = self.bytes.len();
+    }
+
+    /// Fills the last block.
+    fn pad(&mut self) {
+        let (start, rest) = (self.bytes.len(), self.rest());
         self.header(TAG_PAD, rest - RECORD_HEADER_BYTES);
         self.bytes.resize(start + rest, 0);
         self.checksum = self.checksum.update(&self.bytes[start..]);
@@ -271,6 +304,30 @@ mod tests {
             let mut fast_commit = FastCommitBlocks::new(1024);
             fast_commit.push(&range);
             assert_eq!(read(&fast_commit.end(TID), 1024), [range]);
+        }
+    }
+
+    #[test]
+    fn the_block_of_the_tail_is_counted() {
+        for (rest, blocks) in [(12, 1), (13, 1), (15, 1), (16, 1), (8, 2), (0, 2)] {
+            let mut fast_commit = FastCommitBlocks::new(1024);
+            let raw = [1; 256];
+            let mut left = 1024 - rest;
+            while left > 0 {
+                // An inode's record has 8 bytes in front of the inode.
+                let len = left.min(264);
+                fast_commit.push(&Record::Inode {
+                    inode: InodeNr(12),
+                    raw: &raw[..len - 8],
+                });
+                left -= len;
+            }
+            assert_eq!(fast_commit.blocks(), blocks, "{rest} bytes are left");
+            assert_eq!(
+                fast_commit.end(TID).len(),
+                blocks * 1024,
+                "{rest} bytes are left"
+            );
         }
     }
 

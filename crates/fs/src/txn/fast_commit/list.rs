@@ -26,6 +26,9 @@
 //!
 //! **Locking.** The lock of a list is a leaf; it is taken under an open handle.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::mem;
 
 use fourscore_ondisk::Tid;
@@ -33,12 +36,35 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::{CachePadded, CoreNr, Mutex, PerCore};
 
 use crate::inode::last_change::LastChange;
-use crate::txn::fast_commit::note::{Note, Notes, Place, Unit};
+use crate::txn::fast_commit::note::{Note, Notes, Piece, Place};
 use crate::txn::fast_commit::time::Time;
 use crate::txn::faults::{Faults, Sabotage};
 
 /// By how much the ceiling is raised.
 const STEP: u64 = 4096;
+
+/// The most bytes of one list, whatever the area has.
+const MOST_BYTES: usize = 1 << 30;
+
+/// A name or an inode in the bytes of a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes {
+    at: u32,
+    len: u16,
+}
+
+impl Bytes {
+    /// The bytes of a note in the unit at `place`.
+    pub(crate) fn of(piece: Piece, place: &Place) -> Self {
+        Self {
+            // A list has at most MOST_BYTES.
+            at: u32::try_from(place.bytes.start)
+                .unwrap_or(u32::MAX)
+                .saturating_add(piece.at),
+            len: piece.len,
+        }
+    }
+}
 
 /// The units of one core.
 #[derive(Debug, Default)]
@@ -50,12 +76,16 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// Returns a unit.
-    pub(crate) fn get(&self, place: &Place) -> Unit<'_> {
-        Unit {
-            notes: &self.notes[place.notes.clone()],
-            bytes: &self.bytes[place.bytes.clone()],
-        }
+    /// Returns the notes of a unit.
+    pub(crate) fn notes(&self, place: &Place) -> &[Note] {
+        &self.notes[place.notes.clone()]
+    }
+
+    /// Returns a name or an inode of a unit.
+    pub(crate) fn bytes(&self, bytes: Bytes) -> &[u8] {
+        let at = bytes.at as usize;
+        let piece = self.bytes.get(at..at + usize::from(bytes.len));
+        piece.unwrap_or_default()
     }
 
     fn clear(&mut self) {
@@ -64,7 +94,8 @@ impl Units {
         self.bytes.clear();
     }
 
-    fn push(&mut self, clock: u64, notes: &Notes) {
+    /// Adds a unit, which is later than the others.
+    pub(crate) fn push(&mut self, clock: u64, notes: &Notes) {
         let (first, start) = (self.notes.len(), self.bytes.len());
         self.notes.extend_from_slice(&notes.all);
         self.bytes.extend_from_slice(&notes.bytes);
@@ -80,9 +111,53 @@ impl Units {
         self.bytes.len() + notes + self.places.len() * size_of::<Place>()
     }
 
+    /// The number of units up to a time.
+    pub(crate) fn up_to(&self, time: Time) -> usize {
+        self.places.partition_point(|place| place.clock <= time.0)
+    }
+
     /// Whether there are no units.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
+    }
+}
+
+/// The units of several lists up to a time, in the order of their times, each with the number of
+/// its list.
+#[derive(Debug)]
+pub(crate) struct InOrder<'u> {
+    lists: &'u [Units],
+    until: Time,
+    /// The next unit of each list that has one: its time, the list, and its place.
+    next: BinaryHeap<Reverse<(u64, usize, usize)>>,
+}
+
+impl<'u> InOrder<'u> {
+    pub(crate) fn new(lists: &'u [Units], until: Time) -> Self {
+        let first = lists.iter().enumerate().filter_map(|(list, units)| {
+            let place = units.places.first()?;
+            (place.clock <= until.0).then_some(Reverse((place.clock, list, 0)))
+        });
+        Self {
+            lists,
+            until,
+            next: first.collect(),
+        }
+    }
+}
+
+impl<'u> Iterator for InOrder<'u> {
+    type Item = (usize, &'u Place);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut first = self.next.peek_mut()?;
+        let Reverse((_, list, at)) = *first;
+        let places = &self.lists[list].places;
+        match places.get(at + 1).filter(|next| next.clock <= self.until.0) {
+            Some(next) => *first = Reverse((next.clock, list, at + 1)),
+            None => drop(PeekMut::pop(first)),
+        }
+        Some((list, &places[at]))
     }
 }
 
@@ -120,7 +195,7 @@ impl Lists {
         Self {
             lists: PerCore::default(),
             ceiling: CachePadded::new(AtomicU64::new(0)),
-            most_bytes,
+            most_bytes: most_bytes.min(MOST_BYTES),
             faults,
         }
     }

@@ -9,7 +9,8 @@
 //! | `note`, `unit` | what a plan changes, in the terms of records |
 //! | `slots` | whether a record expresses the change of an inode's slot |
 //! | `list`, `time` | the units of all cores, and the cut that a fast commit takes |
-//! | `net`, `ranges` | the net effect of units as records; taints |
+//! | `net`, `objects`, `components`, `ranges` | the net effect of units as records |
+//! | `taints` | what is left out |
 //! | `reason` | why changes are left out |
 //!
 //! **Model.**
@@ -34,12 +35,15 @@
 //! **Locking.** The committer takes the lock of the state, then the lists one by one. Threads that
 //! sync take the lock of the state only while something is tainted.
 
+mod components;
 pub(crate) mod list;
 mod net;
 pub(crate) mod note;
+mod objects;
 mod ranges;
 pub(crate) mod reason;
 pub(crate) mod slots;
+mod taints;
 pub(crate) mod time;
 mod unit;
 
@@ -53,10 +57,12 @@ use fourscore_sync::Mutex;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::inode::last_change::LastChange;
-use crate::txn::fast_commit::list::{Lists, Units};
-use crate::txn::fast_commit::net::{Net, Taints};
+use crate::txn::fast_commit::list::{InOrder, Lists, Units};
+use crate::txn::fast_commit::net::Net;
 use crate::txn::fast_commit::note::Notes;
+use crate::txn::fast_commit::objects::Objects;
 use crate::txn::fast_commit::reason::Reasons;
+use crate::txn::fast_commit::taints::Taints;
 use crate::txn::fast_commit::time::Time;
 use crate::txn::faults::Faults;
 
@@ -84,16 +90,24 @@ struct State {
     later: Vec<Units>,
     /// The time of the cut that is being committed.
     cut: Time,
-    /// Memory for the lists.
-    spare: Vec<Units>,
+    memory: Memory,
+    /// The most units of a fast commit of the transaction.
+    most_units: usize,
     counts: Counts,
+}
+
+/// Memory for the next fast commit.
+#[derive(Debug, Default)]
+struct Memory {
+    /// For the lists of the cores.
+    spare: Vec<Units>,
+    objects: Objects,
+    records: Vec<u8>,
 }
 
 /// Counts of fast commits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
-    /// Fast commits that were not possible, so that a full commit was made.
-    pub(crate) ineligible: u64,
     /// Units in fast commits.
     pub(crate) units: u64,
     /// Records in fast commits.
@@ -110,7 +124,8 @@ impl FastCommits {
             block_bytes,
             inodes_per_block: geometry.inodes_per_block(),
             faults,
-            lists: Lists::new(area_bytes, faults),
+            // A note takes more memory than its record takes in the area.
+            lists: Lists::new(area_bytes.saturating_mul(2), faults),
             watermark: AtomicU64::new(0),
             has_taints: AtomicBool::new(false),
             state: Mutex::default(),
@@ -156,15 +171,12 @@ impl FastCommits {
         let made = self.try_records(state, request);
         self.has_taints
             .store(!state.taints.are_none(), Ordering::Release);
-        made.unwrap_or_else(|| {
-            state.counts.ineligible += 1;
-            FastCommit::InFull
-        })
+        made.unwrap_or(FastCommit::InFull)
     }
 
     /// Makes the records, if a fast commit is worth it; `None` if not.
     fn try_records(&self, state: &mut State, request: &FastCommitRequest) -> Option<FastCommit> {
-        let cut = self.lists.take(request.tid, &mut state.spare);
+        let cut = self.lists.take(request.tid, &mut state.memory.spare);
         state.cut = cut.at;
         let mut units = mem::take(&mut state.later);
         units.extend(cut.units);
@@ -176,14 +188,15 @@ impl FastCommits {
         for mut taken in units {
             taken.places.retain(|place| place.clock > state.cut.0);
             match taken.is_empty() {
-                true => state.spare.push(taken),
+                true => state.memory.spare.push(taken),
                 false => state.later.push(taken),
             }
         }
-        Some(match blocks.is_empty() {
-            true => FastCommit::Nothing,
-            false => FastCommit::Records(blocks.end(request.tid)),
-        })
+        if blocks.is_empty() {
+            state.memory.records = blocks.end(request.tid);
+            return Some(FastCommit::Nothing);
+        }
+        Some(FastCommit::Records(blocks.end(request.tid)))
     }
 
     /// Returns the records of the units up to the cut; `None` if they are too many.
@@ -193,22 +206,22 @@ impl FastCommits {
         units: &[Units],
         request: &FastCommitRequest,
     ) -> Option<FastCommitBlocks> {
-        let cut = state.cut.0;
-        let places = units.iter().flat_map(|units| {
-            let places = units.places.iter().filter(|place| place.clock <= cut);
-            places.map(move |place| (place.clock, units, place))
-        });
-        let mut places: Vec<_> = places.collect();
-        // Each list is sorted already, which makes this linear.
-        places.sort_by_key(|&(clock, ..)| clock);
-        let mut net = Net::new(self.faults);
-        for &(_, units, place) in &places {
-            if let Some(why) = net.add(units.get(place), &mut state.taints) {
+        let Memory {
+            objects, records, ..
+        } = &mut state.memory;
+        let count = units.iter().map(|units| units.up_to(state.cut)).sum();
+        state.most_units = state.most_units.max(count);
+        let mut net = Net::new(units, count, objects, self.faults);
+        for (list, place) in InOrder::new(units, state.cut) {
+            if let Some(why) = net.add(list, place, &mut state.taints) {
                 state.counts.reasons.count(why);
             }
         }
         net.settle(&mut state.taints, &mut state.counts.reasons);
-        let mut blocks = FastCommitBlocks::new(self.block_bytes);
+        let mut blocks = FastCommitBlocks::in_memory_of(mem::take(records), self.block_bytes);
+        if request.is_first {
+            blocks.begin_area(request.tid);
+        }
         let mut records = 0;
         // Inode numbers begin with 1; the journal's inode is in the first block.
         let is_in_another_block = |nr: InodeNr| nr.0 > self.inodes_per_block;
@@ -225,14 +238,20 @@ impl FastCommits {
         if !is_possible || needed > request.room_blocks || !is_worth_it {
             return None;
         }
-        state.counts.units += places.len() as u64;
+        state.counts.units += count as u64;
         state.counts.records += records;
         Some(blocks)
     }
 
-    /// Notes that the records that were made last are durable.
-    pub(crate) fn are_durable(&self) {
-        let cut = self.state.lock().cut;
+    /// Notes that the records that were made last are durable. `records` is their memory, which is
+    /// used again, or empty if there were none.
+    pub(crate) fn are_durable(&self, records: Vec<u8>) {
+        let mut state = self.state.lock();
+        if records.capacity() > state.memory.records.capacity() {
+            state.memory.records = records;
+        }
+        let cut = state.cut;
+        drop(state);
         self.watermark.store(cut.0, Ordering::Release);
     }
 
@@ -249,6 +268,11 @@ impl State {
             self.tid = Some(tid);
             self.taints.clear();
             self.later.clear();
+            // The memory for a transaction as large as the last one is kept.
+            if self.memory.objects.capacity() / 4 > self.most_units.max(1024) {
+                self.memory = Memory::default();
+            }
+            self.most_units = 0;
         }
     }
 }

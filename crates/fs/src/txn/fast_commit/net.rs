@@ -25,8 +25,8 @@
 //! changed none of these objects since. A directory that a name is added to exists in both states,
 //! or is tainted. Blocks that were freed since the last full commit are not reused before the
 //! next one, so what a record refers to holds nothing else; an inode number that was freed is
-//! tainted. Without the tainted
-//! components the file system is as if their operations had not happened yet.
+//! tainted. Without the tainted components the file system is as if their operations had not
+//! happened yet.
 //!
 //! **The first record.** e2fsck reads the inode of the journal before it replays the log, and
 //! keeps the block of the inode table. Inodes in that block look as they were before the log, until
@@ -38,133 +38,72 @@
 //! index in the leaf of their hash. Linux does not count the blocks of a directory that becomes
 //! longer in replay, and e2fsck makes none longer that has no index. So a name is recorded only if
 //! a free space of the last full commit is large enough for it and for all names added there since,
-//! whatever was removed ([`FreeSpace`]), and a directory that grows is tainted.
-
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+//! whatever was removed (`taints`), and a directory that grows is tainted.
 
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::fast_commit::{AddRange, Dentry, RangeState, Record};
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 
-use crate::txn::fast_commit::note::{Life, Note, Room, Space, Unit};
-use crate::txn::fast_commit::ranges::Ranges;
+use crate::txn::fast_commit::components::Object;
+use crate::txn::fast_commit::list::{Bytes, Units};
+use crate::txn::fast_commit::note::{Life, Note, Piece, Place as UnitPlace};
+use crate::txn::fast_commit::objects::{InodeState, NameState, Objects, Place, Text};
 use crate::txn::fast_commit::reason::{Reason, Reasons};
+use crate::txn::fast_commit::taints::Taints;
 use crate::txn::faults::{Faults, Sabotage};
 
-/// What the fast commits of a transaction leave out.
-#[derive(Debug, Default)]
-pub(crate) struct Taints {
-    inodes: HashSet<InodeNr>,
-    names: HashMap<InodeNr, HashSet<Box<[u8]>>>,
-    spaces: HashMap<(InodeNr, Space), FreeSpace>,
-}
-
-impl Taints {
-    /// Forgets everything, for a new transaction.
-    pub(crate) fn clear(&mut self) {
-        self.inodes.clear();
-        self.names.clear();
-        self.spaces.clear();
-    }
-
-    /// Whether only a full commit makes the changes of inode `nr` durable: its own, and those of
-    /// names in it.
-    pub(crate) fn include(&self, nr: InodeNr) -> bool {
-        self.inodes.contains(&nr) || self.names.contains_key(&nr)
-    }
-
-    /// Whether nothing is tainted.
-    pub(crate) fn are_none(&self) -> bool {
-        self.inodes.is_empty() && self.names.is_empty()
-    }
-
-    fn has_name(&self, dir: InodeNr, name: &[u8]) -> bool {
-        self.names
-            .get(&dir)
-            .is_some_and(|names| names.contains(name))
-    }
-}
-
-/// The free space of blocks of a directory, in one transaction.
-#[derive(Clone, Copy, Debug, Default)]
-struct FreeSpace {
-    /// A lower bound of the largest free space at the last full commit, in bytes.
-    largest: u32,
-    freed: u32,
-    added: u32,
-}
-
-impl FreeSpace {
-    /// Notes that a name was added. Returns whether it has space when its record is replayed.
-    fn add(&mut self, room: Room) -> bool {
-        self.largest = self.largest.max(room.gap.saturating_sub(self.freed));
-        self.added = self.added.saturating_add(room.needed);
-        self.added <= self.largest
-    }
-}
-
-/// An inode that units change.
-#[derive(Debug)]
-struct InodeState<'u> {
-    nr: InodeNr,
-    node: usize,
-    is_new: bool,
-    image: Option<&'u [u8]>,
-    ranges: Ranges,
-    /// Whether a record removes a name of it.
-    loses_name: bool,
-    /// Whether a record gives it a name that referred to another inode before.
-    takes_name: bool,
-    /// Whether its first name was recorded.
-    is_created: bool,
-}
-
-/// A name that units change.
-#[derive(Debug)]
-struct NameState<'u> {
-    dir: InodeNr,
-    name: &'u [u8],
-    node: usize,
-    before: Option<InodeNr>,
-    now: Option<InodeNr>,
-}
-
 /// The net effect of units.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Net<'u> {
-    inodes: Vec<InodeState<'u>>,
-    inode_index: HashMap<InodeNr, usize>,
-    names: Vec<NameState<'u>>,
-    name_index: HashMap<(InodeNr, &'u [u8]), usize>,
-    components: Components,
+    lists: &'u [Units],
+    objects: &'u mut Objects,
     faults: Faults,
 }
 
 impl<'u> Net<'u> {
-    /// No effect; the records will have the injected fault, if there is one.
-    pub(crate) fn new(faults: Faults) -> Self {
+    /// No effect yet. Units of `lists` will be added, `units` of them or a few more or less. The
+    /// records will have the injected fault, if there is one.
+    pub(crate) fn new(
+        lists: &'u [Units],
+        units: usize,
+        objects: &'u mut Objects,
+        faults: Faults,
+    ) -> Self {
+        objects.begin(units);
         Self {
+            lists,
+            objects,
             faults,
-            ..Self::default()
         }
     }
 
-    /// Adds a unit; it is later than those before. Returns why it is tainted, if it is.
-    pub(crate) fn add(&mut self, unit: Unit<'u>, taints: &mut Taints) -> Option<Reason> {
+    /// Adds the unit at `place` of a list; it is later than those before. Returns why it is
+    /// tainted, if it is.
+    pub(crate) fn add(
+        &mut self,
+        list: usize,
+        place: &UnitPlace,
+        taints: &mut Taints,
+    ) -> Option<Reason> {
         let (mut first, mut why) = (None, None);
-        for note in unit.notes {
-            let (nodes, tainted) = self.note(note, unit.bytes, taints);
+        let lists = self.lists;
+        let nr = u32::try_from(list).unwrap_or(u32::MAX);
+        let text = |piece| Text {
+            list: nr,
+            bytes: Bytes::of(piece, place),
+        };
+        for note in lists[list].notes(place) {
+            let (objects, tainted) = self.note(note, text, taints);
             why = why.or(tainted);
-            for node in nodes.into_iter().flatten() {
+            for object in objects.into_iter().flatten() {
                 match first {
-                    None => first = Some(node),
-                    Some(first) => self.components.join(first, node),
+                    None => first = Some(object),
+                    Some(first) => self.objects.components.join(first, object),
                 }
             }
         }
         if let (Some(first), Some(_)) = (first, why) {
-            self.components.taint(first);
+            self.objects.components.taint(first);
         }
         why
     }
@@ -173,24 +112,25 @@ impl<'u> Net<'u> {
     fn note(
         &mut self,
         note: &Note,
-        bytes: &'u [u8],
+        text: impl Fn(Piece) -> Text,
         taints: &mut Taints,
-    ) -> ([Option<usize>; 2], Option<Reason>) {
+    ) -> ([Option<Object>; 2], Option<Reason>) {
+        let objects = &mut *self.objects;
         match *note {
             Note::Image {
                 nr,
                 life,
                 bytes: image,
             } => {
-                let inode = self.inode(nr, taints);
-                inode.image = Some(image.of(bytes));
+                let inode = objects.inode(nr, taints);
+                inode.image = Some(text(image));
                 inode.is_new |= life == Life::New;
-                ([Some(inode.node), None], None)
+                ([Some(inode.object), None], None)
             }
             Note::Range { nr, extent } => {
-                let inode = self.inode(nr, taints);
+                let inode = objects.inode(nr, taints);
                 inode.ranges.put(extent);
-                ([Some(inode.node), None], None)
+                ([Some(inode.object), None], None)
             }
             Note::Added {
                 dir,
@@ -203,12 +143,12 @@ impl<'u> Net<'u> {
                     .entry((dir, room.space))
                     .or_default()
                     .add(room);
-                let node = self.inode(nr, taints).node;
-                let name = self.name(dir, name.of(bytes), None, taints);
-                name.now = Some(nr);
+                let (at, object) = objects.place(nr, taints);
+                let name = objects.name(self.lists, dir, text(name), None, taints);
+                name.now = Some(at);
                 let why = dir_reason(dir, taints);
                 let why = why.or((!has_space).then_some(Reason::NoSpace));
-                ([Some(node), Some(name.node)], why)
+                ([Some(object), Some(name.object)], why)
             }
             Note::Removed {
                 dir,
@@ -219,199 +159,157 @@ impl<'u> Net<'u> {
             } => {
                 let space = taints.spaces.entry((dir, space)).or_default();
                 space.freed = space.freed.saturating_add(freed);
-                let node = self.inode(nr, taints).node;
-                let name = self.name(dir, name.of(bytes), Some(nr), taints);
+                let (at, object) = objects.place(nr, taints);
+                let name = objects.name(self.lists, dir, text(name), Some(at), taints);
                 name.now = None;
-                ([Some(node), Some(name.node)], dir_reason(dir, taints))
+                ([Some(object), Some(name.object)], dir_reason(dir, taints))
             }
             Note::Taint { nr, why } => {
                 taints.inodes.insert(nr);
-                let inode = self.inode(nr, taints);
-                ([Some(inode.node), None], Some(why))
+                let (_, object) = objects.place(nr, taints);
+                ([Some(object), None], Some(why))
             }
             Note::TaintAll { why } => ([None, None], Some(why)),
         }
     }
 
-    fn inode(&mut self, nr: InodeNr, taints: &Taints) -> &mut InodeState<'u> {
-        let at = match self.inode_index.entry(nr) {
-            Entry::Occupied(at) => *at.get(),
-            Entry::Vacant(vacant) => {
-                self.inodes.push(InodeState {
-                    nr,
-                    node: self.components.add(taints.inodes.contains(&nr)),
-                    is_new: false,
-                    image: None,
-                    ranges: Ranges::default(),
-                    loses_name: false,
-                    takes_name: false,
-                    is_created: false,
-                });
-                *vacant.insert(self.inodes.len() - 1)
-            }
-        };
-        &mut self.inodes[at]
-    }
-
-    fn name(
-        &mut self,
-        dir: InodeNr,
-        name: &'u [u8],
-        before: Option<InodeNr>,
-        taints: &Taints,
-    ) -> &mut NameState<'u> {
-        let at = match self.name_index.entry((dir, name)) {
-            Entry::Occupied(at) => *at.get(),
-            Entry::Vacant(vacant) => {
-                self.names.push(NameState {
-                    dir,
-                    name,
-                    node: self.components.add(taints.has_name(dir, name)),
-                    before,
-                    now: before,
-                });
-                *vacant.insert(self.names.len() - 1)
-            }
-        };
-        &mut self.names[at]
-    }
-
     /// Ends the additions: taints what the order of the records does not allow, and notes the
     /// objects of all tainted components.
     pub(crate) fn settle(&mut self, taints: &mut Taints, reasons: &mut Reasons) {
-        for at in 0..self.names.len() {
-            let NameState { before, now, .. } = self.names[at];
-            if before == now {
-                continue;
-            }
-            if let Some(inode) = before.and_then(|nr| self.known(nr)) {
-                inode.loses_name = true;
-            }
-            if let Some(inode) = now
-                .filter(|_| before.is_some())
-                .and_then(|nr| self.known(nr))
-            {
-                inode.takes_name = true;
+        let Objects {
+            inodes,
+            names,
+            components,
+            ..
+        } = &mut *self.objects;
+        for name in names.iter().filter(|name| name.before != name.now) {
+            if let Some(at) = name.before {
+                inodes[at as usize].loses_name = true;
+                if let Some(at) = name.now {
+                    inodes[at as usize].takes_name = true;
+                }
             }
         }
-        for inode in &self.inodes {
+        for inode in &*inodes {
             // It could be without a name in between.
             let is_in_between = inode.loses_name && inode.takes_name;
             // Its unit noted a name or a range, and no image.
             let lacks_image = inode.image.is_none();
-            if (is_in_between || lacks_image) && !self.components.is_tainted(inode.node) {
+            if (is_in_between || lacks_image) && !components.is_tainted(inode.object) {
                 reasons.count(Reason::CrossRename);
-                self.components.taint(inode.node);
+                components.taint(inode.object);
             }
         }
-        for inode in &self.inodes {
-            if self.components.is_tainted(inode.node) {
+        for inode in inodes {
+            inode.is_left_out = components.is_tainted(inode.object);
+            if inode.is_left_out {
                 taints.inodes.insert(inode.nr);
             }
         }
-        for name in &self.names {
-            if self.components.is_tainted(name.node) {
+        names.retain(|name| {
+            let is_tainted = components.is_tainted(name.object);
+            if is_tainted {
                 let names = taints.names.entry(name.dir).or_default();
-                names.insert(name.name.into());
+                names.insert(name.name.of(self.lists).into());
+            }
+            !is_tainted && name.before != name.now
+        });
+        self.choose_first_names();
+    }
+
+    /// Chooses the first name of each new inode, in the order in which records name it.
+    fn choose_first_names(&mut self) {
+        let Objects { inodes, names, .. } = &mut *self.objects;
+        for was_free in [true, false] {
+            for name in names.iter_mut() {
+                let Some(at) = name.now.filter(|_| name.before.is_none() == was_free) else {
+                    continue;
+                };
+                let inode = &mut inodes[at as usize];
+                name.is_first = inode.is_new && !inode.has_first_name;
+                inode.has_first_name = true;
             }
         }
     }
 
-    fn known(&mut self, nr: InodeNr) -> Option<&mut InodeState<'u>> {
-        let at = *self.inode_index.get(&nr)?;
-        self.inodes.get_mut(at)
+    /// Returns the inodes that are not left out: those that are new, or the others.
+    fn kept(&self, is_new: bool) -> impl Iterator<Item = &InodeState> {
+        let inodes = self.objects.inodes.iter();
+        inodes.filter(move |inode| inode.is_new == is_new && !inode.is_left_out)
     }
 
-    /// Leaves out the tainted components.
-    fn leave_out_tainted(&mut self) {
-        let components = &mut self.components;
-        self.inodes
-            .retain(|inode| !components.is_tainted(inode.node));
-        self.names.retain(|name| !components.is_tainted(name.node));
-        self.inode_index.clear();
-        for (at, inode) in self.inodes.iter().enumerate() {
-            self.inode_index.insert(inode.nr, at);
-        }
-    }
-
-    /// Calls `write` with the records of all components that are not tainted, in order. If there is
-    /// a condition in `first`, the first record is of an inode that satisfies it. Returns whether
-    /// that was possible.
+    /// Calls `write` with the records of all components that are not tainted, in order; not before
+    /// [`Net::settle`]. If there is a condition in `first`, the first record is of an inode that
+    /// satisfies it. Returns whether that was possible.
     pub(crate) fn records(
-        mut self,
+        self,
         first: Option<&dyn Fn(InodeNr) -> bool>,
         mut write: impl FnMut(&Record<'_>),
     ) -> bool {
-        self.leave_out_tainted();
-        if let Some(may_be_first) = first
-            && !self.inodes.is_empty()
-        {
+        if let Some(may_be_first) = first {
+            let mut kept = self.kept(true).chain(self.kept(false)).peekable();
+            let is_empty = kept.peek().is_none();
             // The link count in its image does not include names that are removed later.
-            let satisfies = |inode: &&InodeState<'_>| may_be_first(inode.nr) && !inode.loses_name;
-            match self.inodes.iter().find(satisfies) {
-                Some(inode) => write_image(inode, &mut write),
-                None => return false,
+            match kept.find(|inode| may_be_first(inode.nr) && !inode.loses_name) {
+                Some(inode) => self.write_image(inode, &mut write),
+                None => return is_empty,
             }
         }
-        if self.faults.lacks(Sabotage::NameWithoutInode) {
-            self.inodes.retain(|inode| !inode.is_new);
-        }
-        for inode in self.inodes.iter().filter(|inode| inode.is_new) {
-            write_image(inode, &mut write);
-            if !inode.ranges.is_empty() {
-                write_ranges(inode, &mut write);
-                write_image(inode, &mut write);
+        if !self.faults.lacks(Sabotage::NameWithoutInode) {
+            for inode in self.kept(true) {
+                self.write_image(inode, &mut write);
+                if !inode.ranges.is_empty() {
+                    write_ranges(inode, &mut write);
+                    self.write_image(inode, &mut write);
+                }
             }
         }
         let is_unordered = self.faults.lacks(Sabotage::UnorderedRecords);
         if !is_unordered {
-            self.names_that(|name| name.before.is_none(), &mut write);
+            self.write_names(|name| name.before.is_none(), &mut write);
         }
-        for name in self.names.iter().filter(|name| name.before != name.now) {
-            if let Some(inode) = name.before {
-                write(&Record::Unlink(Dentry {
-                    parent: name.dir,
-                    inode,
-                    name: name.name,
-                }));
+        for name in &self.objects.names {
+            if let Some(at) = name.before {
+                write(&Record::Unlink(self.dentry(name, at)));
             }
         }
-        self.names_that(|name| is_unordered || name.before.is_some(), &mut write);
-        for inode in self.inodes.iter().filter(|inode| !inode.is_new) {
+        self.write_names(|name| is_unordered || name.before.is_some(), &mut write);
+        for inode in self.kept(false) {
             write_ranges(inode, &mut write);
-            write_image(inode, &mut write);
+            self.write_image(inode, &mut write);
         }
         true
     }
 
     /// Writes the records of names that were added and satisfy `choose`.
-    fn names_that(
-        &mut self,
-        choose: impl Fn(&NameState<'_>) -> bool,
+    fn write_names(
+        &self,
+        choose: impl Fn(&NameState) -> bool,
         write: &mut impl FnMut(&Record<'_>),
     ) {
-        for name in self
-            .names
-            .iter()
-            .filter(|name| name.before != name.now && choose(name))
-        {
-            let Some(nr) = name.now else { continue };
-            let dentry = Dentry {
-                parent: name.dir,
-                inode: nr,
-                name: name.name,
-            };
-            let at = self.inode_index.get(&nr);
-            let is_first = at
-                .and_then(|&at| self.inodes.get_mut(at))
-                .is_some_and(|inode| {
-                    let is_first = inode.is_new && !inode.is_created;
-                    inode.is_created = true;
-                    is_first
-                });
-            write(&match is_first {
+        for name in self.objects.names.iter().filter(|name| choose(name)) {
+            let Some(at) = name.now else { continue };
+            let dentry = self.dentry(name, at);
+            write(&match name.is_first {
                 true => Record::Creat(dentry),
                 false => Record::Link(dentry),
+            });
+        }
+    }
+
+    fn dentry(&self, name: &NameState, at: Place) -> Dentry<'u> {
+        Dentry {
+            parent: name.dir,
+            inode: self.objects.inodes[at as usize].nr,
+            name: name.name.of(self.lists),
+        }
+    }
+
+    fn write_image(&self, inode: &InodeState, write: &mut impl FnMut(&Record<'_>)) {
+        if let Some(image) = inode.image {
+            write(&Record::Inode {
+                inode: inode.nr,
+                raw: image.of(self.lists),
             });
         }
     }
@@ -422,16 +320,7 @@ fn dir_reason(dir: InodeNr, taints: &Taints) -> Option<Reason> {
     taints.inodes.contains(&dir).then_some(Reason::Directory)
 }
 
-fn write_image(inode: &InodeState<'_>, write: &mut impl FnMut(&Record<'_>)) {
-    if let Some(raw) = inode.image {
-        write(&Record::Inode {
-            inode: inode.nr,
-            raw,
-        });
-    }
-}
-
-fn write_ranges(inode: &InodeState<'_>, write: &mut impl FnMut(&Record<'_>)) {
+fn write_ranges(inode: &InodeState, write: &mut impl FnMut(&Record<'_>)) {
     for extent in inode.ranges.iter() {
         let Extent {
             logical: LogicalBlock(_),
@@ -449,69 +338,6 @@ fn write_ranges(inode: &InodeState<'_>, write: &mut impl FnMut(&Record<'_>)) {
                 ExtentState::Unwritten => RangeState::Unwritten,
             },
         }));
-    }
-}
-
-/// Objects that belong together, and whether they are tainted (union-find).
-#[derive(Debug, Default)]
-struct Components {
-    nodes: Vec<Node>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    parent: usize,
-    /// The size of the tree below.
-    size: usize,
-    is_tainted: bool,
-}
-
-impl Components {
-    /// Adds an object.
-    fn add(&mut self, is_tainted: bool) -> usize {
-        let parent = self.nodes.len();
-        self.nodes.push(Node {
-            parent,
-            size: 1,
-            is_tainted,
-        });
-        parent
-    }
-
-    fn root(&mut self, mut at: usize) -> usize {
-        while self.nodes[at].parent != at {
-            let above = self.nodes[self.nodes[at].parent].parent;
-            self.nodes[at].parent = above;
-            at = above;
-        }
-        at
-    }
-
-    fn join(&mut self, one: usize, other: usize) {
-        let (one, other) = (self.root(one), self.root(other));
-        if one == other {
-            return;
-        }
-        let (large, small) = match self.nodes[one].size < self.nodes[other].size {
-            true => (other, one),
-            false => (one, other),
-        };
-        let Node {
-            size, is_tainted, ..
-        } = self.nodes[small];
-        self.nodes[small].parent = large;
-        self.nodes[large].size += size;
-        self.nodes[large].is_tainted |= is_tainted;
-    }
-
-    fn taint(&mut self, at: usize) {
-        let root = self.root(at);
-        self.nodes[root].is_tainted = true;
-    }
-
-    fn is_tainted(&mut self, at: usize) -> bool {
-        let root = self.root(at);
-        self.nodes[root].is_tainted
     }
 }
 

@@ -76,18 +76,8 @@ pub(crate) enum Life {
 /// Bytes of a note, relative to the start of the bytes of its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    at: u32,
-    len: u16,
-}
-
-impl Piece {
-    /// Returns the bytes, which are among those of the unit.
-    pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
-        let at = self.at as usize;
-        bytes
-            .get(at..at + usize::from(self.len))
-            .unwrap_or_default()
-    }
+    pub(crate) at: u32,
+    pub(crate) len: u16,
 }
 
 /// The notes of a plan.
@@ -127,13 +117,6 @@ impl Notes {
         let is_range = |note: &Note| matches!(note, Note::Range { nr, .. } if *nr == inode);
         self.all.iter().any(is_range)
     }
-}
-
-/// The notes of one unit, with their bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unit<'u> {
-    pub(crate) notes: &'u [Note],
-    pub(crate) bytes: &'u [u8],
 }
 
 /// The place of a unit in a list.

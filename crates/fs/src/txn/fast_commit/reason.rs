@@ -35,7 +35,7 @@ const ALL: [(Reason, &str); 12] = [
     (Reason::Xattr, "Extended attributes changed"),
     (Reason::CrossRename, "Cross rename"),
     (Reason::Flags, "Journal flag changed"),
-    (Reason::Directory, "Dir renamed"),
+    (Reason::Directory, "Directory changed"),
     (Reason::RangeOperation, "Falloc range op"),
     (Reason::DeepTree, "Deep extent tree"),
     (Reason::JournaledData, "Data journalling"),

@@ -15,8 +15,12 @@ pub(super) struct Ran {
     pub(super) fsyncs_per_s: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
+    /// The processor time of an fsync, where it is measured.
+    pub(super) cpu_us: f64,
     pub(super) fast_commits: u64,
     pub(super) full_commits: u64,
+    /// Full commits in place of fast ones.
+    pub(super) ineligible: u64,
     /// Records of the fast commits.
     pub(super) records: u64,
     pub(super) attributes_set: u64,
@@ -56,8 +60,10 @@ pub(super) fn ran(command: &mut Command) -> Result<Ran> {
         fsyncs_per_s: number("fsyncs_per_second")?,
         p50_us: number("fsync_p50_ns")? / 1e3,
         p99_us: number("fsync_p99_ns")? / 1e3,
+        cpu_us: number("fsync_cpu_p50_ns")? / 1e3,
         fast_commits: whole(&counts["fast_commits"]),
         full_commits: whole(&counts["full_commits"]),
+        ineligible: whole(&counts["ineligible"]),
         records: whole(&counts["fast_commit_records"]),
         attributes_set: whole(&report["attributes_set"]),
         flushes,

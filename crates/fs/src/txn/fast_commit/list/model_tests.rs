@@ -32,7 +32,7 @@ fn change(lists: &Lists, inode: &Inode, is_loaded_again: bool) {
 fn in_cut(cut: &Cut) -> Vec<u32> {
     let places = cut.units.iter().flat_map(|units| {
         let places = units.places.iter().filter(|place| place.clock <= cut.at.0);
-        places.map(move |place| units.get(place).notes[0])
+        places.map(move |place| units.notes(place)[0])
     });
     let mut numbers: Vec<_> = places
         .filter_map(|note| match note {

@@ -23,7 +23,7 @@ fn notes(nr: u32) -> Notes {
 fn numbers(cut: &Cut) -> (Vec<u32>, Vec<u32>) {
     let places = cut.units.iter().flat_map(|units| {
         let places = units.places.iter();
-        places.map(move |place| (place.clock, units.get(place).notes[0]))
+        places.map(move |place| (place.clock, units.notes(place)[0]))
     });
     let (mut in_cut, mut behind) = (Vec::new(), Vec::new());
     for (clock, note) in places {

@@ -4,7 +4,7 @@ use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 
 use super::*;
-use crate::txn::fast_commit::note::Notes;
+use crate::txn::fast_commit::note::{Notes, Room, Space};
 
 const DIR: InodeNr = InodeNr(2);
 
@@ -84,13 +84,6 @@ impl Made {
         self.0.push(Note::TaintAll { why });
         self
     }
-
-    fn unit(&self) -> Unit<'_> {
-        Unit {
-            notes: &self.0.all,
-            bytes: &self.0.bytes,
-        }
-    }
 }
 
 fn unit() -> Made {
@@ -104,9 +97,14 @@ fn records(units: &[Made], taints: &mut Taints) -> Vec<String> {
 
 /// The same, if the first record is to be of an inode from `first` on.
 fn records_from(units: &[Made], taints: &mut Taints, first: Option<u32>) -> Vec<String> {
-    let mut net = Net::default();
-    for made in units {
-        let _ = net.add(made.unit(), taints);
+    let mut list = Units::default();
+    for (clock, made) in (1..).zip(units) {
+        list.push(clock, &made.0);
+    }
+    let (lists, mut objects) = ([list], Objects::default());
+    let mut net = Net::new(&lists, units.len(), &mut objects, Faults::default());
+    for place in &lists[0].places {
+        let _ = net.add(0, place, taints);
     }
     net.settle(taints, &mut Reasons::default());
     let mut records = Vec::new();
