@@ -104,6 +104,7 @@ pub use crate::paths::view::Paths;
 pub use crate::paths::walk::{Walk, WalkEntry};
 pub use crate::xattr::get::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use crate::xattr::set::SetXattr;
+pub use crate::xattr::share::{BypassLimits, XattrSharing, XattrSharingStats};
 
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;

@@ -117,6 +117,24 @@ pub(crate) fn prepare(
     })
 }
 
+/// Whether the cluster that holds `block` is in use, in the running transaction.
+pub(crate) fn is_in_use(mount: &Mount, block: PhysBlock) -> Result<bool> {
+    let located = mount.allocator().geometry().locate(block);
+    let place = located.and_then(|(group, start)| Some((start.0, mount.groups().get(group)?)));
+    let Some((bit, group)) = place else {
+        return Ok(false);
+    };
+    let bitmap = group.place(Map::Blocks);
+    if bitmap.is_uninit() {
+        return Ok(false);
+    }
+    let buffer = mount.core.buffers.load(bitmap.block())?;
+    Ok(buffer.look(|bytes| {
+        let byte = bytes.get(bit as usize / 8);
+        byte.is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
+    }))
+}
+
 /// Returns the initial bitmap of a group whose bitmap was never written.
 fn implied_bitmap(core: &Core, group: GroupNr, map: Map) -> Result<Box<[u8]>> {
     let geometry = core.geometry();

@@ -16,6 +16,7 @@ use crate::mount::discards::Discards;
 use crate::mount::error_policy::{OnError, PanicHook};
 use crate::mount::modes::{AccessTimes, DataMode};
 use crate::txn::faults::Faults;
+use crate::xattr::share::{Sharing, XattrSharing};
 use crate::{Error, OpenOptions, Result};
 
 /// The interval that the kernel uses for `commit=0`.
@@ -57,6 +58,8 @@ pub struct MountOptions {
     buddy_bytes: u64,
     privilege: Privilege,
     discard: Option<Discard>,
+    sharing: Option<XattrSharing>,
+    sharing_bytes: Option<u64>,
     pub(crate) faults: Faults,
 }
 
@@ -90,17 +93,21 @@ impl MountOptions {
             buddy_bytes: BUDDY_BYTES,
             privilege: Privilege::User,
             discard: None,
+            sharing: None,
+            sharing_bytes: None,
             faults: Faults::default(),
         }
     }
 
     /// Adds options as mount(8) takes them, separated by commas: `data=ordered`, `data=writeback`,
-    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl`, `user_xattr` and
-    /// `no_mbcache` (which are always on), `commit=SECONDS`, `errors=continue`,
+    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl` and `user_xattr`
+    /// (which are always on), `mbcache`, `no_mbcache`, `commit=SECONDS`, `errors=continue`,
     /// `errors=remount-ro`, `errors=panic`, `barrier`, `barrier=0`, `barrier=1`, `nobarrier`,
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
-    /// `discard`, `nodiscard` and the allocator's tunables (`mb_optimize_scan=0`). Of two that
-    /// contradict each other the later one counts.
+    /// `discard`, `nodiscard`, the limits of the automatic bypass (`mbcache_low`, `mbcache_high`,
+    /// `mbcache_window`, `mbcache_probe`, `mbcache_pause`, see
+    /// [`BypassLimits`](crate::BypassLimits)) and the allocator's tunables (`mb_optimize_scan=0`).
+    /// Of two that contradict each other the later one counts.
     ///
     /// # Errors
     /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
@@ -115,7 +122,9 @@ impl MountOptions {
             let number = || value.parse().map_err(|_| refused("not a number"));
             match name {
                 "defaults" if value.is_empty() => {}
-                "acl" | "user_xattr" | "no_mbcache" if value.is_empty() => {}
+                "acl" | "user_xattr" if value.is_empty() => {}
+                "mbcache" if value.is_empty() => self.sharing = Some(XattrSharing::On),
+                "no_mbcache" if value.is_empty() => self.sharing = Some(XattrSharing::Off),
                 "data" => {
                     let known = data_mode(value).ok_or_else(|| refused("no such mode"))?;
                     self.data = Some(known);
@@ -147,6 +156,10 @@ impl MountOptions {
                     let interval = commit_interval(number()?)
                         .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
                     self.commit = Some(interval);
+                }
+                name if name.starts_with("mbcache_") => {
+                    let limits = self.sharing.unwrap_or_default().with_limit(name, number()?);
+                    self.sharing = Some(limits.ok_or_else(|| refused("not a limit of it"))?);
                 }
                 name if name.starts_with("mb_") => self = self.tunable(name, number()?),
                 _ => return Err(refused("not an option that is known here")),
@@ -208,6 +221,31 @@ impl MountOptions {
 
     pub(crate) fn has_lazy_times(&self) -> bool {
         self.times.unwrap_or_default() == Times::Lazily
+    }
+
+    /// Sets whether inodes with equal attributes share blocks, and equal large values an inode: by
+    /// default where it pays.
+    #[must_use]
+    pub fn xattr_sharing(mut self, sharing: XattrSharing) -> Self {
+        self.sharing = Some(sharing);
+        self
+    }
+
+    /// Sets the most memory for the cache that finds equal attributes, in bytes: by default 1/32 of
+    /// the memory for all other caches ([`OpenOptions::cache_bytes`]). An entry takes about 200.
+    #[must_use]
+    pub fn xattr_sharing_bytes(mut self, bytes: u64) -> Self {
+        self.sharing_bytes = Some(bytes);
+        self
+    }
+
+    /// Returns the cache of attributes to share; `None` if they are not shared.
+    pub(crate) fn sharing(&self) -> Option<Sharing> {
+        const SHARE: usize = 32;
+        let default = self.open.cache_bytes / SHARE;
+        let bytes = self.sharing_bytes.map(usize::try_from);
+        let bytes = bytes.map_or(default, |bytes| bytes.unwrap_or(usize::MAX));
+        Sharing::new(self.sharing.unwrap_or_default(), bytes, self.faults)
     }
 
     /// Sets the most memory for buddies of groups in which no recent allocation was made, in bytes.
@@ -307,6 +345,7 @@ impl MountOptions {
         options.barriers = self.barriers.or(stored.barriers);
         options.times = self.times.or(stored.times);
         options.discard = self.discard.or(stored.discard);
+        options.sharing = self.sharing.or(stored.sharing);
         options
     }
 
@@ -402,6 +441,7 @@ fn commit_interval(seconds: u32) -> Option<Duration> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::BypassLimits;
 
     fn interval(words: &str) -> Duration {
         let options = MountOptions::new().parse(words).unwrap().journal_options();
@@ -425,6 +465,19 @@ mod tests {
         assert_eq!(times("strictatime,nodiratime"), Some(AccessTimes::Strict));
         let data = |words| MountOptions::new().parse(words).unwrap().data;
         assert_eq!(data("acl,user_xattr,no_mbcache"), None);
+        let sharing = |words| MountOptions::new().parse(words).unwrap().sharing;
+        assert_eq!(sharing("acl"), None);
+        assert_eq!(sharing("no_mbcache"), Some(XattrSharing::Off));
+        assert_eq!(sharing("no_mbcache,mbcache"), Some(XattrSharing::On));
+        let limits = BypassLimits {
+            low_permille: 5,
+            window: 300,
+            ..BypassLimits::default()
+        };
+        assert_eq!(
+            sharing("mbcache,mbcache_low=5,mbcache_window=300"),
+            Some(XattrSharing::Automatic(limits))
+        );
         assert_eq!(data("data=journal"), Some(DataMode::Journal));
         assert_eq!(
             data("data=journal,data=writeback"),
@@ -468,6 +521,11 @@ mod tests {
             "errors=ignore",
             "barrier=2",
             "nobarrier=1",
+            "mbcache=1",
+            "mbcache_low",
+            "mbcache_low=1001",
+            "mbcache_window=0",
+            "mbcache_other=1",
             "mb_stream_req=",
             "defaults=1",
             "noatime=1",
