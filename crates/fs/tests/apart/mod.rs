@@ -5,7 +5,7 @@
     reason = "a module of several test programs, none of which needs all of it"
 )]
 
-use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Trim};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Trim, XattrSharing};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::count::{Cores, Report};
@@ -54,6 +54,11 @@ const CACHE_BYTES: usize = 4 << 30;
 
 /// Mounts an image without background threads, whose accesses would not be counted.
 pub fn mount(image: &Path) -> Arc<Fs> {
+    mount_with(image, XattrSharing::default())
+}
+
+/// As [`mount`], with equal attributes looked for as `sharing` says.
+pub fn mount_with(image: &Path, sharing: XattrSharing) -> Arc<Fs> {
     let device = open_path(image, DeviceOptions::read_write()).unwrap();
     let journal = JournalOptions {
         background: Background::None,
@@ -63,6 +68,7 @@ pub fn mount(image: &Path) -> Arc<Fs> {
     // In a small table, inodes of different cores share cache lines by chance.
     let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
     let options = MountOptions::new().open(open).journal(journal);
+    let options = options.xattr_sharing(sharing);
     Fs::mount(Arc::new(device), &options).unwrap()
 }
 
