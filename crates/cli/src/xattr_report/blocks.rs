@@ -9,7 +9,9 @@ use std::collections::HashMap;
 
 use fourscore::{InodeNr, PhysBlock};
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::xattr::{self, Entry, HashedValue, MAX_BLOCK_REFS, Value, Xattrs};
+use fourscore_ondisk::xattr::{
+    self, Entry, HashedValue, MAX_BLOCK_REFS, SharedContent, Value, Xattrs,
+};
 
 use super::contents::{ContentNr, Contents, NewContent, WideHash};
 use super::faults::{Faults, Kind, Place};
@@ -98,7 +100,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Checks what parsing does not: the hashes, and that values do not overlap.
+    /// Checks what parsing does not: the hashes, and that values do not overlap. Returns whether
+    /// the block could be shared.
     fn check(&mut self, volume: Volume<'_>, place: Place, faults: &mut Faults) -> bool {
         let block = &self.buffers.block;
         let (Ok(xattrs), Ok(header)) = (Xattrs::in_block(block), xattr::block_header(block)) else {
@@ -134,7 +137,8 @@ impl Blocks {
             let why = format_args!("h_hash is {found:#010x}, expected {expected:#010x}");
             faults.report(volume.image, Kind::BlockHash, place, why);
         }
-        is_sound
+        // Neither are blocks without a hash shared, nor those with very many entries.
+        is_sound && SharedContent::of(block).is_some()
     }
 
     /// The contents of the values in inodes to which the block in the buffer refers; `None` if one

@@ -8,7 +8,7 @@
 //! are met once leave before those that are shared.
 //!
 //! ```text
-//! entries = size in bytes / 64
+//! entries = size in bytes / bytes of an entry
 //! ```
 //!
 //! This is one clock. A cache that is divided into shards has one for each, which makes no
@@ -18,9 +18,8 @@ use std::collections::HashMap;
 
 use super::contents::ContentNr;
 
-/// What an entry of the cache costs: its key, its block, its mark, and the slots of the table that
-/// stay free.
-pub(super) const ENTRY_BYTES: u64 = 64;
+/// The part of a cache's memory that an entry takes: that of fourscore's own cache.
+pub(super) const ENTRY_BYTES: u64 = fourscore::XATTR_SHARING_ENTRY_BYTES;
 
 /// What is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -129,7 +129,7 @@ impl Advice {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clock::Key;
+    use super::super::clock::{ENTRY_BYTES, Key};
     use super::super::contents::ContentNr;
     use super::*;
 
@@ -146,16 +146,16 @@ mod tests {
 
     #[test]
     fn the_smallest_cache_with_nearly_all_hits_is_advised() {
-        let sizes = [64, 64 * 16, 64 * 1024];
+        let sizes = [1, 16, 1024].map(|entries| entries * ENTRY_BYTES);
         let Advice::On { cache_bytes, .. } = Advice::of(&clocks(&sizes, 1000, 10)) else {
             panic!("not on");
         };
-        assert_eq!(cache_bytes, 64 * 16);
+        assert_eq!(cache_bytes, ENTRY_BYTES * 16);
     }
 
     #[test]
     fn off_is_advised_without_hits_and_nothing_without_lookups() {
-        let sizes = [64 * 1024];
+        let sizes = [ENTRY_BYTES * 1024];
         let off = Advice::of(&clocks(&sizes, 1000, 1000));
         assert_eq!(off, Advice::Off { hit_percent: 0.0 });
         // 40 hits of 1000 are too few, 50 are enough.

@@ -47,7 +47,7 @@ pub(crate) struct XattrReport {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "16K,64K,256K,1M",
+        default_value = "16K,64K,256K,1M,4M",
         value_parser = cache_size,
         value_name = "SIZE,.."
     )]

@@ -28,8 +28,25 @@ struct ValueInode {
     users: u64,
     fields: EaInode,
     generation: InodeGeneration,
-    /// `None` for a value that could not be read.
-    content: Option<ContentNr>,
+    content: Content,
+}
+
+/// What is known of the content of a value. It is read once, however many entries refer to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    Unread,
+    /// It could not be read, or its hash is wrong.
+    Invalid,
+    Is(ContentNr),
+}
+
+impl Content {
+    fn nr(self) -> Option<ContentNr> {
+        match self {
+            Self::Is(nr) => Some(nr),
+            Self::Unread | Self::Invalid => None,
+        }
+    }
 }
 
 /// The inode to which an entry belongs.
@@ -111,7 +128,8 @@ impl Values {
             report(Kind::EntryHash, &"the hash of the entry is wrong");
             return Ok(None);
         }
-        if known.content.is_none() {
+        if known.content == Content::Unread {
+            known.content = Content::Invalid;
             let is_of_lustre = known.is_of_lustre(user);
             match read(volume, user.inode, entry, bytes) {
                 Ok(found) if !is_of_lustre && found.hash != known.fields.value_hash => {
@@ -119,19 +137,21 @@ impl Values {
                     let why = format_args!("its hash is {found:#010x}, expected {expected:#010x}");
                     report(Kind::ValueHash, &why);
                 }
-                Ok(found) => known.content = Some(self.contents.add_value(volume, found)?),
+                Ok(found) => {
+                    known.content = Content::Is(self.contents.add_value(volume, found)?);
+                }
                 Err(why) => report(Kind::ValueInode, &why),
             }
         }
-        if let Some(content) = known.content {
+        if let Content::Is(content) = known.content {
             self.contents.add_user(content);
         }
-        Ok(known.content)
+        Ok(known.content.nr())
     }
 
     /// The content of a value that has been met.
     pub(super) fn content_of(&self, nr: InodeNr) -> Option<ContentNr> {
-        self.known.get(&nr)?.as_ref()?.content
+        self.known.get(&nr)?.as_ref()?.content.nr()
     }
 
     /// Compares the reference counts of values with their users.
@@ -180,7 +200,7 @@ fn unread(inode: &Inode) -> ValueInode {
         users: 0,
         fields: EaInode::of(inode.raw()),
         generation: inode.generation(),
-        content: None,
+        content: Content::Unread,
     }
 }
 
