@@ -39,6 +39,7 @@
 //! | [`report`] | text tables, JSON, Markdown rows |
 //! | [`target`] | the interface of targets: a directory, a file system in process, an allocator |
 //! | [`tree`] | reading an existing tree |
+//! | `fs_attributes` | (feature `fs`) making files with the attributes that those of an image have |
 //! | `fs_target` | (feature `fs`) a file system that is mounted for writing in this process |
 //! | `slow_memory` | (feature `fs`) a device in memory whose flushes take a time |
 //! | `fs_tree` | (feature `fs`) a tree inside an image, read in this process |
@@ -52,6 +53,8 @@ pub mod clock;
 pub mod comparison;
 pub mod fairness;
 pub mod files;
+#[cfg(feature = "fs")]
+pub mod fs_attributes;
 #[cfg(feature = "fs")]
 pub mod fs_target;
 #[cfg(feature = "fs")]

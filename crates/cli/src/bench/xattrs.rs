@@ -1,14 +1,15 @@
 //! **Purpose.** `fourscore bench xattr`: setting extended attributes on many files, in an image in
-//! this process, in a directory of the host, or in a cache of attribute blocks alone. The measured
-//! time includes a sync at the end.
+//! this process, in a directory of the host, or in a cache of attribute blocks alone; or
+//! making files with the attributes of another image. The measured time includes a sync at the end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use fourscore::{Fs, MountOptions};
+use fourscore::{Fs, MountOptions, OpenOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_lab::attribute_cache::{self, CacheTarget};
+use fourscore_lab::fs_attributes::Attributes;
 use fourscore_lab::fs_target::FsTarget;
 use fourscore_lab::target::MAX_ATTRIBUTE_BYTES;
 use fourscore_lab::{
@@ -36,6 +37,10 @@ pub(super) struct Options {
     /// A cache of attribute blocks alone, instead of IMAGE
     #[arg(long, conflicts_with = "dir", value_parser = PossibleValuesParser::new(attribute_cache::NAMES))]
     cache: Option<String>,
+    /// Makes files with the attributes that the first --files regular files of this image have, in
+    /// the order of their inodes, instead of the workload
+    #[arg(long, conflicts_with_all = ["dir", "cache", "workload", "values", "value_bytes"], value_name = "IMAGE2")]
+    like: Option<PathBuf>,
     /// What each thread does
     #[arg(long, default_value = "set")]
     workload: Load,
@@ -128,6 +133,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
             let device = open_path(image, DeviceOptions::read_write())
                 .map_err(|why| Failure::new(name.as_str(), why))?;
             let fs = Fs::mount(Arc::new(device), &mount_options).map_err(failed)?;
+            if let Some(like) = &options.like {
+                copy_attributes(options, like, &name, &fs)?;
+                return fs.unmount().map_err(failed);
+            }
             let target = FsTarget::new(fs);
             drive(options, &name, &target)?;
             target.into_fs().unmount().map_err(failed)
@@ -141,6 +150,33 @@ pub(super) fn run(options: &Options) -> Result<()> {
             "give IMAGE, --dir or --cache",
         )),
     }
+}
+
+/// Makes files in `fs` with the attributes of the files of the image `like`.
+fn copy_attributes(options: &Options, like: &Path, name: &str, fs: &Arc<Fs>) -> Result<()> {
+    let [threads] = options.threads[..] else {
+        return Err(Failure::usage("--threads", "give one number with --like"));
+    };
+    let threads = ThreadCount::new(threads);
+    let failed = |why: fourscore::Error| Failure::new(like.display().to_string(), why);
+    let device = open_path(like, DeviceOptions::default())
+        .map_err(|why| Failure::new(like.display().to_string(), why))?;
+    let source = Fs::open(Arc::new(device), &OpenOptions::new()).map_err(failed)?;
+    let most = usize::try_from(options.files).unwrap_or(usize::MAX);
+    let attributes = Attributes::of(&source, most).map_err(failed)?;
+    let driven = attributes.copy_to(fs, threads, &MonotonicClock::default());
+    let driven = driven.map_err(|why| Failure::new(name, why))?;
+    let mut out = Stdout::open()?;
+    if !options.json {
+        let files = attributes.files();
+        let head = format!("{name}, {files} files as in {}\n", like.display());
+        out.write(head.as_bytes())?;
+    }
+    if let Some(run) = report(threads, &driven, options.json, &mut out)? {
+        let all = json!({ "target": name, "like": like.display().to_string(), "runs": [run] });
+        out.write(format!("{all:#}\n").as_bytes())?;
+    }
+    out.flush()
 }
 
 fn drive(options: &Options, name: &str, target: &dyn Target) -> Result<()> {
