@@ -8,12 +8,14 @@
 //! for attributes. Figures whose ratio is promised are taken in the same round. The mounts need
 //! root.
 //!
-//! Lines that move between cores are counted by `cargo xtask count`.
-//!
 //! | module | responsibility |
 //! |---|---|
-//! | `trees` | what trees of several kinds share |
+//! | `promises` | the targets |
+//! | `transfers` | lines that move between cores |
+//! | `trees` | what trees of several kinds share, and whether the automatic bypass suits them |
 
+mod promises;
+mod transfers;
 mod trees;
 
 use std::cell::RefCell;
@@ -36,6 +38,8 @@ use super::folder::{Folder, run_quietly};
 use crate::workspace::Workspace;
 
 const IMAGE_BYTES: u64 = 4 << 30;
+/// The sizes of inodes: without space for attributes, and as mke2fs makes them.
+const INODE_BYTES: [&str; 2] = ["128", "256"];
 /// Files of all threads together, unless `--files` is given.
 const FILES: u32 = 20_000;
 /// Steps of the mix for that many files: each has four or six operations.
@@ -62,8 +66,10 @@ enum Program {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharing {
-    /// As mounted by default.
+    /// As mounted by default. By fourscore: where lookups pay.
     On,
+    /// By fourscore with `mbcache`: without the bypass.
+    Always,
     /// With `no_mbcache`.
     Off,
 }
@@ -71,6 +77,7 @@ enum Sharing {
 const KERNEL: Contender = Contender::of(Program::Kernel, Sharing::On);
 const KERNEL_OFF: Contender = Contender::of(Program::Kernel, Sharing::Off);
 const OURS: Contender = Contender::of(Program::Fourscore, Sharing::On);
+const OURS_ALWAYS: Contender = Contender::of(Program::Fourscore, Sharing::Always);
 const OURS_OFF: Contender = Contender::of(Program::Fourscore, Sharing::Off);
 
 impl Contender {
@@ -80,9 +87,10 @@ impl Contender {
 
     fn name(self) -> &'static str {
         match (self.program, self.sharing) {
-            (Program::Kernel, Sharing::On) => "kernel ext4 on a loop device",
+            (Program::Kernel, Sharing::On | Sharing::Always) => "kernel ext4 on a loop device",
             (Program::Kernel, Sharing::Off) => "kernel ext4 on a loop device, no_mbcache",
             (Program::Fourscore, Sharing::On) => "fourscore in process",
+            (Program::Fourscore, Sharing::Always) => "fourscore in process, mbcache",
             (Program::Fourscore, Sharing::Off) => "fourscore in process, no_mbcache",
             (Program::Cache(name), _) => name,
         }
@@ -91,6 +99,7 @@ impl Contender {
     fn options(self) -> &'static str {
         match self.sharing {
             Sharing::On => "",
+            Sharing::Always => "mbcache",
             Sharing::Off => "no_mbcache",
         }
     }
@@ -101,11 +110,28 @@ impl Contender {
 struct Load {
     workload: &'static str,
     values: &'static str,
+    /// The size of the image's inodes.
+    inode_bytes: &'static str,
+}
+
+const fn load(workload: &'static str, values: &'static str) -> Load {
+    Load {
+        workload,
+        values,
+        inode_bytes: "128",
+    }
 }
 
 const fn set(values: &'static str) -> Load {
-    let workload = "set";
-    Load { workload, values }
+    load("set", values)
+}
+
+/// Files are made with the attributes of those in the image [`Bench::tree`].
+const fn like_tree(inode_bytes: &'static str) -> Load {
+    Load {
+        inode_bytes,
+        ..load("like", "")
+    }
 }
 
 const SAME: Load = set("same");
@@ -114,8 +140,7 @@ const TEN: Load = set("10");
 const THOUSAND: Load = set("1000");
 
 const fn mix(values: &'static str) -> Load {
-    let workload = "mix";
-    Load { workload, values }
+    load("mix", values)
 }
 
 const MIX: Load = mix("1000");
@@ -171,29 +196,6 @@ impl Measured {
     }
 }
 
-/// A promise: ratios that must not be below a number.
-struct Promise {
-    what: &'static str,
-    least: f64,
-    ratios: Vec<Option<Ratio>>,
-}
-
-impl Promise {
-    fn to_markdown(&self) -> String {
-        let in_words = |ratio: &Option<Ratio>| match ratio {
-            Some(Ratio { median, min, max }) => format!("{median:.2} ({min:.2} to {max:.2})"),
-            None => "-".to_owned(),
-        };
-        let figures: Vec<String> = self.ratios.iter().map(in_words).collect();
-        let is_met = |ratio: &Option<Ratio>| ratio.is_some_and(|found| found.median >= self.least);
-        let met = match !self.ratios.is_empty() && self.ratios.iter().all(is_met) {
-            true => "yes",
-            false => "**no**",
-        };
-        format!("| {} | {} | {met} |\n", self.what, figures.join("; "))
-    }
-}
-
 /// Measures everything, and returns the record.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
     let files = options.files.unwrap_or(FILES);
@@ -209,99 +211,46 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
     for &(title, load) in LOADS {
         all.push(bench.beside_the_kernel(title, load, options)?);
     }
-    let few = bench.few_values(options)?;
-    let same = bench.by_threads("identical values by threads", SAME, options)?;
-    let distinct = bench.by_threads("distinct values by threads", DISTINCT, options)?;
-    for measured in all.iter().chain([&few, &same, &distinct]) {
+    let measured = Figures {
+        beside_the_kernel: all,
+        bypass: bench.bypass(options)?,
+        few: bench.few_values(options)?,
+        same: bench.by_threads("identical values by threads", SAME, options)?,
+        distinct: bench.by_threads("distinct values by threads", DISTINCT, options)?,
+    };
+    for measured in measured.all() {
         // Writing into a String cannot fail.
         let _ = write!(text, "\n{}", measured.report.to_markdown());
     }
     text.push_str(&bench.caches_alone(options)?);
-    println!("what trees share");
-    let image = bench.path("tree");
-    text.push_str(&trees::table(&bench.program, &options.tree, &image, files)?);
+    let transfers = transfers::count(workspace)?;
+    text.push_str(&transfers.to_markdown());
+    let trees = trees::measure(&bench, options)?;
+    text.push_str(trees.to_markdown());
     text.push_str("\n## Promises\n\n| promise | figure | met |\n|---|---|---|\n");
-    for promise in promises(&all, &few, &same, &distinct) {
+    let mut promises = measured.promises();
+    promises.extend([transfers.promise(), trees.promise()]);
+    for promise in promises {
         text.push_str(&promise.to_markdown());
     }
     Ok(text)
 }
 
-/// What is promised; `all` has the comparisons with the kernel in the order of [`LOADS`].
-fn promises(
-    all: &[Measured],
-    few: &Measured,
-    same: &Measured,
-    distinct: &Measured,
-) -> Vec<Promise> {
-    let beside = |what, least, load: Load, ours: Contender, theirs: Contender| {
-        let position = LOADS.iter().position(|&(_, found)| found == load);
-        let measured = position.and_then(|at| all.get(at));
-        let ratio = |threads| {
-            let (ours, theirs) = (run_of(ours, load, threads), run_of(theirs, load, threads));
-            measured.and_then(|measured| measured.ratio(ours, theirs))
-        };
-        Promise {
-            what,
-            least,
-            ratios: [1, 2].map(ratio).into(),
-        }
-    };
-    let scaled = |measured: &Measured, load, threads, base| {
-        measured.ratio(run_of(OURS, load, threads), run_of(OURS, load, base))
-    };
-    let at_the_limit = |threads| {
-        let (ten, thousand) = (run_of(OURS, TEN, threads), run_of(OURS, THOUSAND, threads));
-        few.ratio(ten, thousand)
-    };
-    vec![
-        beside(
-            "identical values, 1 and 2 threads: at least 1.5 times the kernel's ext4",
-            1.5,
-            SAME,
-            OURS,
-            KERNEL,
-        ),
-        beside(
-            "distinct values, 1 and 2 threads: at least 6 times the kernel's ext4",
-            6.0,
-            DISTINCT,
-            OURS,
-            KERNEL,
-        ),
-        beside(
-            "distinct values, 1 and 2 threads: at least 2.5 times the kernel's ext4 with no_mbcache",
-            2.5,
-            DISTINCT,
-            OURS,
-            KERNEL_OFF,
-        ),
-        beside(
-            "distinct values, 1 and 2 threads: at least 0.97 times fourscore with no_mbcache",
-            0.97,
-            DISTINCT,
-            OURS,
-            OURS_OFF,
-        ),
-        Promise {
-            what: "10 values, 1 and 2 threads: at least 0.95 times 1000 values",
-            least: 0.95,
-            ratios: [1, 2].map(at_the_limit).into(),
-        },
-        Promise {
-            what: "identical values: two threads at least 1.5 times one",
-            least: 1.5,
-            ratios: vec![scaled(same, SAME, 2, 1)],
-        },
-        Promise {
-            what: "identical and distinct values: 64 threads at least 0.95 times two",
-            least: 0.95,
-            ratios: vec![
-                scaled(same, SAME, MANY_THREADS, 2),
-                scaled(distinct, DISTINCT, MANY_THREADS, 2),
-            ],
-        },
-    ]
+/// The speeds that are held against promises.
+struct Figures {
+    /// In the order of [`LOADS`].
+    beside_the_kernel: Vec<Measured>,
+    bypass: Measured,
+    few: Measured,
+    same: Measured,
+    distinct: Measured,
+}
+
+impl Figures {
+    fn all(&self) -> impl Iterator<Item = &Measured> {
+        let others = [&self.bypass, &self.few, &self.same, &self.distinct];
+        self.beside_the_kernel.iter().chain(others)
+    }
 }
 
 /// The folder on tmpfs with the image and the mount.
@@ -320,17 +269,28 @@ impl Bench {
             files,
         };
         fs::create_dir_all(bench.path("mount"))?;
-        let model = bench.path("model");
-        File::create(&model)?.set_len(IMAGE_BYTES)?;
-        // The files, the directories of many threads, and a third of inodes that stay free.
-        let inodes = files.saturating_mul(2).max(16_384).to_string();
-        let options = ["-q", "-F", "-t", "ext4", "-I", "128", "-N", &inodes];
-        run_quietly(Command::new("mke2fs").args(options).arg(&model))?;
+        for inode_bytes in INODE_BYTES {
+            let model = bench.model(inode_bytes);
+            File::create(&model)?.set_len(IMAGE_BYTES)?;
+            // The files, the directories of many threads, and a third of inodes that stay free.
+            let inodes = files.saturating_mul(2).max(16_384).to_string();
+            let options = ["-q", "-F", "-t", "ext4", "-I", inode_bytes, "-N", &inodes];
+            run_quietly(Command::new("mke2fs").args(options).arg(&model))?;
+        }
         Ok(bench)
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    fn model(&self, inode_bytes: &str) -> PathBuf {
+        self.path(&format!("model-{inode_bytes}"))
+    }
+
+    /// The image of a tree whose attributes are used.
+    fn tree(&self) -> PathBuf {
+        self.path("tree")
     }
 
     /// All sides with one and two threads.
@@ -341,6 +301,17 @@ impl Bench {
             (name, run_of(contender, load, 0))
         });
         self.compare(title, &threads, &sides, options)
+    }
+
+    /// Distinct values with the bypass, without lookups, and with nothing else.
+    fn bypass(&self, options: &Options) -> Result<Measured> {
+        let threads = [ThreadCount::ONE, ThreadCount::new(2)];
+        let sides = [OURS_OFF, OURS_ALWAYS, OURS].map(|contender| {
+            let name = contender.name().to_owned();
+            (name, run_of(contender, DISTINCT, 0))
+        });
+        let title = "distinct values, with and without lookups";
+        self.compare_for(close(options), title, &threads, &sides)
     }
 
     /// Values with more users than a block can count, and values with fewer.
@@ -397,15 +368,25 @@ impl Bench {
         sides: &[(String, Run)],
         options: &Options,
     ) -> Result<Measured> {
+        self.compare_for(Rounds(options.rounds), title, threads, sides)
+    }
+
+    /// As [`Bench::compare`], with another number of rounds.
+    fn compare_for(
+        &self,
+        rounds: Rounds,
+        title: &str,
+        threads: &[ThreadCount],
+        sides: &[(String, Run)],
+    ) -> Result<Measured> {
         println!("{title}");
         let rates = RefCell::new(Vec::new());
-        let mut comparison = Comparison::new(title)
-            .rounds(Rounds(options.rounds))
-            .threads(threads);
+        let mut comparison = Comparison::new(title).rounds(rounds).threads(threads);
         for (name, side) in sides {
             let prepare = move || {
                 let mut cp = Command::new("cp");
-                cp.arg("--sparse=always").arg(self.path("model"));
+                cp.arg("--sparse=always")
+                    .arg(self.model(side.load.inode_bytes));
                 Ok(run_quietly(cp.arg(self.path("image")))?)
             };
             let rates = &rates;
@@ -442,7 +423,10 @@ impl Bench {
         };
         let mut command = Command::new(&self.program);
         command.args(["bench", "xattr", "--json"]);
-        command.args(["--workload", run.load.workload, "--values", run.load.values]);
+        match run.load.workload {
+            "like" => command.arg("--like").arg(self.tree()),
+            workload => command.args(["--workload", workload, "--values", run.load.values]),
+        };
         command.args(["--files", &files.to_string()]);
         command.args(["--threads", &run.threads.to_string()]);
         let options = run.contender.options();
@@ -463,6 +447,11 @@ impl Bench {
         run_quietly(Command::new("umount").arg(&mount))?;
         done
     }
+}
+
+/// The rounds of a comparison whose sides may differ by a few percent only.
+fn close(options: &Options) -> Rounds {
+    Rounds(options.rounds.saturating_mul(2))
 }
 
 impl Drop for Bench {
@@ -490,37 +479,4 @@ fn work_of(command: &mut Command) -> Result<Work> {
         bytes: 0,
         wall: Some(Duration::from_secs_f64(seconds)),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ratio(median: f64) -> Option<Ratio> {
-        Some(Ratio {
-            median,
-            min: median - 0.1,
-            max: median + 0.1,
-        })
-    }
-
-    #[test]
-    fn a_promise_is_met_if_all_its_ratios_are_large_enough() {
-        let row = |ratios: Vec<Option<Ratio>>| {
-            let promise = Promise {
-                what: "fast",
-                least: 1.5,
-                ratios,
-            };
-            promise.to_markdown()
-        };
-        let met = row(vec![ratio(1.5), ratio(2.0)]);
-        assert_eq!(
-            met,
-            "| fast | 1.50 (1.40 to 1.60); 2.00 (1.90 to 2.10) | yes |\n"
-        );
-        assert!(row(vec![ratio(1.4), ratio(2.0)]).contains("**no**"));
-        assert!(row(vec![ratio(2.0), None]).contains("**no**"));
-        assert!(row(Vec::new()).contains("**no**"));
-    }
 }

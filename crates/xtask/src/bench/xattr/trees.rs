@@ -6,20 +6,29 @@
 //! directory, the attributes of Samba, and the labels of containers, each of which has its own
 //! categories. Images are built of them with inodes of 256 bytes, as mke2fs makes them, and of 128
 //! bytes, where all attributes are in blocks.
+//!
+//! Then files with the attributes of the image are made in an empty one, in the order of its inodes:
+//! with lookups always, never, and with the automatic bypass. The bypass is compared with the better
+//! of the others.
 
 use std::io::{BufWriter, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use fourscore_lab::{Ratio, ThreadCount};
+
+use super::super::Options;
 use super::super::tar::{header, write_records};
+use super::promises::{Promise, in_words};
+use super::{Bench, INODE_BYTES, OURS, OURS_ALWAYS, OURS_OFF, close, like_tree, run_of};
 
 const FILES_PER_DIRECTORY: u32 = 100;
-const INODE_BYTES: [&str; 2] = ["256", "128"];
+/// The least speed with the automatic bypass, by that of the better fixed setting.
+const LEAST_BESIDE_BETTER: f64 = 0.97;
 /// The sizes of the simulated caches.
-const CACHES: [&str; 3] = ["16K", "256K", "1M"];
+const CACHES: [&str; 3] = ["16K", "256K", "4M"];
 
 /// A tree with attributes.
 struct Tree {
@@ -95,53 +104,121 @@ fn container(directory: u32, _: u32) -> Vec<(&'static str, Vec<u8>)> {
     vec![("SCHILY.xattr.security.selinux", label.into_bytes())]
 }
 
-/// Builds the images, and returns the table.
-pub(super) fn table(program: &Path, tree: &Path, image: &Path, files: u32) -> Result<String> {
-    let mut text = format!(
-        "\n## What trees share\n\n`fourscore xattr-report` of images that `fourscore build` made of \
-         {} and of made-up trees of {files} files. Columns of caches: hits of 100 lookups, if the \
-         attributes were set in the order of the inodes.\n\n| tree | inode | inodes | with a \
-         block | contents | {} | advice |\n|---|---:|---:|---:|---:|{}---|\n",
-        tree.display(),
-        CACHES.join(" | "),
-        "---:|".repeat(CACHES.len()),
-    );
+/// What was found of all trees.
+pub(super) struct Trees {
+    text: String,
+    /// The automatic bypass beside the better fixed setting.
+    beside_better: Vec<(String, Option<Ratio>)>,
+}
+
+/// Builds the images, and measures them.
+pub(super) fn measure(bench: &Bench, options: &Options) -> Result<Trees> {
+    println!("what trees share");
+    let mut trees = Trees {
+        text: format!(
+            "\n## What trees share\n\n`fourscore xattr-report` of images that `fourscore build` \
+             made of {} and of made-up trees of {} files. Columns of caches: hits of 100 lookups, \
+             if the attributes were set in the order of the inodes. `never`, `always` and \
+             `automatic`: at most {} files with these attributes are made by one thread, in \
+             thousands per second, with `no_mbcache`, `mbcache` and neither.\n\n\
+             | tree | inode | inodes | with a block | contents | {} | advice | never | always | \
+             automatic | beside the better |\n|---|---:|---:|---:|---:|{}---|---:|---:|---:|---:|\n",
+            options.tree.display(),
+            bench.files,
+            bench.files,
+            CACHES.join(" | "),
+            "---:|".repeat(CACHES.len()),
+        ),
+        beside_better: Vec::new(),
+    };
     for inode_bytes in INODE_BYTES {
-        let options = ["-I", inode_bytes, "-o"];
-        let mut build = Command::new(program);
-        build.arg("build").arg(tree).args(options).arg(image);
+        let mut build = Command::new(&bench.program);
+        build.arg("build").arg(&options.tree);
+        build.args(["-I", inode_bytes, "-o"]).arg(bench.tree());
         let output = build.output()?;
         ensure!(output.status.success(), "{build:?} failed");
-        let name = tree.display().to_string();
-        text.push_str(&row(program, image, &name, inode_bytes)?);
-        std::fs::remove_file(image)?;
+        let name = options.tree.display().to_string();
+        trees.add(bench, options, &name, inode_bytes)?;
     }
     for made_up in MADE_UP {
         for inode_bytes in INODE_BYTES {
-            build_made_up(program, image, inode_bytes, &made_up, files)?;
-            text.push_str(&row(program, image, made_up.name, inode_bytes)?);
-            std::fs::remove_file(image)?;
+            build_made_up(bench, inode_bytes, &made_up)?;
+            trees.add(bench, options, made_up.name, inode_bytes)?;
         }
     }
-    Ok(text)
+    Ok(trees)
 }
 
-fn build_made_up(
-    program: &Path,
-    image: &Path,
-    inode_bytes: &str,
-    tree: &Tree,
-    files: u32,
-) -> Result<()> {
-    let mut builder = Command::new(program)
+impl Trees {
+    /// Adds the image of a tree, which is removed.
+    fn add(
+        &mut self,
+        bench: &Bench,
+        options: &Options,
+        name: &str,
+        inode_bytes: &'static str,
+    ) -> Result<()> {
+        let row = row(bench, name, inode_bytes)?;
+        let runs = [OURS_OFF, OURS_ALWAYS, OURS];
+        let runs = runs.map(|contender| run_of(contender, like_tree(inode_bytes), 1));
+        let sides = runs.map(|run| (run.contender.name().to_owned(), run));
+        let title = format!("{name}, inodes of {inode_bytes} bytes");
+        let measured = bench.compare_for(close(options), &title, &[ThreadCount::ONE], &sides)?;
+        let [never, always, automatic] = runs.map(|run| median(measured.rates(run)));
+        let [run_never, run_always, run_automatic] = runs;
+        let better = if never > always {
+            run_never
+        } else {
+            run_always
+        };
+        let ratio = measured.ratio(run_automatic, better);
+        let kilo = |rate: f64| format!("{:.1}", rate / 1e3);
+        self.text.push_str(&format!(
+            "{row} {} | {} | {} | {} |\n",
+            kilo(never),
+            kilo(always),
+            kilo(automatic),
+            in_words(ratio)
+        ));
+        self.beside_better.push((title, ratio));
+        Ok(std::fs::remove_file(bench.tree())?)
+    }
+
+    pub(super) fn to_markdown(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn promise(&self) -> Promise {
+        let figure = |ratio: &Option<Ratio>| ratio.map_or(0.0, |ratio| ratio.median);
+        let least = self.beside_better.iter();
+        let least = least.min_by(|(_, one), (_, other)| figure(one).total_cmp(&figure(other)));
+        Promise {
+            what: "each tree: with the automatic bypass at least 0.97 times the better of always \
+                   and never (the least)"
+                .to_owned(),
+            figure: least.map_or("-".to_owned(), |(name, ratio)| {
+                format!("{} ({name})", in_words(*ratio))
+            }),
+            met: least.is_some_and(|(_, ratio)| figure(ratio) >= LEAST_BESIDE_BETTER),
+        }
+    }
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or_default()
+}
+
+fn build_made_up(bench: &Bench, inode_bytes: &str, tree: &Tree) -> Result<()> {
+    let mut builder = Command::new(&bench.program)
         .args(["build", "-", "-I", inode_bytes, "-o"])
-        .arg(image)
+        .arg(bench.tree())
         .stdin(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .context("fourscore build")?;
     let pipe = builder.stdin.take().context("no standard input")?;
-    write_tree(BufWriter::with_capacity(1 << 20, pipe), tree, files)?;
+    write_tree(BufWriter::with_capacity(1 << 20, pipe), tree, bench.files)?;
     ensure!(builder.wait()?.success(), "fourscore build failed");
     Ok(())
 }
@@ -163,11 +240,11 @@ fn write_tree(mut out: impl Write, tree: &Tree, files: u32) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A row of the table, from the report of an image.
-fn row(program: &Path, image: &Path, name: &str, inode_bytes: &str) -> Result<String> {
-    let mut command = Command::new(program);
+/// The first part of a row of the table, from the report of an image.
+fn row(bench: &Bench, name: &str, inode_bytes: &str) -> Result<String> {
+    let mut command = Command::new(&bench.program);
     command.args(["xattr-report", "--json", "--cache", &CACHES.join(",")]);
-    let output = command.arg(image).output()?;
+    let output = command.arg(bench.tree()).output()?;
     if !output.status.success() {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -182,7 +259,7 @@ fn row_of(report: &Value, name: &str, inode_bytes: &str) -> Option<String> {
         .map(|cache| Some(format!("{:.1}", cache["hit_percent"].as_f64()?)))
         .collect();
     Some(format!(
-        "| {name} | {inode_bytes} | {} | {} | {} | {} | {} |\n",
+        "| {name} | {inode_bytes} | {} | {} | {} | {} | {} |",
         report["inodes"]["in_use"].as_u64()?,
         report["inodes"]["with_attribute_block"].as_u64()?,
         report["blocks"]["contents"].as_u64()?,
@@ -221,7 +298,7 @@ mod tests {
         let row = row_of(&report, "a tree", "128");
         assert_eq!(
             row.as_deref(),
-            Some("| a tree | 128 | 5 | 4 | 3 | 25.0 | 50.0 | on |\n")
+            Some("| a tree | 128 | 5 | 4 | 3 | 25.0 | 50.0 | on |")
         );
         assert_eq!(row_of(&Value::Null, "a tree", "128"), None);
     }
