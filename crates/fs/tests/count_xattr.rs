@@ -33,7 +33,8 @@ fn value(core: CoreNr, round: usize, change: u8) -> [u8; 200] {
 /// The reports of setting attributes for the first time, of changing them, and of removing them.
 fn attributes_apart(
     cores: &Cores,
-    (image, sharing): (&Path, XattrSharing),
+    image: &Path,
+    sharing: XattrSharing,
     rounds: usize,
 ) -> [(&'static str, Report); 3] {
     let fs = mount_with(image, sharing);
@@ -80,8 +81,8 @@ fn attributes_apart(
 /// on any number of cores.
 ///
 /// A block that comes or goes moves one line of its load lock, which are sharded by block, and now
-/// and then one of the shard of the buffer cache. While a core looks for equal attributes, a content
-/// that it has not found moves one line of the shard of the sharing cache that it enters.
+/// and then one of the shard of the buffer cache. While a core looks for equal attributes, a
+/// content that it has not found moves one line of the shard of the sharing cache that it enters.
 fn cases() -> [(&'static str, XattrSharing, [f64; 3]); 2] {
     // The first content that is not found begins the pause.
     let paused = BypassLimits {
@@ -104,8 +105,8 @@ fn distinct_attributes_move_few_lines_on_any_number_of_cores() {
         let counted = [2, 80, 192].map(|size| {
             let image = image.copy().unwrap();
             let rounds = ROUNDS.max(OPERATIONS / size);
-            let of = (image.path(), sharing);
-            let reports = with_cores(size, |cores| attributes_apart(cores, of, rounds));
+            let path = image.path();
+            let reports = with_cores(size, |cores| attributes_apart(cores, path, sharing, rounds));
             fourscore_testkit::oracle::assert_clean(image.path());
             for ((what, report), most) in reports.iter().zip(most) {
                 assert!(report.operations() > 0, "{what}");

@@ -45,7 +45,7 @@ impl Figures {
     fn beside(&self, load: Load, ours: Contender, theirs: Contender) -> [Option<Ratio>; 2] {
         let position = LOADS.iter().position(|&(_, found)| found == load);
         let measured = position.and_then(|at| self.beside_the_kernel.get(at));
-        [1, 2].map(|threads| pair(measured?, load, threads, (ours, theirs)))
+        [1, 2].map(|threads| pair(measured?, load, threads, [ours, theirs]))
     }
 
     /// The promises.
@@ -55,7 +55,7 @@ impl Figures {
             let (ten, thousand) = (run_of(OURS, TEN, threads), run_of(OURS, THOUSAND, threads));
             self.few.ratio(ten, thousand)
         });
-        let bypass = [1, 2].map(|threads| pair(&self.bypass, DISTINCT, threads, (OURS, OURS_OFF)));
+        let bypass = [1, 2].map(|threads| pair(&self.bypass, DISTINCT, threads, [OURS, OURS_OFF]));
         let of = Promise::at_least;
         vec![
             of(
@@ -104,7 +104,7 @@ fn pair(
     measured: &Measured,
     load: Load,
     threads: usize,
-    (ours, theirs): (Contender, Contender),
+    [ours, theirs]: [Contender; 2],
 ) -> Option<Ratio> {
     measured.ratio(run_of(ours, load, threads), run_of(theirs, load, threads))
 }

@@ -1,4 +1,4 @@
-//! **Purpose.** Cache lines that move between virtual cores when they set, change and remove distinct
+//! **Purpose.** Cache lines that move between virtual cores which set, change and remove distinct
 //! attributes, from the test that counts them.
 
 use std::fmt::Write as _;

@@ -7,9 +7,9 @@
 //! categories. Images are built of them with inodes of 256 bytes, as mke2fs makes them, and of 128
 //! bytes, where all attributes are in blocks.
 //!
-//! Then files with the attributes of the image are made in an empty one, in the order of its inodes:
-//! with lookups always, never, and with the automatic bypass. The bypass is compared with the better
-//! of the others.
+//! Then files with the attributes of the image are made in an empty one, in the order of its
+//! inodes: with lookups always, never, and with the automatic bypass. The bypass is compared with
+//! the better of the others.
 
 use std::io::{BufWriter, Write};
 use std::process::{Command, Stdio};
