@@ -4,7 +4,7 @@
 mod common;
 
 use common::{failing, fourscore, printed, text};
-use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::oracle::{self, assert_clean};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require, scratch};
 use serde_json::Value;
@@ -243,6 +243,62 @@ fn workloads_of_fsync_run_in_an_image_in_memory_and_in_a_directory() {
 }
 
 #[test]
+fn files_get_the_attributes_of_those_of_another_image() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("debugfs"),
+        Need::Program("e2fsck")
+    );
+    let make = || {
+        let image = Image::builder(MiB(128)).inode_size_bytes(128).make();
+        image.expect("mke2fs runs")
+    };
+    let source = make();
+    // Twenty files, of which the first fifteen have attributes, of three contents.
+    let write = |nr: u32| format!("write /dev/null f{nr}");
+    let set = |nr: u32| format!("ea_set f{nr} user.a value-{}", nr % 3);
+    let commands: Vec<String> = (0..20).map(write).chain((0..15).map(set)).collect();
+    oracle::debugfs_write(source.path(), &commands).expect("debugfs");
+    for (options, threads, files, contents) in [
+        ("mbcache", "1", "100", 3),
+        ("no_mbcache", "1", "100", 15),
+        ("mbcache", "1", "10", 3),
+        ("mbcache", "2", "100", 3),
+    ] {
+        let image = make();
+        let done = json(&[
+            "bench",
+            "xattr",
+            text(image.path()),
+            "--like",
+            text(source.path()),
+            "--threads",
+            threads,
+            "--files",
+            files,
+            "-o",
+            options,
+            "--json",
+        ]);
+        assert!(done["runs"][0]["operations"].as_u64() >= Some(10), "{done}");
+        let found = json(&["xattr-report", "--json", text(image.path())]);
+        let users = if files == "10" { 10 } else { 15 };
+        assert_eq!(found["blocks"]["users"], users, "{found}");
+        assert_eq!(found["blocks"]["count"], contents, "{options}: {found}");
+        assert_eq!(found["blocks"]["contents"], 3, "{found}");
+        assert_clean(image.path());
+    }
+    let (image, like) = (make(), ["--like", text(source.path())]);
+    let bench = ["bench", "xattr", text(image.path())];
+    for wrong in [["--threads", "1,2"], ["--values", "same"]] {
+        assert_eq!(failing(&[&bench[..], &like, &wrong].concat()).0, Some(2));
+    }
+    let (status, message) =
+        failing(&[&bench[..], &["--like", "/dev/null", "--threads", "1"]].concat());
+    assert_eq!(status, Some(1), "{message}");
+}
+
+#[test]
 fn attributes_are_set_in_an_image_and_in_a_directory() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let image = Image::builder(MiB(128)).inode_size_bytes(128).make();
@@ -302,6 +358,7 @@ fn attributes_are_set_in_an_image_and_in_a_directory() {
         assert_eq!(report["runs"][0]["operations"], 300 * 4 + 75 * 2);
     }
     for wrong in [
+        ["--like", "y.img"],
         ["--cache", "one-lock"],
         ["--values", "0"],
         ["--values", "x"],

@@ -484,6 +484,19 @@ fn value_inodes_that_are_none_or_refer_to_each_other_are_reported() {
     assert_eq!(found["faults"], json!({ "value-hash": 1 }), "{message}");
     has(&found["blocks"], &json!({ "count": 3, "unshareable": 1 }));
 
+    // Two entries refer to it: it is read once.
+    let image = make();
+    let mut changed = fs::read(image.path()).expect("the image");
+    let from = blocks_of(&changed)[2];
+    let block = changed[from..from + BLOCK_BYTES].to_vec();
+    let at = changed.windows(4096).position(|bytes| bytes == [2; 4096]);
+    changed[at.expect("the third value")] = 9;
+    fs::write(image.path(), changed).expect("space");
+    forge(&image, 1, 0, &block);
+    let (found, message) = faulty(image.path());
+    assert_eq!(found["faults"]["value-hash"], 1, "{message}");
+    has(&found["blocks"], &json!({ "count": 3, "unshareable": 2 }));
+
     // Two entries refer to one value, whose count says one; the other value has no user left.
     let image = make();
     forge(&image, 1, 36, &first.to_le_bytes());

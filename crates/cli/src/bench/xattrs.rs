@@ -119,6 +119,10 @@ fn values_in_words(values: Values) -> String {
 
 /// Runs the verb.
 pub(super) fn run(options: &Options) -> Result<()> {
+    // The files of a first run would be in the way of those of a second one.
+    if options.like.is_some() && options.threads.len() != 1 {
+        return Err(Failure::usage("--threads", "give one number with --like"));
+    }
     if let Some(name) = &options.cache {
         let cache = attribute_cache::by_name(name);
         let cache = cache.ok_or_else(|| Failure::usage("--cache", name))?;
@@ -154,10 +158,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
 
 /// Makes files in `fs` with the attributes of the files of the image `like`.
 fn copy_attributes(options: &Options, like: &Path, name: &str, fs: &Arc<Fs>) -> Result<()> {
-    let [threads] = options.threads[..] else {
-        return Err(Failure::usage("--threads", "give one number with --like"));
-    };
-    let threads = ThreadCount::new(threads);
+    let threads = ThreadCount::new(options.threads.first().copied().unwrap_or(1));
     let failed = |why: fourscore::Error| Failure::new(like.display().to_string(), why);
     let device = open_path(like, DeviceOptions::default())
         .map_err(|why| Failure::new(like.display().to_string(), why))?;

@@ -9,9 +9,7 @@ use std::collections::HashMap;
 
 use fourscore::{InodeNr, PhysBlock};
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::xattr::{
-    self, Entry, HashedValue, MAX_BLOCK_REFS, SharedContent, Value, Xattrs,
-};
+use fourscore_ondisk::xattr::{self, Entry, HashedValue, MAX_BLOCK_REFS, Value, Xattrs};
 
 use super::contents::{ContentNr, Contents, NewContent, WideHash};
 use super::faults::{Faults, Kind, Place};
@@ -131,14 +129,14 @@ impl Blocks {
         }
         let found = header.h_hash.get();
         let expected = xattr::block_hash(entries(&xattrs).map(|entry| entry.hash));
-        // 0 says that the block is not to be found by its hash.
+        // 0 says that the block is not to be found by its hash, as e2fsprogs writes it. Its
+        // content is shared as soon as it is set again.
         if found != 0 && found != expected {
             is_sound = false;
             let why = format_args!("h_hash is {found:#010x}, expected {expected:#010x}");
             faults.report(volume.image, Kind::BlockHash, place, why);
         }
-        // Neither are blocks without a hash shared, nor those with very many entries.
-        is_sound && SharedContent::of(block).is_some()
+        is_sound
     }
 
     /// The contents of the values in inodes to which the block in the buffer refers; `None` if one
