@@ -228,7 +228,9 @@ impl Draft {
             }
         }
         let at = self.write(plan)?;
-        if let (Some(users), Some(key)) = (offer, key) {
+        if let (Some(users), Some(key)) = (offer, key)
+            && plan.xattrs.try_lock_block(at)
+        {
             let place = at.0;
             plan.note_xattrs(Note::Came { key, place, users });
         }

@@ -242,6 +242,15 @@ impl Known {
         self.own.get().into_iter().flat_map(|table| &table.slots)
     }
 
+    /// The places.
+    #[cfg(all(test, feature = "shuttle"))]
+    pub(super) fn places(&self) -> Vec<u64> {
+        let places = self.slots().map(load);
+        places
+            .filter(|&place| !matches!(place, NONE | AWAITED))
+            .collect()
+    }
+
     fn slots(&self) -> impl Iterator<Item = &AtomicU64> {
         let shared = std::iter::once(&self.current).chain(&self.spare);
         shared.chain(self.own_slots())
