@@ -173,11 +173,10 @@ impl Known {
         }
         if let Users::Own(core) = users {
             self.make_table(allowance);
-            if let Some(slot) = self.own_slot(core) {
-                let before = slot.swap(place, Ordering::AcqRel);
-                if before != NONE && before != AWAITED {
-                    self.add_spare(before);
-                }
+            // A place that is there already stays: it is moved under its own lock only.
+            if let Some(slot) = self.own_slot(core)
+                && (replace(slot, NONE, place) || replace(slot, AWAITED, place))
+            {
                 return;
             }
         }
@@ -325,6 +324,21 @@ mod tests {
         assert!(two.has(4) && two.own.get().is_none(), "a spare place");
         drop(one);
         assert!(allowance.has_some());
+    }
+
+    /// The place that is in a slot already may be leaving under its own lock, which the thread that
+    /// adds another one does not have.
+    #[test]
+    fn a_second_own_place_leaves_the_first_where_it_is() {
+        let core = CoreNr::new(0).unwrap();
+        let known = Known::new(7, Proof::Used);
+        let some = Allowance::new(1 << 20);
+        known.add(9, Users::Own(core), &some);
+        known.add(11, Users::Own(core), &some);
+        assert_eq!(place(&known, core), Some(9));
+        known.remove(9);
+        let choice = known.choose(core).unwrap();
+        assert!(choice.place == 11 && choice.is_spare, "{choice:?}");
     }
 
     #[test]
