@@ -664,6 +664,30 @@ fn a_block_that_was_freed_under_its_users_is_corrupt() {
     fs.unmount().unwrap();
 }
 
+/// A block that its inode uses although the bitmap calls it free gets no other user: it may be
+/// given to a file at any time.
+#[test]
+fn a_block_that_is_free_is_not_shared() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image();
+    let fs = sharing(&image);
+    let (one, two, new) = (make(&fs, "one"), make(&fs, "two"), make(&fs, "new"));
+    set(&fs, one, &VALUE);
+    set(&fs, two, &VALUE);
+    let at = block(&fs, two).unwrap();
+    fs.unmount().unwrap();
+    forge(&image, at, with_users(1));
+    let fs = sharing(&image);
+    fs.remove_xattr(one, NAME).unwrap();
+    fs.unmount().unwrap();
+    let fs = sharing(&image);
+    let _ = fs.xattr(two, NAME);
+    set(&fs, new, &VALUE);
+    assert_eq!(stats(&fs).hits, 0);
+    fs.remove_xattr(new, NAME).unwrap();
+    fs.unmount().unwrap();
+}
+
 /// Damaged blocks are not shared: the attributes of another inode do not depend on them.
 #[test]
 fn damaged_blocks_are_not_shared() {

@@ -34,6 +34,7 @@ use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock, Timestamp};
 use zerocopy::FromBytes;
 
 use crate::core::Core;
+use crate::group::change;
 use crate::guard::with_guard;
 use crate::inode::alloc::{self, Want};
 use crate::inode::cached::CachedInode;
@@ -149,7 +150,9 @@ fn take_value(
     if !plan.xattrs.try_lock_value(nr) {
         return Ok(Err(Miss::Busy));
     }
-    if !sharing.still_has(candidate) || plan.is_gone_value(nr) {
+    let is_in_use = || change::is_inode_in_use(plan.mount, nr);
+    let is_known = sharing.still_has(candidate) && sharing.has_proof(candidate, is_in_use)?;
+    if !is_known || plan.is_gone_value(nr) {
         return Ok(Err(Miss::Vanished));
     }
     let core = &*plan.mount.core;

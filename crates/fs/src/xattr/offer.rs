@@ -14,7 +14,7 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
-use crate::xattr::share::{Sharing, Users};
+use crate::xattr::share::Sharing;
 use crate::xattr::shared::SharedXattrs;
 
 /// Returns the locks and the cache, if something is to be offered now.
@@ -41,7 +41,7 @@ fn try_offer_block(core: &Core, nr: InodeNr, block: PhysBlock) -> Option<()> {
     let bytes = core.buffers.cached(block, &guard)?.bytes(&guard);
     if xattr::users(bytes).ok()? < MAX_BLOCK_REFS {
         let key = sharing.key_of_block(&SharedContent::of(bytes)?);
-        sharing.come(key, block.0, Users::All);
+        sharing.come_unproven(key, block.0);
     }
     Some(())
 }
@@ -69,6 +69,6 @@ fn try_offer_value(core: &Core, nr: InodeNr) -> Option<()> {
         return None;
     }
     let _lock = locks.try_lock_nth(lock)?;
-    sharing.come(key()?, nr.0.into(), Users::All);
+    sharing.come_unproven(key()?, nr.0.into());
     Some(())
 }

@@ -389,10 +389,11 @@ fn take(
     candidate: &Candidate,
     content: &SharedContent<'_>,
 ) -> Result<std::result::Result<PhysBlock, Users>> {
-    if !sharing.still_has(candidate) {
+    let (at, core) = (block_at(candidate), &plan.mount.core);
+    let is_in_use = || change::is_in_use(plan.mount, at);
+    if !sharing.still_has(candidate) || !sharing.has_proof(candidate, is_in_use)? {
         return Ok(Err(sharing.count_miss(candidate, Miss::Vanished)));
     }
-    let (at, core) = (block_at(candidate), &plan.mount.core);
     let check = |bytes: &[u8]| get::check_xattr_block(core, at, bytes);
     let mut miss = Miss::Unequal;
     let taken = plan.chosen_part(at, tag(), check, |bytes| {

@@ -48,6 +48,14 @@ pub(crate) enum Users {
     Own(CoreNr),
 }
 
+/// Whether a place is in use by its bitmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    Used,
+    /// A reader has found it, and looks into no bitmap.
+    None,
+}
+
 /// The places of one content.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -55,6 +63,8 @@ pub(crate) struct Known {
     /// The core that made the current place.
     home: AtomicU64,
     spare: [AtomicU64; SPARES],
+    /// The place that a reader has added, until a plan that wants it looks into the bitmap.
+    unproven: AtomicU64,
     own: OnceLock<Table>,
 }
 
@@ -111,11 +121,16 @@ impl Drop for Memory {
 }
 
 impl Known {
-    pub(crate) fn new(place: u64) -> Self {
+    pub(crate) fn new(place: u64, proof: Proof) -> Self {
+        let unproven = match proof {
+            Proof::Used => NONE,
+            Proof::None => place,
+        };
         Self {
             current: AtomicU64::new(place),
             home: AtomicU64::new(CoreNr::current().index() as u64),
             spare: Default::default(),
+            unproven: AtomicU64::new(unproven),
             own: OnceLock::new(),
         }
     }
@@ -168,6 +183,7 @@ impl Known {
     /// Adds a place for `users`. For the holder of its lock. The first own place needs memory of
     /// `allowance`; without any, the place is one for all.
     pub(crate) fn add(&self, place: u64, users: Users, allowance: &Allowance) {
+        self.prove(place);
         if self.has(place) {
             return;
         }
@@ -185,6 +201,29 @@ impl Known {
         } else {
             self.add_spare(place);
         }
+    }
+
+    /// Adds a place that a reader has loaded, unless another such place waits for its proof. For
+    /// the holder of its lock.
+    pub(crate) fn add_unproven(&self, place: u64) {
+        if self.has(place) || !replace(&self.unproven, NONE, place) {
+            return;
+        }
+        if replace(&self.current, NONE, place) {
+            self.set_home();
+        } else {
+            self.add_spare(place);
+        }
+    }
+
+    /// Whether it is unknown if the place is in use by the bitmap. For the holder of its lock.
+    pub(crate) fn is_unproven(&self, place: u64) -> bool {
+        load(&self.unproven) == place
+    }
+
+    /// Notes that the place is in use by the bitmap. For the holder of its lock.
+    pub(crate) fn prove(&self, place: u64) {
+        replace(&self.unproven, place, NONE);
     }
 
     /// Makes a spare place a current one. For the holder of its lock.
@@ -207,6 +246,7 @@ impl Known {
         for slot in &self.spare {
             replace(slot, place, NONE);
         }
+        self.prove(place);
         for slot in self.own_slots() {
             replace(slot, place, AWAITED);
         }
@@ -279,7 +319,7 @@ mod tests {
     #[test]
     fn a_place_that_leaves_is_followed_by_a_spare_one() {
         let core = CoreNr::current();
-        let known = Known::new(7);
+        let known = Known::new(7, Proof::Used);
         let none = Allowance::new(0);
         known.add(7, Users::All, &none);
         known.add(8, Users::All, &none);
@@ -297,7 +337,7 @@ mod tests {
     #[test]
     fn a_core_keeps_to_its_own_place_and_awaits_another() {
         let core = CoreNr::new(0).unwrap();
-        let known = Known::new(7);
+        let known = Known::new(7, Proof::Used);
         let some = Allowance::new(1 << 20);
         known.add(9, Users::Own(core), &some);
         assert_eq!(place(&known, core), Some(9));
@@ -311,19 +351,6 @@ mod tests {
         if let Some(other) = CoreNr::new(1) {
             assert_eq!(place(&known, other), Some(7));
         }
-    }
-
-    #[test]
-    fn a_table_takes_memory_and_gives_it_back() {
-        let core = CoreNr::new(0).unwrap();
-        let allowance = Allowance::new(Allowance::table_bytes());
-        let (one, two) = (Known::new(1), Known::new(2));
-        one.add(3, Users::Own(core), &allowance);
-        assert!(!allowance.has_some());
-        two.add(4, Users::Own(core), &allowance);
-        assert!(two.has(4) && two.own.get().is_none(), "a spare place");
-        drop(one);
-        assert!(allowance.has_some());
     }
 
     /// The place that is in a slot already may be leaving under its own lock, which the thread that
@@ -342,8 +369,21 @@ mod tests {
     }
 
     #[test]
+    fn a_table_takes_memory_and_gives_it_back() {
+        let core = CoreNr::new(0).unwrap();
+        let allowance = Allowance::new(Allowance::table_bytes());
+        let (one, two) = (Known::new(1, Proof::Used), Known::new(2, Proof::Used));
+        one.add(3, Users::Own(core), &allowance);
+        assert!(!allowance.has_some());
+        two.add(4, Users::Own(core), &allowance);
+        assert!(two.has(4) && two.own.get().is_none(), "a spare place");
+        drop(one);
+        assert!(allowance.has_some());
+    }
+
+    #[test]
     fn more_places_than_are_kept_are_forgotten() {
-        let known = Known::new(1);
+        let known = Known::new(1, Proof::Used);
         let none = Allowance::new(0);
         (2..20).for_each(|place| known.add(place, Users::All, &none));
         let kept = (1..20).filter(|&place| known.has(place)).count();
