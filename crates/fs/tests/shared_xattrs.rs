@@ -350,6 +350,56 @@ fn values_in_inodes_are_shared_and_go_with_their_last_user() {
     end(fs, &image);
 }
 
+/// The inode finds the value that it has, and takes it again: the count of users stays.
+#[test]
+fn the_value_that_an_inode_has_is_set_again() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image_with_values();
+    let fs = sharing(&image);
+    let (one, two) = (make(&fs, "one"), make(&fs, "two"));
+    let before = free_blocks(&fs);
+    for file in [one, one, two, two, one] {
+        set(&fs, file, &[1; 40_000]);
+    }
+    assert_eq!(free_blocks(&fs), before - 11);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let fs = sharing(&image);
+    fs.remove_xattr(one, NAME).unwrap();
+    set(&fs, two, &[1; 40_000]);
+    fs.remove_xattr(two, NAME).unwrap();
+    assert_eq!(free_blocks(&fs), before);
+    end(fs, &image);
+}
+
+/// The inode of a value that the kernel has made has a time of creation where Lustre stores the
+/// number of a parent.
+#[test]
+fn values_that_the_kernel_has_made_are_shared() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let image = image_with_values();
+    let fs = sharing(&image);
+    let (one, two) = (make(&fs, "one"), make(&fs, "two"));
+    end(fs, &image);
+    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let path = kernel.path().join("one");
+    rustix::fs::setxattr(path, "user.same", &[1; 40_000], XattrFlags::empty()).unwrap();
+    kernel.unmount().unwrap();
+    let fs = sharing(&image);
+    let before = free_blocks(&fs);
+    assert_eq!(fs.xattr(one, NAME).unwrap(), [1; 40_000]);
+    set(&fs, two, &[1; 40_000]);
+    assert_eq!(free_blocks(&fs), before, "value and block");
+    fs.remove_xattr(one, NAME).unwrap();
+    fs.remove_xattr(two, NAME).unwrap();
+    assert_eq!(free_blocks(&fs), before + 11);
+    end(fs, &image);
+}
+
 #[test]
 fn nothing_is_shared_without_the_cache() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));

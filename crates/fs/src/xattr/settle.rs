@@ -157,6 +157,11 @@ impl Draft {
                 true => self.leave(plan)?,
                 false => self.store(plan)?,
             }
+        } else {
+            // The value that an entry had already was set again, and has got a user too many.
+            for nr in mem::take(&mut self.gained) {
+                ea_inode::drop_value_user(plan, nr)?;
+            }
         }
         for nr in mem::take(&mut self.lost_in_inode) {
             ea_inode::drop_value_user(plan, nr)?;
