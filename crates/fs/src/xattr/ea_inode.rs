@@ -158,10 +158,9 @@ fn take_value(
     let core = &*plan.mount.core;
     let bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
     let equal = with_guard(core, |guard| {
-        let found = get::ea_inode_value(core, nr, bytes, guard)?;
+        let found = get::ea_inode_value(core, nr, bytes, None, guard)?;
         let facts = EaInode::of(cache::any_inode(core, nr, guard)?.on_disk().raw());
-        let is_verified = facts.value_hash == checksum && facts.lustre_parent.0 == 0;
-        Ok(is_verified && found == value)
+        Ok(facts.value_hash == checksum && found == value)
     });
     match equal {
         Ok(true) => {}
@@ -169,8 +168,11 @@ fn take_value(
         Ok(false) | Err(Error::Corrupt(_) | Error::NotFound) => return Ok(Err(Miss::Unequal)),
         Err(error) => return Err(error),
     }
-    let (slot, mut facts) = value_inode(plan, nr)?;
-    if facts.refs == 0 || facts.refs == u64::MAX {
+    let (slot, mut facts) = match value_inode(plan, nr) {
+        Err(Error::Corrupt(_)) => return Ok(Err(Miss::Unequal)),
+        found => found?,
+    };
+    if facts.refs == u64::MAX {
         return Ok(Err(Miss::Unequal));
     }
     if sharing.wants_own(candidate, facts.refs) {
@@ -326,7 +328,15 @@ fn value_inode(plan: &mut Plan<'_>, nr: InodeNr) -> Result<(Slot, EaInode)> {
             .in_inode(nr)
             .into());
     }
-    Ok((slot, EaInode::of(inode.raw())))
+    let mut facts = EaInode::of(inode.raw());
+    let (users, links) = (facts.refs, inode.links_count());
+    if links == 0 || users == 0 && facts.lustre_parent.0 == 0 {
+        let error = RelationError::EaInodeUsers { users, links };
+        return Err(Corrupt::from(error).in_inode(nr).into());
+    }
+    // One that Lustre has made counts no users: it has one.
+    facts.refs = facts.refs.max(1);
+    Ok((slot, facts))
 }
 
 fn put_facts(plan: &mut Plan<'_>, slot: Slot, facts: EaInode) -> Result<()> {

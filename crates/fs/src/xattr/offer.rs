@@ -61,7 +61,6 @@ fn try_offer_value(core: &Core, nr: InodeNr) -> Option<()> {
         let facts = EaInode::of(inode.on_disk().raw());
         let is_value = inode.has(InodeFlags::EA_INODE_FL)
             && facts.refs > 0
-            && facts.lustre_parent.0 == 0
             && inode.on_disk().links_count() > 0;
         is_value.then(|| sharing.key_of_value(facts.value_hash, inode.size_bytes()))
     };
