@@ -438,6 +438,51 @@ fn lookups_that_find_nothing_are_left_out_and_come_back() {
     end(fs, &image);
 }
 
+/// Lookups are left out, but not if there is no space for what they save.
+#[test]
+fn a_full_file_system_is_searched_for_what_can_be_shared() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image();
+    let limits = BypassLimits {
+        low_permille: 1000,
+        high_permille: 1000,
+        window: 1,
+        probe: 1,
+        pause: 1 << 20,
+    };
+    let how = XattrSharing::Automatic(limits);
+    let fs = mount_with(&image, &MountOptions::new().xattr_sharing(how));
+    let (one, two, three, large) = (
+        make(&fs, "one"),
+        make(&fs, "two"),
+        make(&fs, "three"),
+        make(&fs, "large"),
+    );
+    set(&fs, one, &VALUE);
+    set(&fs, two, &VALUE);
+    if cores() == 1 {
+        assert_ne!(block(&fs, one), block(&fs, two));
+    }
+    let piece = [1; 4096];
+    for nr in 0.. {
+        match fs.write_at(large, &piece, nr * 4096) {
+            Ok(_) => {}
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    set(&fs, three, &VALUE);
+    assert!(
+        [one, two]
+            .map(|file| block(&fs, file))
+            .contains(&block(&fs, three))
+    );
+    let other = fs.set_xattr(two, NAME, &[8; 500], SetXattr::Any);
+    assert!(matches!(other, Ok(()) | Err(Error::NoSpace)), "{other:?}");
+    fs.unlink(ROOT, b"large").unwrap();
+    end(fs, &image);
+}
+
 #[test]
 fn a_cache_of_a_few_entries_forgets_and_shares_on() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));

@@ -120,7 +120,8 @@ fn share_value(plan: &mut Plan<'_>, value: &[u8], checksum: u32) -> Result<Equal
     let Some(sharing) = plan.mount.sharing() else {
         return Ok(Equal::None { offer: None });
     };
-    let (look, key) = sharing.look(|| sharing.key_of_value(checksum, value.len() as u64));
+    let space = plan.mount.space_for_sharing();
+    let (look, key) = sharing.look(space, || sharing.key_of_value(checksum, value.len() as u64));
     let users = match look {
         Look::Bypassed => return Ok(Equal::None { offer: None }),
         Look::Absent(users) => {
@@ -175,7 +176,7 @@ fn take_value(
     if facts.refs == u64::MAX {
         return Ok(Err(Miss::Unequal));
     }
-    if sharing.wants_own(candidate, facts.refs) {
+    if sharing.wants_own(candidate, facts.refs, plan.mount.space_for_sharing()) {
         return Ok(Err(Miss::Own));
     }
     facts.refs += 1;

@@ -210,7 +210,9 @@ impl Draft {
         let content = SharedContent::of(&self.after);
         let sharing = plan.mount.sharing().zip(content);
         let (look, key) = match sharing {
-            Some((sharing, content)) => sharing.look(|| sharing.key_of_block(&content)),
+            Some((sharing, content)) => sharing.look(plan.mount.space_for_sharing(), || {
+                sharing.key_of_block(&content)
+            }),
             None => (Look::Bypassed, None),
         };
         let candidate = match look {
@@ -400,6 +402,7 @@ fn take(
         return Ok(Err(sharing.count_miss(candidate, Miss::Vanished)));
     }
     let check = |bytes: &[u8]| get::check_xattr_block(core, at, bytes);
+    let space = plan.mount.space_for_sharing();
     let mut miss = Miss::Unequal;
     let taken = plan.chosen_part(at, tag(), check, |bytes| {
         let users = xattr::users(bytes).map_err(Corrupt::from)?;
@@ -410,7 +413,7 @@ fn take(
             miss = Miss::AtLimit;
             return Ok(None);
         }
-        if sharing.wants_own(candidate, users.into()) {
+        if sharing.wants_own(candidate, users.into(), space) {
             miss = Miss::Own;
             return Ok(None);
         }
@@ -423,8 +426,8 @@ fn take(
     };
     let Some((users, region)) = taken else {
         if miss == Miss::AtLimit {
-            let (key, place) = (candidate.key, at.0);
-            plan.note_xattrs(Note::Left { key, place });
+            // At once: the plan may fail, and be repeated.
+            sharing.leave(candidate.key, at.0);
         }
         return Ok(Err(sharing.count_miss(candidate, miss)));
     };

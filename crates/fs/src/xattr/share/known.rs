@@ -163,6 +163,17 @@ impl Known {
         })
     }
 
+    /// Returns a place for a core that would rather have its own, but must do with any.
+    pub(crate) fn any(&self) -> Option<Choice> {
+        let place = self.slots().map(load);
+        let place = { place }.find(|&place| !matches!(place, NONE | AWAITED))?;
+        Some(Choice {
+            place,
+            is_spare: false,
+            is_foreign: false,
+        })
+    }
+
     /// Whether `core` is to have a place of its own.
     pub(crate) fn awaits_own(&self, core: CoreNr) -> bool {
         self.own_slot(core)

@@ -100,6 +100,15 @@ impl Candidate {
     }
 }
 
+/// Whether a new place may be made for speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    Enough,
+    /// An operation has found no space, and is being repeated: nothing is left out that may save
+    /// some.
+    Short,
+}
+
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Look {
@@ -179,8 +188,12 @@ impl Sharing {
     }
 
     /// Looks for a place with the content of the key that `key` makes.
-    pub(crate) fn look(&self, key: impl FnOnce() -> ShareKey) -> (Look, Option<ShareKey>) {
-        if !self.bypass.looks() {
+    pub(crate) fn look(
+        &self,
+        space: Space,
+        key: impl FnOnce() -> ShareKey,
+    ) -> (Look, Option<ShareKey>) {
+        if !self.bypass.looks() && space == Space::Enough {
             self.counts.bypassed.add(1);
             return (Look::Bypassed, None);
         }
@@ -192,7 +205,11 @@ impl Sharing {
             let Some(known) = self.known.get(&key, &guard) else {
                 return (Look::Absent(Users::All), Some(key));
             };
-            let look = match known.choose(core) {
+            let choice = match known.choose(core) {
+                None if space == Space::Short => known.any(),
+                choice => choice,
+            };
+            let look = match choice {
                 Some(choice) => Look::Found(Candidate { key, choice, core }),
                 None if known.awaits_own(core) => Look::Absent(Users::Own(core)),
                 None => Look::Absent(Users::All),
@@ -221,8 +238,9 @@ impl Sharing {
 
     /// Whether the core of the lookup is to make a place of its own instead of taking the
     /// candidate, which has `users`.
-    pub(crate) fn wants_own(&self, candidate: &Candidate, users: u64) -> bool {
-        candidate.choice.is_foreign
+    pub(crate) fn wants_own(&self, candidate: &Candidate, users: u64, space: Space) -> bool {
+        space == Space::Enough
+            && candidate.choice.is_foreign
             && users.is_multiple_of(PER_OWN_PLACE)
             && self.allowance.has_some()
     }
