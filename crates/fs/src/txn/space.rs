@@ -291,8 +291,8 @@ impl Drop for InLine<'_> {
 }
 
 impl SpaceQueue {
-    /// Whether an operation has found no space and is being repeated, on any thread. Operations that
-    /// can do with less space then do, even if that takes longer.
+    /// Whether an operation has found no space and is being repeated, on any thread. Operations
+    /// that can do with less space then do, even if that takes longer.
     pub(crate) fn is_short(&self) -> bool {
         self.in_line.load(Ordering::Relaxed) > 0
     }

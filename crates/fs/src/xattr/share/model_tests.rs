@@ -154,7 +154,7 @@ fn evict(fs: &Fs) {
 /// A block gets a user while it loses its last one.
 const FREE: Scenario = Scenario {
     prepare: |fs| set(fs, "a", 1),
-    // It is loaded, so it is known; and it was taken, so nobody looks into the bitmap again.
+    // It is loaded, so it is known; and it was taken, so no plan looks into the bitmap again.
     begin: |fs| {
         assert_eq!(fs.xattr(at(fs, "a"), NAME).unwrap(), value(1));
         set(fs, "d", 1);
