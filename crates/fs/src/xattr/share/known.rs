@@ -210,7 +210,7 @@ impl Known {
         if replace(&self.current, NONE, place) {
             self.set_home();
         } else {
-            self.add_spare(place);
+            let _ = self.add_spare(place);
         }
     }
 
@@ -222,8 +222,8 @@ impl Known {
         }
         if replace(&self.current, NONE, place) {
             self.set_home();
-        } else {
-            self.add_spare(place);
+        } else if !self.add_spare(place) {
+            self.prove(place);
         }
     }
 
@@ -275,8 +275,9 @@ impl Known {
         }
     }
 
-    fn add_spare(&self, place: u64) {
-        let _ = self.spare.iter().any(|slot| replace(slot, NONE, place));
+    /// Returns whether the place is kept.
+    fn add_spare(&self, place: u64) -> bool {
+        self.spare.iter().any(|slot| replace(slot, NONE, place))
     }
 
     fn set_home(&self) {
@@ -390,6 +391,26 @@ mod tests {
         assert!(two.has(4) && two.own.get().is_none(), "a spare place");
         drop(one);
         assert!(allowance.has_some());
+    }
+
+    #[test]
+    fn one_unproven_place_is_kept_until_it_is_proven_or_leaves() {
+        let known = Known::new(1, Proof::None);
+        known.add_unproven(2);
+        assert!(!known.has(2), "the first one waits");
+        known.prove(1);
+        known.add_unproven(2);
+        assert!(known.has(2) && known.is_unproven(2) && !known.is_unproven(1));
+        known.remove(2);
+        let none = Allowance::new(0);
+        (3..3 + SPARES as u64).for_each(|place| known.add(place, Users::All, &none));
+        known.add_unproven(20);
+        assert!(!known.has(20), "no slot is left");
+        known.remove(3);
+        known.add_unproven(21);
+        assert!(known.has(21), "the one without a slot is forgotten");
+        known.add(21, Users::All, &none);
+        assert!(!known.is_unproven(21), "a plan knows that it is used");
     }
 
     #[test]
