@@ -99,8 +99,9 @@ impl MountOptions {
     /// `no_mbcache` (which are always on), `commit=SECONDS`, `errors=continue`,
     /// `errors=remount-ro`, `errors=panic`, `barrier`, `barrier=0`, `barrier=1`, `nobarrier`,
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
-    /// `discard`, `nodiscard` and the allocator's tunables (`mb_optimize_scan=0`). Of two that
-    /// contradict each other the later one counts.
+    /// `discard`, `nodiscard`, `cache_size=BYTES` with K, M or G (the memory of the caches) and the
+    /// allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the later one
+    /// counts.
     ///
     /// # Errors
     /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
@@ -147,6 +148,10 @@ impl MountOptions {
                     let interval = commit_interval(number()?)
                         .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
                     self.commit = Some(interval);
+                }
+                "cache_size" => {
+                    let bytes = byte_count(value).ok_or_else(|| refused("not a size"))?;
+                    self.open = self.open.cache_bytes(bytes);
                 }
                 name if name.starts_with("mb_") => self = self.tunable(name, number()?),
                 _ => return Err(refused("not an option that is known here")),
@@ -391,6 +396,21 @@ fn data_mode(value: &str) -> Option<DataMode> {
     }
 }
 
+/// Parses a number of bytes, with the suffix K, M or G for powers of 1024.
+fn byte_count(value: &str) -> Option<usize> {
+    let shift = match value.chars().last()?.to_ascii_uppercase() {
+        'K' => 10,
+        'M' => 20,
+        'G' => 30,
+        _ => 0,
+    };
+    let digits = match shift {
+        0 => value,
+        _ => &value[..value.len() - 1],
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
 fn commit_interval(seconds: u32) -> Option<Duration> {
     match seconds {
         0 => Some(DEFAULT_COMMIT),
@@ -425,6 +445,10 @@ mod tests {
         assert_eq!(times("strictatime,nodiratime"), Some(AccessTimes::Strict));
         let data = |words| MountOptions::new().parse(words).unwrap().data;
         assert_eq!(data("acl,user_xattr,no_mbcache"), None);
+        let cache = |words| MountOptions::new().parse(words).unwrap().open.cache_bytes;
+        assert_eq!(cache(""), 128 << 20);
+        assert_eq!(cache("cache_size=4096"), 4096);
+        assert_eq!(cache("cache_size=1M,cache_size=2g"), 2 << 30);
         assert_eq!(data("data=journal"), Some(DataMode::Journal));
         assert_eq!(
             data("data=journal,data=writeback"),
@@ -468,6 +492,10 @@ mod tests {
             "errors=ignore",
             "barrier=2",
             "nobarrier=1",
+            "cache_size",
+            "cache_size=M",
+            "cache_size=64MB",
+            "cache_size=99999999999G",
             "mb_stream_req=",
             "defaults=1",
             "noatime=1",
