@@ -94,7 +94,8 @@ pub(crate) enum Verb {
     /// Options of the mount: ro, suid, dev, noexec, allow_other, nonempty, nowriteback (write(2)
     /// reports that there is no space, instead of fsync(2) and close(2)), sync, dirsync, fakeroot
     /// (no permission checks), offset=, journal_path=, norecovery, fsname=. Options of ext4: data=,
-    /// commit=, errors=, barrier=, noatime, relatime, strictatime, lazytime, discard, grpid, mb_*.
+    /// commit=, errors=, barrier=, noatime, relatime, strictatime, lazytime, discard, grpid,
+    /// cache_size=, mb_*.
     /// Unmount with `fourscore umount DIR`, with `umount DIR` or, as a user, `fusermount3 -u DIR`.
     #[command(after_help = "Examples:\n  fourscore mount disk.img mnt\n  \
                             fourscore mount -o ro,allow_other disk.img@1M /mnt")]

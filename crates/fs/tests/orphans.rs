@@ -11,9 +11,12 @@ use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions
 use fourscore_block::RecordingDevice;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
+use fourscore_testkit::crash::torn;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
-use fourscore_testkit::oracle::{assert_clean, debugfs_write, dumpe2fs_header};
+use fourscore_testkit::oracle::{
+    assert_clean, debugfs_write, dumpe2fs_header, e2fsck, e2fsck_preen,
+};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use std::fs::{self, File};
@@ -406,4 +409,51 @@ fn threads_open_unlink_and_close_side_by_side() {
         fs.unmount().unwrap();
         assert_clean(image.path());
     }
+}
+
+/// See docs/FINDINGS.md, 23. If e2fsck clears the orphans, the finding is out of date.
+#[test]
+fn behind_a_torn_commit_block_e2fsck_leaves_orphans() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image("^orphan_file");
+    let fs = mount(&image);
+    // The last orphan of a chain is cleared.
+    let held = [b"one", b"two"].map(|name| {
+        let file = OpenInode::created(Arc::clone(&fs), InodeNr::ROOT, name, &NEW).unwrap();
+        fs.unlink(InodeNr::ROOT, name).unwrap();
+        file
+    });
+    fs.sync().unwrap();
+    fs.create(InodeNr::ROOT, b"late", &NEW).unwrap();
+    fs.sync().unwrap();
+    let crashed = image.copy().unwrap();
+    held.into_iter().for_each(|file| file.close().unwrap());
+    fs.unmount().unwrap();
+
+    let mut bytes = fs::read(crashed.path()).unwrap();
+    let magic = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
+    let last = bytes
+        .chunks_mut(1024)
+        .filter(|block| block.starts_with(&magic));
+    let last = last.max_by_key(|block| block[8..12].to_vec()).unwrap();
+    // The second sector holds what was there before.
+    last[512..].fill(1);
+    fs::write(crashed.path(), &bytes).unwrap();
+
+    let by_e2fsck = crashed.copy().unwrap();
+    let preened = e2fsck_preen(by_e2fsck.path()).unwrap();
+    assert!(preened.left_errors(), "{}", preened.output);
+    let tid = torn::transaction_before_orphans(&preened.output).expect(&preened.output);
+    assert_eq!(torn::remove_commit(&mut bytes, tid), 1);
+    fs::write(by_e2fsck.path(), &bytes).unwrap();
+    let preened = e2fsck_preen(by_e2fsck.path()).unwrap();
+    assert!(!preened.left_errors(), "{}", preened.output);
+    assert!(e2fsck(by_e2fsck.path()).unwrap().is_clean());
+
+    // We clear the orphans, with the torn block.
+    let fs = mount(&crashed);
+    assert_eq!(fs.orphans().unwrap(), []);
+    assert_eq!(fs.lookup(InodeNr::ROOT, b"late").unwrap_err().errno(), 2);
+    fs.unmount().unwrap();
+    assert_clean(crashed.path());
 }

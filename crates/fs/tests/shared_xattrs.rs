@@ -1,14 +1,10 @@
 //! Blocks of attributes, and inodes of values, that several inodes use: when they are shared, when
-//! they are divided, what they cost, and what is refused of a damaged image.
+//! they are divided, and what they cost.
 
 mod common;
 
-use fourscore::{
-    BypassLimits, Error, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, XattrPlace,
-    XattrSharing, XattrSharingStats,
-};
-use fourscore_ondisk::xattr;
-use fourscore_sync::{Arc, thread};
+use fourscore::{BypassLimits, Error, Fs, MountOptions, NewAttributes, SetXattr, XattrSharing};
+use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
@@ -16,84 +12,13 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::XattrFlags;
-use std::collections::BTreeMap;
-use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 
-use common::{PLAIN, ROOT, mount_with, mount_words, open};
-
-/// Too long for an inode.
-const VALUE: [u8; 500] = [7; 500];
-const NAME: &[u8] = b"user.same";
-const LIMIT: usize = 1024;
-
-fn image_with(features: &[&str]) -> Image {
-    Image::builder(MiB(64))
-        .kind("ext4")
-        .block_size_bytes(4096)
-        .features(features)
-        .make()
-        .unwrap()
-}
-
-fn image() -> Image {
-    image_with(&[])
-}
-
-/// With values in inodes, and no space for attributes in the inode itself.
-fn image_with_values() -> Image {
-    Image::builder(MiB(64))
-        .kind("ext4")
-        .block_size_bytes(4096)
-        .inode_size_bytes(128)
-        .features(&["ea_inode"])
-        .make()
-        .unwrap()
-}
-
-/// The cache is asked each time, so that tests do not depend on what a core has found before.
-fn sharing(image: &Image) -> Arc<Fs> {
-    mount_words(image, "mbcache")
-}
-
-fn stats(fs: &Fs) -> XattrSharingStats {
-    fs.stats().mount.unwrap().xattr_sharing.unwrap()
-}
-
-fn make(fs: &Fs, name: &str) -> InodeNr {
-    fs.create(ROOT, name.as_bytes(), &PLAIN).unwrap()
-}
-
-fn set(fs: &Fs, inode: InodeNr, value: &[u8]) {
-    fs.set_xattr(inode, NAME, value, SetXattr::Any).unwrap();
-}
-
-/// The block of an inode's attributes, as an offset in bytes.
-fn block(fs: &Fs, inode: InodeNr) -> Option<u64> {
-    match fs.xattr_place(inode).unwrap()? {
-        XattrPlace::InBlock(range) => Some(range.start),
-        XattrPlace::InInode(_) => None,
-    }
-}
-
-/// How many of the inodes use each block.
-fn users(fs: &Fs, inodes: &[InodeNr]) -> BTreeMap<u64, usize> {
-    let mut users = BTreeMap::new();
-    for &inode in inodes {
-        *users.entry(block(fs, inode).unwrap()).or_default() += 1;
-    }
-    users
-}
-
-fn free_blocks(fs: &Fs) -> u64 {
-    fs.sync().unwrap();
-    fs.statfs().unwrap().free_blocks
-}
-
-fn end(fs: Arc<Fs>, image: &Image) {
-    fs.unmount().unwrap();
-    assert_clean(image.path());
-}
+use common::shared_attributes::{
+    LIMIT, NAME, VALUE, block, end, free_blocks, image, image_with, image_with_values, make, set,
+    sharing, stats, users,
+};
+use common::{PLAIN, ROOT, mount_with, mount_words};
 
 #[test]
 fn equal_attributes_share_a_block_until_they_differ() {
@@ -350,6 +275,56 @@ fn values_in_inodes_are_shared_and_go_with_their_last_user() {
     end(fs, &image);
 }
 
+/// The inode finds the value that it has, and takes it again: the count of users stays.
+#[test]
+fn the_value_that_an_inode_has_is_set_again() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image_with_values();
+    let fs = sharing(&image);
+    let (one, two) = (make(&fs, "one"), make(&fs, "two"));
+    let before = free_blocks(&fs);
+    for file in [one, one, two, two, one] {
+        set(&fs, file, &[1; 40_000]);
+    }
+    assert_eq!(free_blocks(&fs), before - 11);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+    let fs = sharing(&image);
+    fs.remove_xattr(one, NAME).unwrap();
+    set(&fs, two, &[1; 40_000]);
+    fs.remove_xattr(two, NAME).unwrap();
+    assert_eq!(free_blocks(&fs), before);
+    end(fs, &image);
+}
+
+/// The inode of a value that the kernel has made has a time of creation where Lustre stores the
+/// number of a parent.
+#[test]
+fn values_that_the_kernel_has_made_are_shared() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let image = image_with_values();
+    let fs = sharing(&image);
+    let (one, two) = (make(&fs, "one"), make(&fs, "two"));
+    end(fs, &image);
+    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let path = kernel.path().join("one");
+    rustix::fs::setxattr(path, "user.same", &[1; 40_000], XattrFlags::empty()).unwrap();
+    kernel.unmount().unwrap();
+    let fs = sharing(&image);
+    let before = free_blocks(&fs);
+    assert_eq!(fs.xattr(one, NAME).unwrap(), [1; 40_000]);
+    set(&fs, two, &[1; 40_000]);
+    assert_eq!(free_blocks(&fs), before, "value and block");
+    fs.remove_xattr(one, NAME).unwrap();
+    fs.remove_xattr(two, NAME).unwrap();
+    assert_eq!(free_blocks(&fs), before + 11);
+    end(fs, &image);
+}
+
 #[test]
 fn nothing_is_shared_without_the_cache() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
@@ -385,6 +360,51 @@ fn lookups_that_find_nothing_are_left_out_and_come_back() {
     files.iter().for_each(|&file| set(&fs, file, &VALUE));
     let equal = stats(&fs);
     assert!(equal.hits > 400, "{equal:?}");
+    end(fs, &image);
+}
+
+/// Lookups are left out, but not if there is no space for what they save.
+#[test]
+fn a_full_file_system_is_searched_for_what_can_be_shared() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = image();
+    let limits = BypassLimits {
+        low_permille: 1000,
+        high_permille: 1000,
+        window: 1,
+        probe: 1,
+        pause: 1 << 20,
+    };
+    let how = XattrSharing::Automatic(limits);
+    let fs = mount_with(&image, &MountOptions::new().xattr_sharing(how));
+    let (one, two, three, large) = (
+        make(&fs, "one"),
+        make(&fs, "two"),
+        make(&fs, "three"),
+        make(&fs, "large"),
+    );
+    set(&fs, one, &VALUE);
+    set(&fs, two, &VALUE);
+    if cores() == 1 {
+        assert_ne!(block(&fs, one), block(&fs, two));
+    }
+    let piece = [1; 4096];
+    for nr in 0.. {
+        match fs.write_at(large, &piece, nr * 4096) {
+            Ok(_) => {}
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    set(&fs, three, &VALUE);
+    assert!(
+        [one, two]
+            .map(|file| block(&fs, file))
+            .contains(&block(&fs, three))
+    );
+    let other = fs.set_xattr(two, NAME, &[8; 500], SetXattr::Any);
+    assert!(matches!(other, Ok(()) | Err(Error::NoSpace)), "{other:?}");
+    fs.unlink(ROOT, b"large").unwrap();
     end(fs, &image);
 }
 
@@ -565,182 +585,4 @@ fn the_kernel_shares_our_blocks_up_to_the_limit_and_we_its() {
         "it can have one more"
     );
     end(fs, &image);
-}
-
-/// Changes bytes of the block of attributes at `offset`, and renews its checksum.
-fn forge(image: &Image, offset: u64, change: impl FnOnce(&mut [u8])) {
-    let fs = open(image);
-    let superblock = fs.superblock().clone();
-    let block_size = superblock.geometry().block_size();
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(image.path())
-        .unwrap();
-    let mut bytes = vec![0; block_size.bytes()];
-    file.read_exact_at(&mut bytes, offset).unwrap();
-    change(&mut bytes);
-    let at = fourscore::PhysBlock(offset / bytes.len() as u64);
-    xattr::seal_block(&mut bytes, at, superblock.checksum_seed()).unwrap();
-    file.write_all_at(&bytes, offset).unwrap();
-}
-
-fn with_users(users: u32) -> impl FnOnce(&mut [u8]) {
-    move |block| xattr::put_users(&mut block[xattr::REFCOUNT], users)
-}
-
-#[track_caller]
-fn assert_corrupt<T: std::fmt::Debug>(outcome: fourscore::Result<T>, places: &[&str]) {
-    let Err(Error::Corrupt(corrupt)) = outcome else {
-        panic!("{outcome:?}");
-    };
-    let text = corrupt.to_string();
-    for place in places {
-        assert!(text.contains(place), "{place} is not in: {text}");
-    }
-}
-
-#[test]
-fn an_impossible_number_of_users_is_corrupt() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    for users in [0, 1025, u32::MAX] {
-        let image = image();
-        let fs = sharing(&image);
-        let (file, other) = (make(&fs, "file"), make(&fs, "other"));
-        set(&fs, file, &VALUE);
-        let at = block(&fs, file).unwrap();
-        fs.unmount().unwrap();
-        forge(&image, at, with_users(users));
-        let before = std::fs::read(image.path()).unwrap();
-        let places = [
-            format!("h_refcount is {users}"),
-            format!("block {}", at / 4096),
-            format!("inode {}", file.0),
-        ];
-        let places = places.each_ref().map(|place| &place[..]);
-        let fs = open(&image);
-        assert_corrupt(fs.xattr(file, NAME), &places);
-        drop(fs);
-        assert_eq!(std::fs::read(image.path()).unwrap(), before);
-        let fs = mount_words(&image, "mbcache,errors=continue");
-        assert_corrupt(fs.set_xattr(file, NAME, b"x", SetXattr::Any), &places);
-        assert_corrupt(fs.remove_xattr(file, NAME), &places);
-        assert_corrupt(fs.unlink(ROOT, b"file"), &places);
-        // No other inode shares it.
-        set(&fs, other, &VALUE);
-        assert_ne!(block(&fs, other), Some(at));
-        fs.unmount().unwrap();
-        let fs = open(&image);
-        assert!(fs.lookup(ROOT, b"file").is_ok(), "nothing was freed");
-    }
-}
-
-/// A count that is too low frees a block that others still use. They are refused, whether the block
-/// is free or belongs to another file by then.
-#[test]
-fn a_block_that_was_freed_under_its_users_is_corrupt() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image();
-    let fs = sharing(&image);
-    let (one, two) = (make(&fs, "one"), make(&fs, "two"));
-    set(&fs, one, &VALUE);
-    set(&fs, two, &VALUE);
-    let at = block(&fs, one).unwrap();
-    assert_eq!(block(&fs, two), Some(at));
-    fs.unmount().unwrap();
-    forge(&image, at, with_users(1));
-    let fs = mount_words(&image, "mbcache,errors=continue");
-    fs.remove_xattr(one, NAME).unwrap();
-    let places = [
-        format!("block {} is not in use", at / 4096),
-        format!("inode {}", two.0),
-    ];
-    let places = places.each_ref().map(|place| &place[..]);
-    let free = free_blocks(&fs);
-    assert_corrupt(fs.set_xattr(two, NAME, &[1; 600], SetXattr::Any), &places);
-    assert_corrupt(fs.remove_xattr(two, NAME), &places);
-    assert_corrupt(fs.unlink(ROOT, b"two"), &places);
-    assert_eq!(free_blocks(&fs), free, "nothing is freed twice");
-    fs.unmount().unwrap();
-}
-
-/// Damaged blocks are not shared: the attributes of another inode do not depend on them.
-#[test]
-fn damaged_blocks_are_not_shared() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    /// Where the first entry of a block has its hash, and the second one its value's offset.
-    const HASH: usize = 32 + 12;
-    type Damage = (&'static str, fn(&mut [u8]));
-    let damages: [Damage; 4] = [
-        ("the hash of the block", |block| block[12] ^= 1),
-        ("no hash", |block| block[12..16].fill(0)),
-        ("the hash of an entry", |block| block[HASH] ^= 1),
-        ("values that share bytes", |block| {
-            let second = 32 + 16 + 4;
-            let first = [block[32 + 2], block[32 + 3]];
-            block[second + 2..second + 4].copy_from_slice(&first);
-        }),
-    ];
-    for (what, damage) in damages {
-        let image = image();
-        let fs = sharing(&image);
-        let put = |fs: &Fs, file| {
-            for name in [&b"user.a"[..], b"user.b"] {
-                fs.set_xattr(file, name, &VALUE, SetXattr::Any).unwrap();
-            }
-        };
-        let (old, new) = (make(&fs, "old"), make(&fs, "new"));
-        put(&fs, old);
-        let at = block(&fs, old).unwrap();
-        fs.unmount().unwrap();
-        forge(&image, at, damage);
-        let fs = sharing(&image);
-        assert_eq!(fs.xattr(old, b"user.a").unwrap(), VALUE, "{what}");
-        put(&fs, new);
-        assert_ne!(block(&fs, new), Some(at), "{what}");
-        assert_eq!(stats(&fs).hits, 0, "{what}");
-        fs.unmount().unwrap();
-    }
-}
-
-#[test]
-fn a_value_in_an_inode_that_holds_none_frees_nothing() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image_with_values();
-    let fs = sharing(&image);
-    let (file, victim) = (make(&fs, "file"), make(&fs, "victim"));
-    fs.write_at(victim, b"kept", 0).unwrap();
-    // Two values, the large one in an inode; the entry is in the block of the file.
-    fs.set_xattr(file, b"user.large", &[1; 9000], SetXattr::Any)
-        .unwrap();
-    set(&fs, file, &[2; 1500]);
-    fs.set_xattr(file, b"user.fill", &[3; 1500], SetXattr::Any)
-        .unwrap();
-    let at = block(&fs, file).unwrap();
-    fs.unmount().unwrap();
-    // All entries of the block whose value is in an inode get another one.
-    let mut found = 0;
-    forge(&image, at, |block| {
-        let mut entry = 32;
-        while block[entry] != 0 {
-            if block[entry + 4..entry + 8] != [0; 4] {
-                block[entry + 4..entry + 8].copy_from_slice(&victim.0.to_le_bytes());
-                found += 1;
-            }
-            entry += 16 + usize::from(block[entry]).next_multiple_of(4);
-        }
-    });
-    if found == 0 {
-        // The entry went into the inode: the test would show nothing.
-        panic!("no entry with a value in an inode");
-    }
-    let fs = mount_words(&image, "mbcache,errors=continue");
-    let victim_text = format!("inode {}", victim.0);
-    assert_corrupt(
-        fs.remove_xattr(file, b"user.large"),
-        &["EA_INODE_FL", &victim_text],
-    );
-    assert_corrupt(fs.unlink(ROOT, b"file"), &["EA_INODE_FL", &victim_text]);
-    assert_eq!(common::content(&fs, victim), b"kept");
-    fs.unmount().unwrap();
 }

@@ -12,16 +12,16 @@
 //! location once, in its newest committed version. A block that a transaction revokes is dropped:
 //! it was freed, and may be allocated to another file.
 //!
-//! **The end of the log.** A log turns like a ring. In a journal that has a fast-commit area behind
-//! the log, e2fsck and debugfs go on in that area instead, and lose what lies behind the turn.
-//! There the log turns only when it is empty:
+//! **The end of the log.** A log is a ring. In a journal that has a fast-commit area behind
+//! the log, e2fsck and debugfs go on in that area instead, and lose what lies behind the wrap.
+//! There the log wraps around only when it is empty:
 //! ```text
 //! first           tail          head          end    area
 //! | ..free..       | T1 | .. | Tn |  < share   |  ..  |   checkpoint all; tail = head = first
 //! ```
 //! The committer tests this before it seals, when it knows only the most blocks that the
 //! transaction may take, its share. A transaction that ends with the last block of the log leaves
-//! the head at the first one, while recovery needs what is behind: that is a turn as well. The
+//! the head at the first one, while recovery needs what is behind: that is a wrap as well. The
 //! blocks between the head and the end, fewer than a share, are left out and are not `used`.
 //!
 //! # Invariants
@@ -43,12 +43,12 @@
 //! Without the flush the tail could pass blocks that are still in the device's volatile cache, and
 //! after a crash neither the log nor the home location would have them.
 //!
-//! A log that turns when it is empty gets two tails, both with FUA, and both with the number of the
-//! transaction that is committed next: where the head is, by the checkpoint, and at the first
-//! block. A crash after either finds no transaction there, since the blocks hold older numbers, and
-//! all is in place; fast commits of that transaction are replayed after either. Only then is the
-//! transaction written. If it were written before the second tail, recovery would begin where the
-//! head was, and drop an acknowledged commit.
+//! A log that wraps around when it is empty gets two tails, both with FUA, and both with the number
+//! of the transaction that is committed next: where the head is, by the checkpoint, and at the
+//! first block. A crash after either finds no transaction there, since the blocks hold older
+//! numbers, and all is in place; fast commits of that transaction are replayed after either. Only
+//! then is the transaction written. If it were written before the second tail, recovery would begin
+//! where the head was, and drop an acknowledged commit.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -86,18 +86,17 @@ struct Committed {
     latest: usize,
 }
 
-/// Where a log may turn from its last block to its first.
+/// When a log may wrap around from its last block to its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turns {
-    Anywhere,
-    /// Only where the log is empty.
+pub(crate) enum Wrap {
+    Always,
     WhenEmpty,
 }
 
 #[derive(Debug)]
 struct Lists {
     ring: Ring,
-    turns: Turns,
+    wrap: Wrap,
     /// Where the next transaction begins.
     head: JournalBlock,
     /// The next transaction.
@@ -164,10 +163,10 @@ struct Tail {
 
 impl LogSpace {
     /// The space of an empty log; its first transaction will be `next` and begin at `head`.
-    pub(crate) fn new(ring: Ring, turns: Turns, head: JournalBlock, next: Tid) -> Self {
+    pub(crate) fn new(ring: Ring, wrap: Wrap, head: JournalBlock, next: Tid) -> Self {
         let lists = Lists {
             ring,
-            turns,
+            wrap,
             head,
             next,
             used: 0,
@@ -191,19 +190,19 @@ impl LogSpace {
     }
 
     /// Whether the log must be empty before a transaction of at most `share` blocks is written.
-    fn must_turn(&self, share: u32) -> bool {
+    fn must_wrap(&self, share: u32) -> bool {
         let lists = self.lists.lock();
-        let turns = match lists.head == lists.ring.first() {
+        let wraps = match lists.head == lists.ring.first() {
             // The last transaction may have ended with the last block.
             true => lists.used > 0,
             false => lists.ring.wraps(lists.head, share),
         };
-        lists.turns == Turns::WhenEmpty && turns
+        lists.wrap == Wrap::WhenEmpty && wraps
     }
 
     /// Lets the next transaction begin at the first block of the log, which is empty. Returns the
     /// tail that the superblock must have before; `None` if it has it, because the head was there.
-    fn turn(&self) -> Option<Tail> {
+    fn wrap_around(&self) -> Option<Tail> {
         let mut lists = self.lists.lock();
         debug_assert!(lists.transactions.is_empty(), "the log is not empty");
         let (head, first) = (lists.head, lists.ring.first());
@@ -417,9 +416,9 @@ impl Inner {
             return Ok(());
         };
         let (share, space) = (self.budget().limits().log_blocks, logged.space());
-        if space.must_turn(share) {
+        if space.must_wrap(share) {
             self.checkpoint(0)?;
-            return match space.turn() {
+            return match space.wrap_around() {
                 Some(Tail { start, tid }) => logged
                     .superblock()
                     .move_tail(logged.log(), start, tid)

@@ -15,7 +15,7 @@ use fourscore_ondisk::{BlockSize, Tid};
 use fourscore_sync::{Arc, Mutex, OnceLock, thread};
 
 use crate::area::Area;
-use crate::checkpoint::{LogSpace, Turns};
+use crate::checkpoint::{LogSpace, Wrap};
 use crate::commit::{Covered, Queue};
 use crate::credits::{Budget, Credits, Limits};
 use crate::error::{AbortCause, During, Error};
@@ -198,13 +198,13 @@ impl Journal {
                 source,
             })?;
         }
-        let turns = match log.superblock().fast_commit_area().is_empty() {
-            true => Turns::Anywhere,
-            false => Turns::WhenEmpty,
+        let wrap = match log.superblock().fast_commit_area().is_empty() {
+            true => Wrap::Always,
+            false => Wrap::WhenEmpty,
         };
         let logged = Logged {
             area,
-            space: LogSpace::new(ring, turns, head, last.next()),
+            space: LogSpace::new(ring, wrap, head, last.next()),
             superblock: LiveSuperblock::new(log.superblock().clone()),
             log,
             ring,

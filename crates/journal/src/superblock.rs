@@ -8,7 +8,7 @@
 //!
 //! # Locking
 //! The one lock of this crate that is held across I/O: it orders the writes of this block. It is
-//! taken for the first commit, at the end of a checkpoint, where the log turns in front of a
+//! taken for the first commit, at the end of a checkpoint, where the log wraps around in front of a
 //! fast-commit area, at an abort and on close, and no other lock is taken under it.
 //!
 //! # Crash safety

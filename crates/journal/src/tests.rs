@@ -504,7 +504,7 @@ fn waiters_share_commits() {
 }
 
 /// 64 threads that are always short of credits and log space: every kind of waiting, with and
-/// without background threads, also where the log turns only when it is empty.
+/// without background threads, also where the log wraps around only when it is empty.
 #[test]
 fn a_small_log_and_many_threads_never_deadlock() {
     crowd(|| Disk::new(1024));

@@ -124,6 +124,14 @@ pub enum RelationError {
         /// `i_file_acl`.
         found: PhysBlock,
     },
+    /// An attribute's value is in an inode that is deleted or counts no users.
+    #[error("holds the value of an attribute, but has {users} users and i_links_count is {links}")]
+    EaInodeUsers {
+        /// The users that it counts.
+        users: u64,
+        /// `i_links_count`.
+        links: u16,
+    },
     /// An attribute's value is in an inode without `EA_INODE_FL`.
     #[error("holds the value of an attribute, but i_flags has no EA_INODE_FL")]
     NotAnEaInode,

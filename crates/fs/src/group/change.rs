@@ -8,7 +8,7 @@ use fourscore_mballoc::{
     BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, SourceError,
 };
 use fourscore_ondisk::group::GroupFlags;
-use fourscore_ondisk::{GroupNr, PhysBlock};
+use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::{Arc, epoch};
 
 use crate::core::Core;
@@ -119,12 +119,25 @@ pub(crate) fn prepare(
 
 /// Whether the cluster that holds `block` is in use, in the running transaction.
 pub(crate) fn is_in_use(mount: &Mount, block: PhysBlock) -> Result<bool> {
-    let located = mount.allocator().geometry().locate(block);
-    let place = located.and_then(|(group, start)| Some((start.0, mount.groups().get(group)?)));
-    let Some((bit, group)) = place else {
+    match mount.allocator().geometry().locate(block) {
+        Some((group, start)) => has_bit(mount, group, Map::Blocks, start.0),
+        None => Ok(false),
+    }
+}
+
+/// Whether the number of an inode is in use, in the running transaction.
+pub(crate) fn is_inode_in_use(mount: &Mount, nr: InodeNr) -> Result<bool> {
+    match mount.core.geometry().inode_group(nr) {
+        Some((group, index)) => has_bit(mount, group, Map::Inodes, index.0),
+        None => Ok(false),
+    }
+}
+
+fn has_bit(mount: &Mount, group: GroupNr, map: Map, bit: u32) -> Result<bool> {
+    let Some(group) = mount.groups().get(group) else {
         return Ok(false);
     };
-    let bitmap = group.place(Map::Blocks);
+    let bitmap = group.place(map);
     if bitmap.is_uninit() {
         return Ok(false);
     }

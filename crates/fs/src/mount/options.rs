@@ -104,10 +104,10 @@ impl MountOptions {
     /// (which are always on), `mbcache`, `no_mbcache`, `commit=SECONDS`, `errors=continue`,
     /// `errors=remount-ro`, `errors=panic`, `barrier`, `barrier=0`, `barrier=1`, `nobarrier`,
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
-    /// `discard`, `nodiscard`, the limits of the automatic bypass (`mbcache_low`, `mbcache_high`,
-    /// `mbcache_window`, `mbcache_probe`, `mbcache_pause`, see
-    /// [`BypassLimits`](crate::BypassLimits)) and the allocator's tunables (`mb_optimize_scan=0`).
-    /// Of two that contradict each other the later one counts.
+    /// `discard`, `nodiscard`, `cache_size=BYTES` with K, M or G (the memory of the caches), the
+    /// limits of the automatic bypass (`mbcache_low`, `mbcache_high`, `mbcache_window`, `mbcache_probe`,
+    /// `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)) and the allocator's tunables
+    /// (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
     ///
     /// # Errors
     /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
@@ -160,6 +160,10 @@ impl MountOptions {
                 name if name.starts_with("mbcache_") => {
                     let limits = self.sharing.unwrap_or_default().with_limit(name, number()?);
                     self.sharing = Some(limits.ok_or_else(|| refused("not a limit of it"))?);
+                }
+                "cache_size" => {
+                    let bytes = byte_count(value).ok_or_else(|| refused("not a size"))?;
+                    self.open = self.open.cache_bytes(bytes);
                 }
                 name if name.starts_with("mb_") => self = self.tunable(name, number()?),
                 _ => return Err(refused("not an option that is known here")),
@@ -430,6 +434,21 @@ fn data_mode(value: &str) -> Option<DataMode> {
     }
 }
 
+/// Parses a number of bytes, with the suffix K, M or G for powers of 1024.
+fn byte_count(value: &str) -> Option<usize> {
+    let shift = match value.chars().last()?.to_ascii_uppercase() {
+        'K' => 10,
+        'M' => 20,
+        'G' => 30,
+        _ => 0,
+    };
+    let digits = match shift {
+        0 => value,
+        _ => &value[..value.len() - 1],
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
 fn commit_interval(seconds: u32) -> Option<Duration> {
     match seconds {
         0 => Some(DEFAULT_COMMIT),
@@ -478,6 +497,10 @@ mod tests {
             sharing("mbcache,mbcache_low=5,mbcache_window=300"),
             Some(XattrSharing::Automatic(limits))
         );
+        let cache = |words| MountOptions::new().parse(words).unwrap().open.cache_bytes;
+        assert_eq!(cache(""), 128 << 20);
+        assert_eq!(cache("cache_size=4096"), 4096);
+        assert_eq!(cache("cache_size=1M,cache_size=2g"), 2 << 30);
         assert_eq!(data("data=journal"), Some(DataMode::Journal));
         assert_eq!(
             data("data=journal,data=writeback"),
@@ -526,6 +549,10 @@ mod tests {
             "mbcache_low=1001",
             "mbcache_window=0",
             "mbcache_other=1",
+            "cache_size",
+            "cache_size=M",
+            "cache_size=64MB",
+            "cache_size=99999999999G",
             "mb_stream_req=",
             "defaults=1",
             "noatime=1",

@@ -28,7 +28,7 @@ use crate::txn::grace::GracePeriod;
 use crate::txn::order;
 use crate::txn::space::SpaceQueue;
 use crate::txn::striped::StripedLocks;
-use crate::xattr::share::Sharing;
+use crate::xattr::share::{Sharing, Space as SpaceToShare};
 use crate::xattr::shared::SharedXattrs;
 use crate::{Error, Result};
 
@@ -180,6 +180,14 @@ impl Mount {
     /// Returns the cache of attributes to share; `None` if they are not shared.
     pub(crate) fn sharing(&self) -> Option<&Sharing> {
         self.xattrs.cache.as_ref()
+    }
+
+    /// Returns whether attributes may take space that sharing would save.
+    pub(crate) fn space_for_sharing(&self) -> SpaceToShare {
+        match self.space.is_short() {
+            true => SpaceToShare::Short,
+            false => SpaceToShare::Enough,
+        }
     }
 
     /// Returns whether the blocks reserved for the super-user may be used.

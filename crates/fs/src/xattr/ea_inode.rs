@@ -34,6 +34,7 @@ use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock, Timestamp};
 use zerocopy::FromBytes;
 
 use crate::core::Core;
+use crate::group::change;
 use crate::guard::with_guard;
 use crate::inode::alloc::{self, Want};
 use crate::inode::cached::CachedInode;
@@ -89,7 +90,9 @@ pub(crate) fn value_for(
         Equal::Shared(nr) => nr,
         Equal::None { offer } => {
             let nr = new_value(plan, owner, value, checksum)?;
-            if let Some((key, users)) = offer {
+            if let Some((key, users)) = offer
+                && plan.xattrs.try_lock_value(nr)
+            {
                 let place = nr.0.into();
                 plan.note_xattrs(Note::Came { key, place, users });
             }
@@ -117,7 +120,8 @@ fn share_value(plan: &mut Plan<'_>, value: &[u8], checksum: u32) -> Result<Equal
     let Some(sharing) = plan.mount.sharing() else {
         return Ok(Equal::None { offer: None });
     };
-    let (look, key) = sharing.look(|| sharing.key_of_value(checksum, value.len() as u64));
+    let space = plan.mount.space_for_sharing();
+    let (look, key) = sharing.look(space, || sharing.key_of_value(checksum, value.len() as u64));
     let users = match look {
         Look::Bypassed => return Ok(Equal::None { offer: None }),
         Look::Absent(users) => {
@@ -147,16 +151,17 @@ fn take_value(
     if !plan.xattrs.try_lock_value(nr) {
         return Ok(Err(Miss::Busy));
     }
-    if !sharing.still_has(candidate) || plan.is_gone_value(nr) {
+    let is_in_use = || change::is_inode_in_use(plan.mount, nr);
+    let is_known = sharing.still_has(candidate) && sharing.has_proof(candidate, is_in_use)?;
+    if !is_known || plan.is_gone_value(nr) {
         return Ok(Err(Miss::Vanished));
     }
     let core = &*plan.mount.core;
     let bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
     let equal = with_guard(core, |guard| {
-        let found = get::ea_inode_value(core, nr, bytes, guard)?;
+        let found = get::ea_inode_value(core, nr, bytes, None, guard)?;
         let facts = EaInode::of(cache::any_inode(core, nr, guard)?.on_disk().raw());
-        let is_verified = facts.value_hash == checksum && facts.lustre_parent.0 == 0;
-        Ok(is_verified && found == value)
+        Ok(facts.value_hash == checksum && found == value)
     });
     match equal {
         Ok(true) => {}
@@ -164,11 +169,14 @@ fn take_value(
         Ok(false) | Err(Error::Corrupt(_) | Error::NotFound) => return Ok(Err(Miss::Unequal)),
         Err(error) => return Err(error),
     }
-    let (slot, mut facts) = value_inode(plan, nr)?;
-    if facts.refs == 0 || facts.refs == u64::MAX {
+    let (slot, mut facts) = match value_inode(plan, nr) {
+        Err(Error::Corrupt(_)) => return Ok(Err(Miss::Unequal)),
+        found => found?,
+    };
+    if facts.refs == u64::MAX {
         return Ok(Err(Miss::Unequal));
     }
-    if sharing.wants_own(candidate, facts.refs) {
+    if sharing.wants_own(candidate, facts.refs, plan.mount.space_for_sharing()) {
         return Ok(Err(Miss::Own));
     }
     facts.refs += 1;
@@ -321,7 +329,15 @@ fn value_inode(plan: &mut Plan<'_>, nr: InodeNr) -> Result<(Slot, EaInode)> {
             .in_inode(nr)
             .into());
     }
-    Ok((slot, EaInode::of(inode.raw())))
+    let mut facts = EaInode::of(inode.raw());
+    let (users, links) = (facts.refs, inode.links_count());
+    if links == 0 || users == 0 && facts.lustre_parent.0 == 0 {
+        let error = RelationError::EaInodeUsers { users, links };
+        return Err(Corrupt::from(error).in_inode(nr).into());
+    }
+    // One that Lustre has made counts no users: it has one.
+    facts.refs = facts.refs.max(1);
+    Ok((slot, facts))
 }
 
 fn put_facts(plan: &mut Plan<'_>, slot: Slot, facts: EaInode) -> Result<()> {

@@ -235,22 +235,26 @@ fn stored_value(
             inode: holder,
             bytes,
         } => {
-            let value =
-                ea_inode_value(core, holder, bytes, guard).map_err(|error| match error {
+            let value = ea_inode_value(core, holder, bytes, Some(inode), guard).map_err(
+                |error| match error {
                     Error::Corrupt(corrupt) => corrupt.in_inode(inode.nr()).into(),
                     other => other,
-                })?;
+                },
+            )?;
             offer::offer_value(core, holder);
             Ok(value)
         }
     }
 }
 
-/// Returns the value of `bytes` bytes that is the data of inode `holder`.
+/// Returns the value of `bytes` bytes that is the data of inode `holder`. Its checksum must be
+/// right, unless Lustre has made it for `owner`: it stores the number and the generation of its
+/// only user where Linux has the time of creation.
 pub(crate) fn ea_inode_value(
     core: &Core,
     holder: InodeNr,
     bytes: u32,
+    owner: Option<&CachedInode>,
     guard: &Guard,
 ) -> Result<Vec<u8>> {
     let wrong = |error: RelationError| Error::from(Corrupt::from(error).in_inode(holder));
@@ -272,7 +276,11 @@ pub(crate) fn ea_inode_value(
     read::read_pinned(core, inode, &mut value, guard)?;
     let facts = EaInode::of(inode.on_disk().raw());
     let computed = EaInode::hash_of(&value, core.superblock().checksum_seed());
-    if facts.lustre_parent.0 == 0 && facts.value_hash != computed {
+    let is_lustre = |owner: &CachedInode| {
+        let generation = |inode: &CachedInode| inode.on_disk().raw().i_generation;
+        facts.lustre_parent == owner.nr() && generation(inode) == generation(owner)
+    };
+    if facts.value_hash != computed && !owner.is_some_and(is_lustre) {
         let (found, expected) = (facts.value_hash, computed);
         return Err(wrong(RelationError::EaInodeHash { found, expected }));
     }

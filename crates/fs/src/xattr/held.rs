@@ -5,8 +5,13 @@
 //! blocks: the one that the inode leaves and the one that it moves to. It keeps them until it is
 //! dropped, so that its notes are true until the cache has them.
 //!
+//! That includes what the plan makes, if it is offered to the cache. The inode that gets it may be
+//! new and without a lock: once its name can be seen, another thread may take the attributes from
+//! it, and free what this plan has not offered yet.
+//!
 //! **Locking.** Locks of one kind are taken in their own order, each once. A value that is found
 //! when locks are held already is locked only if that needs no waiting, or is next in the order.
+//! A new block is locked only if that needs no waiting.
 
 use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::MutexGuard;
@@ -21,7 +26,9 @@ use crate::xattr::share::{Candidate, ShareKey, Users};
 pub(crate) struct XattrLocks<'f> {
     mount: &'f Mount,
     values: Vec<(LockNr, ValueGuard<'f>)>,
-    blocks: [Option<StripeGuard<'f>>; 2],
+    blocks: [Option<(LockNr, StripeGuard<'f>)>; 2],
+    /// The lock of a new block. It was free, so its place in the order did not matter.
+    new_block: Option<MutexGuard<'f, ()>>,
 }
 
 /// The lock of an inode that holds a value.
@@ -59,6 +66,7 @@ impl<'f> XattrLocks<'f> {
             mount,
             values: Vec::new(),
             blocks: [None, None],
+            new_block: None,
         }
     }
 
@@ -120,7 +128,20 @@ impl<'f> XattrLocks<'f> {
         if first == second {
             second = None;
         }
-        self.blocks = [first, second].map(|nth| Some(locks.lock_nth(nth?)));
+        self.blocks = [first, second].map(|nth| Some((nth?, locks.lock_nth(nth?))));
+    }
+
+    /// Locks the block that the plan makes. Returns whether it is locked: a lock that another plan
+    /// holds is not waited for. To be called last, and once.
+    pub(crate) fn try_lock_block(&mut self, block: PhysBlock) -> bool {
+        debug_assert!(self.new_block.is_none(), "a plan makes one block");
+        let locks = self.mount.xattr_blocks();
+        let nth = locks.nth(block.0);
+        if self.blocks.iter().flatten().any(|(held, _)| *held == nth) {
+            return true;
+        }
+        self.new_block = locks.try_lock_nth(nth);
+        self.new_block.is_some()
     }
 
     fn has_blocks(&self) -> bool {

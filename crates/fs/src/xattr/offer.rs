@@ -14,7 +14,7 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
-use crate::xattr::share::{Sharing, Users};
+use crate::xattr::share::Sharing;
 use crate::xattr::shared::SharedXattrs;
 
 /// Returns the locks and the cache, if something is to be offered now.
@@ -41,7 +41,7 @@ fn try_offer_block(core: &Core, nr: InodeNr, block: PhysBlock) -> Option<()> {
     let bytes = core.buffers.cached(block, &guard)?.bytes(&guard);
     if xattr::users(bytes).ok()? < MAX_BLOCK_REFS {
         let key = sharing.key_of_block(&SharedContent::of(bytes)?);
-        sharing.come(key, block.0, Users::All);
+        sharing.come_unproven(key, block.0);
     }
     Some(())
 }
@@ -61,7 +61,6 @@ fn try_offer_value(core: &Core, nr: InodeNr) -> Option<()> {
         let facts = EaInode::of(inode.on_disk().raw());
         let is_value = inode.has(InodeFlags::EA_INODE_FL)
             && facts.refs > 0
-            && facts.lustre_parent.0 == 0
             && inode.on_disk().links_count() > 0;
         is_value.then(|| sharing.key_of_value(facts.value_hash, inode.size_bytes()))
     };
@@ -69,6 +68,6 @@ fn try_offer_value(core: &Core, nr: InodeNr) -> Option<()> {
         return None;
     }
     let _lock = locks.try_lock_nth(lock)?;
-    sharing.come(key()?, nr.0.into(), Users::All);
+    sharing.come_unproven(key()?, nr.0.into());
     Some(())
 }

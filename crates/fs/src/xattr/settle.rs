@@ -157,6 +157,11 @@ impl Draft {
                 true => self.leave(plan)?,
                 false => self.store(plan)?,
             }
+        } else {
+            // The value that an entry had already was set again, and has got a user too many.
+            for nr in mem::take(&mut self.gained) {
+                ea_inode::drop_value_user(plan, nr)?;
+            }
         }
         for nr in mem::take(&mut self.lost_in_inode) {
             ea_inode::drop_value_user(plan, nr)?;
@@ -205,7 +210,9 @@ impl Draft {
         let content = SharedContent::of(&self.after);
         let sharing = plan.mount.sharing().zip(content);
         let (look, key) = match sharing {
-            Some((sharing, content)) => sharing.look(|| sharing.key_of_block(&content)),
+            Some((sharing, content)) => sharing.look(plan.mount.space_for_sharing(), || {
+                sharing.key_of_block(&content)
+            }),
             None => (Look::Bypassed, None),
         };
         let candidate = match look {
@@ -228,7 +235,9 @@ impl Draft {
             }
         }
         let at = self.write(plan)?;
-        if let (Some(users), Some(key)) = (offer, key) {
+        if let (Some(users), Some(key)) = (offer, key)
+            && plan.xattrs.try_lock_block(at)
+        {
             let place = at.0;
             plan.note_xattrs(Note::Came { key, place, users });
         }
@@ -387,11 +396,13 @@ fn take(
     candidate: &Candidate,
     content: &SharedContent<'_>,
 ) -> Result<std::result::Result<PhysBlock, Users>> {
-    if !sharing.still_has(candidate) {
+    let (at, core) = (block_at(candidate), &plan.mount.core);
+    let is_in_use = || change::is_in_use(plan.mount, at);
+    if !sharing.still_has(candidate) || !sharing.has_proof(candidate, is_in_use)? {
         return Ok(Err(sharing.count_miss(candidate, Miss::Vanished)));
     }
-    let (at, core) = (block_at(candidate), &plan.mount.core);
     let check = |bytes: &[u8]| get::check_xattr_block(core, at, bytes);
+    let space = plan.mount.space_for_sharing();
     let mut miss = Miss::Unequal;
     let taken = plan.chosen_part(at, tag(), check, |bytes| {
         let users = xattr::users(bytes).map_err(Corrupt::from)?;
@@ -402,7 +413,7 @@ fn take(
             miss = Miss::AtLimit;
             return Ok(None);
         }
-        if sharing.wants_own(candidate, users.into()) {
+        if sharing.wants_own(candidate, users.into(), space) {
             miss = Miss::Own;
             return Ok(None);
         }
@@ -415,8 +426,8 @@ fn take(
     };
     let Some((users, region)) = taken else {
         if miss == Miss::AtLimit {
-            let (key, place) = (candidate.key, at.0);
-            plan.note_xattrs(Note::Left { key, place });
+            // At once: the plan may fail, and be repeated.
+            sharing.leave(candidate.key, at.0);
         }
         return Ok(Err(sharing.count_miss(candidate, miss)));
     };

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::base::{BackgroundWork, Base, mount_options, tree_name};
 use super::call_sets::{CallSet, CallSets, Certain, judge_sets};
+use super::campaign::Log;
 use super::external::{self, Opinion};
 use super::injected::InjectedFault;
 use super::judge::{AtCrash, Progress, judge, judge_unjournaled};
@@ -87,18 +88,24 @@ impl Seen {
         self.known_bugs += other.known_bugs;
     }
 
-    /// Fails if e2fsck did not replay more than a third of many logs: the comparison with it then
-    /// proves little.
+    /// Fails if many states prove little: if e2fsck did not replay more than a third of the logs
+    /// that it was given, or if `log` should have had fast commits and none decided a state.
     ///
     /// # Errors
     /// Then.
-    pub fn ensure_few_known_bugs(&self) -> Result<()> {
-        const MANY: u64 = 100;
+    pub fn ensure_proof(&self, log: Log) -> Result<()> {
+        const MANY_STATES: u64 = 10_000;
+        const MANY_OPINIONS: u64 = 100;
         ensure!(
-            self.external < MANY || self.known_bugs * 3 <= self.external,
+            self.external < MANY_OPINIONS || self.known_bugs * 3 <= self.external,
             "a known bug explains {} of {} recoveries by e2fsck: more than a third",
             self.known_bugs,
             self.external
+        );
+        ensure!(
+            log != Log::FastCommits || self.states < MANY_STATES || self.sets > 0,
+            "no fast commit decided one of {} states",
+            self.states
         );
         Ok(())
     }
@@ -416,7 +423,7 @@ impl Session {
         let dir = fs.lookup(InodeNr::ROOT, b"lost+found")?;
         let lost: BTreeSet<_> = fs.read_dir(dir)?.iter().map(|entry| entry.inode).collect();
         fs.unmount().context("unmount")?;
-        // e2fsck gives a name to the inode of a value that no attribute has (docs/FINDINGS.md, 23).
+        // e2fsck gives a name to the inode of a value that no attribute has (docs/FINDINGS.md, 24).
         let is_known = |finding: &Finding| match finding {
             Finding::ValueFlag { inode } => lost.contains(inode),
             _ => false,

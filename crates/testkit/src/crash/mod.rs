@@ -17,9 +17,11 @@
 //! |---|---|
 //! | [`load`] | the writers |
 //! | [`complaints`] | parses the output of e2fsck, and knows the faults of docs/FINDINGS.md |
+//! | [`torn`] | torn commit blocks, behind which e2fsck leaves orphans |
 
 pub mod complaints;
 pub mod load;
+pub mod torn;
 
 use std::fs;
 use std::path::Path;

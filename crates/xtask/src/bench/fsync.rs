@@ -312,7 +312,8 @@ impl Bench {
         command.args(["--directories", &case.directories.count().to_string()]);
         command.args(["--threads", &threads.to_string()]);
         if program == Program::Fourscore {
-            return ran(command.arg(image));
+            // The kernel's caches may take all memory.
+            return ran(command.args(["-o", "cache_size=1G"]).arg(image));
         }
         run_quietly(
             Command::new("mount")

@@ -48,6 +48,14 @@ pub(crate) enum Users {
     Own(CoreNr),
 }
 
+/// Whether a place is in use by its bitmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    Used,
+    /// A reader has found it, and looks into no bitmap.
+    None,
+}
+
 /// The places of one content.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -55,6 +63,8 @@ pub(crate) struct Known {
     /// The core that made the current place.
     home: AtomicU64,
     spare: [AtomicU64; SPARES],
+    /// The place that a reader has added, until a plan that wants it looks into the bitmap.
+    unproven: AtomicU64,
     own: OnceLock<Table>,
 }
 
@@ -111,11 +121,16 @@ impl Drop for Memory {
 }
 
 impl Known {
-    pub(crate) fn new(place: u64) -> Self {
+    pub(crate) fn new(place: u64, proof: Proof) -> Self {
+        let unproven = match proof {
+            Proof::Used => NONE,
+            Proof::None => place,
+        };
         Self {
             current: AtomicU64::new(place),
             home: AtomicU64::new(CoreNr::current().index() as u64),
             spare: Default::default(),
+            unproven: AtomicU64::new(unproven),
             own: OnceLock::new(),
         }
     }
@@ -148,6 +163,17 @@ impl Known {
         })
     }
 
+    /// Returns a place for a core that would rather have its own, but must do with any.
+    pub(crate) fn any(&self) -> Option<Choice> {
+        let place = self.slots().map(load);
+        let place = { place }.find(|&place| !matches!(place, NONE | AWAITED))?;
+        Some(Choice {
+            place,
+            is_spare: false,
+            is_foreign: false,
+        })
+    }
+
     /// Whether `core` is to have a place of its own.
     pub(crate) fn awaits_own(&self, core: CoreNr) -> bool {
         self.own_slot(core)
@@ -168,24 +194,47 @@ impl Known {
     /// Adds a place for `users`. For the holder of its lock. The first own place needs memory of
     /// `allowance`; without any, the place is one for all.
     pub(crate) fn add(&self, place: u64, users: Users, allowance: &Allowance) {
+        self.prove(place);
         if self.has(place) {
             return;
         }
         if let Users::Own(core) = users {
             self.make_table(allowance);
-            if let Some(slot) = self.own_slot(core) {
-                let before = slot.swap(place, Ordering::AcqRel);
-                if before != NONE && before != AWAITED {
-                    self.add_spare(before);
-                }
+            // A place that is there already stays: it is moved under its own lock only.
+            if let Some(slot) = self.own_slot(core)
+                && (replace(slot, NONE, place) || replace(slot, AWAITED, place))
+            {
                 return;
             }
         }
         if replace(&self.current, NONE, place) {
             self.set_home();
         } else {
-            self.add_spare(place);
+            let _ = self.add_spare(place);
         }
+    }
+
+    /// Adds a place that a reader has loaded, unless another such place waits for its proof. For
+    /// the holder of its lock.
+    pub(crate) fn add_unproven(&self, place: u64) {
+        if self.has(place) || !replace(&self.unproven, NONE, place) {
+            return;
+        }
+        if replace(&self.current, NONE, place) {
+            self.set_home();
+        } else if !self.add_spare(place) {
+            self.prove(place);
+        }
+    }
+
+    /// Whether it is unknown if the place is in use by the bitmap. For the holder of its lock.
+    pub(crate) fn is_unproven(&self, place: u64) -> bool {
+        load(&self.unproven) == place
+    }
+
+    /// Notes that the place is in use by the bitmap. For the holder of its lock.
+    pub(crate) fn prove(&self, place: u64) {
+        replace(&self.unproven, place, NONE);
     }
 
     /// Makes a spare place a current one. For the holder of its lock.
@@ -208,6 +257,7 @@ impl Known {
         for slot in &self.spare {
             replace(slot, place, NONE);
         }
+        self.prove(place);
         for slot in self.own_slots() {
             replace(slot, place, AWAITED);
         }
@@ -225,8 +275,9 @@ impl Known {
         }
     }
 
-    fn add_spare(&self, place: u64) {
-        let _ = self.spare.iter().any(|slot| replace(slot, NONE, place));
+    /// Returns whether the place is kept.
+    fn add_spare(&self, place: u64) -> bool {
+        self.spare.iter().any(|slot| replace(slot, NONE, place))
     }
 
     fn set_home(&self) {
@@ -240,6 +291,15 @@ impl Known {
 
     fn own_slots(&self) -> impl Iterator<Item = &AtomicU64> {
         self.own.get().into_iter().flat_map(|table| &table.slots)
+    }
+
+    /// The places.
+    #[cfg(all(test, feature = "shuttle"))]
+    pub(super) fn places(&self) -> Vec<u64> {
+        let places = self.slots().map(load);
+        places
+            .filter(|&place| !matches!(place, NONE | AWAITED))
+            .collect()
     }
 
     fn slots(&self) -> impl Iterator<Item = &AtomicU64> {
@@ -271,7 +331,7 @@ mod tests {
     #[test]
     fn a_place_that_leaves_is_followed_by_a_spare_one() {
         let core = CoreNr::current();
-        let known = Known::new(7);
+        let known = Known::new(7, Proof::Used);
         let none = Allowance::new(0);
         known.add(7, Users::All, &none);
         known.add(8, Users::All, &none);
@@ -289,7 +349,7 @@ mod tests {
     #[test]
     fn a_core_keeps_to_its_own_place_and_awaits_another() {
         let core = CoreNr::new(0).unwrap();
-        let known = Known::new(7);
+        let known = Known::new(7, Proof::Used);
         let some = Allowance::new(1 << 20);
         known.add(9, Users::Own(core), &some);
         assert_eq!(place(&known, core), Some(9));
@@ -305,11 +365,26 @@ mod tests {
         }
     }
 
+    /// The place that is in a slot already may be leaving under its own lock, which the thread that
+    /// adds another one does not have.
+    #[test]
+    fn a_second_own_place_leaves_the_first_where_it_is() {
+        let core = CoreNr::new(0).unwrap();
+        let known = Known::new(7, Proof::Used);
+        let some = Allowance::new(1 << 20);
+        known.add(9, Users::Own(core), &some);
+        known.add(11, Users::Own(core), &some);
+        assert_eq!(place(&known, core), Some(9));
+        known.remove(9);
+        let choice = known.choose(core).unwrap();
+        assert!(choice.place == 11 && choice.is_spare, "{choice:?}");
+    }
+
     #[test]
     fn a_table_takes_memory_and_gives_it_back() {
         let core = CoreNr::new(0).unwrap();
         let allowance = Allowance::new(Allowance::table_bytes());
-        let (one, two) = (Known::new(1), Known::new(2));
+        let (one, two) = (Known::new(1, Proof::Used), Known::new(2, Proof::Used));
         one.add(3, Users::Own(core), &allowance);
         assert!(!allowance.has_some());
         two.add(4, Users::Own(core), &allowance);
@@ -319,8 +394,28 @@ mod tests {
     }
 
     #[test]
+    fn one_unproven_place_is_kept_until_it_is_proven_or_leaves() {
+        let known = Known::new(1, Proof::None);
+        known.add_unproven(2);
+        assert!(!known.has(2), "the first one waits");
+        known.prove(1);
+        known.add_unproven(2);
+        assert!(known.has(2) && known.is_unproven(2) && !known.is_unproven(1));
+        known.remove(2);
+        let none = Allowance::new(0);
+        (3..3 + SPARES as u64).for_each(|place| known.add(place, Users::All, &none));
+        known.add_unproven(20);
+        assert!(!known.has(20), "no slot is left");
+        known.remove(3);
+        known.add_unproven(21);
+        assert!(known.has(21), "the one without a slot is forgotten");
+        known.add(21, Users::All, &none);
+        assert!(!known.is_unproven(21), "a plan knows that it is used");
+    }
+
+    #[test]
     fn more_places_than_are_kept_are_forgotten() {
-        let known = Known::new(1);
+        let known = Known::new(1, Proof::Used);
         let none = Allowance::new(0);
         (2..20).for_each(|place| known.add(place, Users::All, &none));
         let kept = (1..20).filter(|&place| known.has(place)).count();

@@ -32,6 +32,10 @@
 //! - An entry that is evicted is not found afterwards, and does not come back: a look under the
 //!   lock asks the table again. The answer of a look without the lock counts for nothing.
 //!
+//! A damaged image may have inodes that refer to a block which is free. A reader finds such a block
+//! as well, and it has no time to look into the bitmap. So the first plan that wants what a reader
+//! has found looks there ([`Known`]: *unproven*).
+//!
 //! So no freed block is read as one of attributes, and none is taken that is about to be freed.
 //! What is not in the cache is merely not shared.
 //!
@@ -56,6 +60,7 @@ use fourscore_ondisk::xattr::SharedContent;
 use fourscore_sync::epoch;
 use fourscore_sync::{Arc, CoreNr};
 
+use crate::Result;
 use crate::txn::faults::{Faults, Sabotage};
 
 pub(crate) mod bypass;
@@ -68,7 +73,7 @@ pub use counts::XattrSharingStats;
 use bypass::Bypass;
 use counts::Counts;
 pub(crate) use known::Users;
-use known::{Allowance, Choice, Known};
+use known::{Allowance, Choice, Known, Proof};
 
 /// The memory of an entry: its places and counts, its slot in a bucket, and the overhead of the
 /// heap.
@@ -97,6 +102,15 @@ impl Candidate {
     pub(crate) fn place(&self) -> u64 {
         self.choice.place
     }
+}
+
+/// Whether a new place may be made for speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    Enough,
+    /// An operation has found no space, and is being repeated: nothing is left out that may save
+    /// some.
+    Short,
 }
 
 /// The result of a lookup.
@@ -178,8 +192,12 @@ impl Sharing {
     }
 
     /// Looks for a place with the content of the key that `key` makes.
-    pub(crate) fn look(&self, key: impl FnOnce() -> ShareKey) -> (Look, Option<ShareKey>) {
-        if !self.bypass.looks() {
+    pub(crate) fn look(
+        &self,
+        space: Space,
+        key: impl FnOnce() -> ShareKey,
+    ) -> (Look, Option<ShareKey>) {
+        if !self.bypass.looks() && space == Space::Enough {
             self.counts.bypassed.add(1);
             return (Look::Bypassed, None);
         }
@@ -191,7 +209,11 @@ impl Sharing {
             let Some(known) = self.known.get(&key, &guard) else {
                 return (Look::Absent(Users::All), Some(key));
             };
-            let look = match known.choose(core) {
+            let choice = match known.choose(core) {
+                None if space == Space::Short => known.any(),
+                choice => choice,
+            };
+            let look = match choice {
                 Some(choice) => Look::Found(Candidate { key, choice, core }),
                 None if known.awaits_own(core) => Look::Absent(Users::Own(core)),
                 None => Look::Absent(Users::All),
@@ -220,8 +242,9 @@ impl Sharing {
 
     /// Whether the core of the lookup is to make a place of its own instead of taking the
     /// candidate, which has `users`.
-    pub(crate) fn wants_own(&self, candidate: &Candidate, users: u64) -> bool {
-        candidate.choice.is_foreign
+    pub(crate) fn wants_own(&self, candidate: &Candidate, users: u64, space: Space) -> bool {
+        space == Space::Enough
+            && candidate.choice.is_foreign
             && users.is_multiple_of(PER_OWN_PLACE)
             && self.allowance.has_some()
     }
@@ -263,19 +286,56 @@ impl Sharing {
         }
     }
 
-    /// Adds a place. For the holder of its lock, who knows that it has a user.
+    /// Adds a place. For the holder of its lock, whose plan has made it or given it a user, or has
+    /// found it in use.
     pub(crate) fn come(&self, key: ShareKey, place: u64, users: Users) {
+        let add = |known: &Known| known.add(place, users, &self.allowance);
+        self.add(key, place, Proof::Used, add);
+    }
+
+    /// Adds a place that a reader has loaded. For the holder of its lock, who knows that it has a
+    /// user, but not whether its bitmap knows that.
+    pub(crate) fn come_unproven(&self, key: ShareKey, place: u64) {
+        self.add(key, place, Proof::None, |known| known.add_unproven(place));
+    }
+
+    fn add(&self, key: ShareKey, place: u64, proof: Proof, add: impl Fn(&Known)) {
         let guard = epoch::pin();
         if let Some(known) = self.known.get(&key, &guard) {
-            known.add(place, users, &self.allowance);
-            return;
+            return add(known);
         }
-        let made = Arc::new(Known::new(place));
+        let made = Arc::new(Known::new(place, proof));
         let known = self.known.insert(key, Arc::clone(&made), ENTRY_BYTES);
         self.counts.offered.add(1);
         if !Arc::ptr_eq(&known, &made) {
-            known.add(place, users, &self.allowance);
+            add(&known);
         }
+    }
+
+    /// Whether a candidate, which is still known, is in use by its bitmap. `is_in_use` looks there;
+    /// it is asked once for a place that a reader has found. For the holder of the place's lock.
+    pub(crate) fn has_proof(
+        &self,
+        candidate: &Candidate,
+        is_in_use: impl FnOnce() -> Result<bool>,
+    ) -> Result<bool> {
+        let is_unproven = || {
+            let guard = epoch::pin();
+            let known = self.known.get(&candidate.key, &guard);
+            known.is_some_and(|known| known.is_unproven(candidate.place()))
+        };
+        if !is_unproven() {
+            return Ok(true);
+        }
+        let is_in_use = is_in_use()?;
+        let guard = epoch::pin();
+        if let Some(known) = self.known.get(&candidate.key, &guard) {
+            match is_in_use {
+                true => known.prove(candidate.place()),
+                false => known.remove(candidate.place()),
+            }
+        }
+        Ok(is_in_use)
     }
 
     /// Removes a place that has reached the limit of users. For the holder of its lock.

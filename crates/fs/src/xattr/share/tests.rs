@@ -25,7 +25,7 @@ fn key(sharing: &Sharing, block: &[u8]) -> ShareKey {
 }
 
 fn found(sharing: &Sharing, key: ShareKey) -> Option<u64> {
-    match sharing.look(|| key).0 {
+    match sharing.look(Space::Enough, || key).0 {
         Look::Found(candidate) => Some(candidate.place()),
         Look::Absent(_) | Look::Bypassed => None,
     }
@@ -88,7 +88,7 @@ fn a_candidate_is_valid_while_its_place_is_known() {
     let sharing = sharing(1 << 16);
     let key = key(&sharing, &block(&[(b"a", b"value")]));
     sharing.come(key, 77, Users::All);
-    let Look::Found(candidate) = sharing.look(|| key).0 else {
+    let Look::Found(candidate) = sharing.look(Space::Enough, || key).0 else {
         panic!("not found");
     };
     assert!(sharing.still_has(&candidate));
@@ -108,4 +108,23 @@ fn the_budget_is_kept() {
     let stats = sharing.stats();
     assert_eq!(stats.offered, 10_000);
     assert!(stats.evictions > 9_000, "{stats:?}");
+}
+
+/// A core whose own place is used up waits for another; if there is no space for that, it takes one
+/// that others use.
+#[test]
+fn a_core_makes_no_own_place_if_space_is_short() {
+    let sharing = sharing(1 << 20);
+    let key = key(&sharing, &block(&[(b"a", b"value")]));
+    sharing.come(key, 77, Users::All);
+    for core in (0..CoreNr::count()).filter_map(CoreNr::new) {
+        sharing.come(key, 100 + core.index() as u64, Users::Own(core));
+        sharing.leave(key, 100 + core.index() as u64);
+    }
+    assert_eq!(found(&sharing, key), None);
+    let Look::Found(candidate) = sharing.look(Space::Short, || key).0 else {
+        panic!("not found");
+    };
+    assert_eq!(candidate.place(), 77);
+    assert!(!sharing.wants_own(&candidate, PER_OWN_PLACE, Space::Short));
 }
