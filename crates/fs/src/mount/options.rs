@@ -105,9 +105,9 @@ impl MountOptions {
     /// `errors=remount-ro`, `errors=panic`, `barrier`, `barrier=0`, `barrier=1`, `nobarrier`,
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
     /// `discard`, `nodiscard`, `cache_size=BYTES` with K, M or G (the memory of the caches), the
-    /// limits of the automatic bypass (`mbcache_low`, `mbcache_high`, `mbcache_window`, `mbcache_probe`,
-    /// `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)) and the allocator's tunables
-    /// (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
+    /// limits of the automatic bypass (`mbcache_low`, `mbcache_high`, `mbcache_window`,
+    /// `mbcache_probe`, `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)) and the
+    /// allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
     ///
     /// # Errors
     /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
