@@ -3,7 +3,7 @@
 //!
 //! **Model.** An entry in an inode counts as one user of its value, and so does an entry in a block
 //! of attributes, however many inodes share the block. A value is read once, through the library,
-//! which checks its length, and its hash is checked here.
+//! which checks its length and its hash.
 //!
 //! **Invariants.** Only inodes with `EA_INODE_FL` count as values. Their own attributes are never
 //! followed, so values that refer to each other make no loop.
@@ -11,10 +11,10 @@
 use std::collections::HashMap;
 
 use fourscore::{Error, InodeGeneration, InodeNr};
-use fourscore_ondisk::acl;
+use fourscore_ondisk::CorruptKind;
 use fourscore_ondisk::inode::{Inode, InodeFlags};
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::xattr::{EaInode, Entry, HashedValue, NameIndex, Value};
+use fourscore_ondisk::xattr::{EaInode, Entry, HashedValue, Value};
 
 use super::contents::{ContentNr, Contents, NewContent, WideHash};
 use super::faults::{Faults, Kind, Place};
@@ -130,16 +130,11 @@ impl Values {
         }
         if known.content == Content::Unread {
             known.content = Content::Invalid;
-            let is_of_lustre = known.is_of_lustre(user);
             match read(volume, user.inode, entry, bytes) {
-                Ok(found) if !is_of_lustre && found.hash != known.fields.value_hash => {
-                    let (expected, found) = (found.hash, known.fields.value_hash);
-                    let why = format_args!("its hash is {found:#010x}, expected {expected:#010x}");
-                    report(Kind::ValueHash, &why);
-                }
                 Ok(found) => {
                     known.content = Content::Is(self.contents.add_value(volume, found)?);
                 }
+                Err(why) if is_wrong_hash(&why) => report(Kind::ValueHash, &why),
                 Err(why) => report(Kind::ValueInode, &why),
             }
         }
@@ -208,10 +203,20 @@ fn unread(inode: &Inode) -> ValueInode {
 struct Found {
     reader: Reader,
     value: Vec<u8>,
-    /// The hash that the inode should store.
-    hash: u32,
     /// The space of its inode's blocks.
     bytes: u64,
+}
+
+/// Whether a value is not the one whose hash its inode stores.
+fn is_wrong_hash(why: &Error) -> bool {
+    let Error::Corrupt(corrupt) = why else {
+        return false;
+    };
+    let kind = corrupt.kind();
+    matches!(
+        kind,
+        CorruptKind::Relation(RelationError::EaInodeHash { .. })
+    )
 }
 
 fn read(
@@ -224,16 +229,7 @@ fn read(
     let name: Box<[u8]> = [prefix.as_bytes(), entry.name].concat().into();
     let value = volume.image.fs.xattr(user, &name)?;
     let cluster = volume.geometry().cluster_size_bytes() as u64;
-    // The library returns a list in the form of the system calls.
-    let hash = match entry.index {
-        NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT => {
-            let on_disk = acl::xattr_to_disk(&value).unwrap_or_default();
-            EaInode::hash_of(&on_disk, volume.seed())
-        }
-        _ => EaInode::hash_of(&value, volume.seed()),
-    };
     Ok(Found {
-        hash,
         reader: Reader {
             inode: user,
             name,

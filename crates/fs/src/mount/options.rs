@@ -107,7 +107,8 @@ impl MountOptions {
     /// `discard`, `nodiscard`, `cache_size=BYTES` with K, M or G (the memory of the caches), the
     /// limits of the automatic bypass (`mbcache_low`, `mbcache_high`, `mbcache_window`,
     /// `mbcache_probe`, `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)) and the
-    /// allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
+    /// allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the later one
+    /// counts.
     ///
     /// # Errors
     /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
