@@ -55,6 +55,7 @@ pub struct MountOptions {
     times: Option<Times>,
     tunables: Vec<(String, u32)>,
     buddy_bytes: u64,
+    cache_bytes: Option<usize>,
     privilege: Privilege,
     discard: Option<Discard>,
     pub(crate) faults: Faults,
@@ -88,6 +89,7 @@ impl MountOptions {
             times: None,
             tunables: Vec::new(),
             buddy_bytes: BUDDY_BYTES,
+            cache_bytes: None,
             privilege: Privilege::User,
             discard: None,
             faults: Faults::default(),
@@ -151,7 +153,7 @@ impl MountOptions {
                 }
                 "cache_size" => {
                     let bytes = byte_count(value).ok_or_else(|| refused("not a size"))?;
-                    self.open = self.open.cache_bytes(bytes);
+                    self.cache_bytes = Some(bytes);
                 }
                 name if name.starts_with("mb_") => self = self.tunable(name, number()?),
                 _ => return Err(refused("not an option that is known here")),
@@ -231,11 +233,26 @@ impl MountOptions {
     }
 
     /// Sets the options of reading: caches, and the device of an external journal, which is opened
-    /// for writing.
+    /// for writing. The mount option `cache_size=` counts more than these.
     #[must_use]
     pub fn open(mut self, options: OpenOptions) -> Self {
         self.open = options;
         self
+    }
+
+    /// Returns the memory of the caches in bytes, if the mount option `cache_size=` was given.
+    #[must_use]
+    pub fn cache_size(&self) -> Option<usize> {
+        self.cache_bytes
+    }
+
+    /// Returns the options of reading.
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        let open = self.open.clone();
+        match self.cache_bytes {
+            Some(bytes) => open.cache_bytes(bytes),
+            None => open,
+        }
     }
 
     /// Sets when access times are updated ([`Fs::accessed`](crate::Fs::accessed)).
@@ -445,8 +462,14 @@ mod tests {
         assert_eq!(times("strictatime,nodiratime"), Some(AccessTimes::Strict));
         let data = |words| MountOptions::new().parse(words).unwrap().data;
         assert_eq!(data("acl,user_xattr,no_mbcache"), None);
-        let cache = |words| MountOptions::new().parse(words).unwrap().open.cache_bytes;
-        assert_eq!(cache(""), 128 << 20);
+        let cache = |words| {
+            let parsed = MountOptions::new().parse(words).unwrap();
+            parsed
+                .open(OpenOptions::new().cache_bytes(7))
+                .open_options()
+        };
+        let cache = |words| cache(words).cache_bytes;
+        assert_eq!(cache(""), 7);
         assert_eq!(cache("cache_size=4096"), 4096);
         assert_eq!(cache("cache_size=1M,cache_size=2g"), 2 << 30);
         assert_eq!(data("data=journal"), Some(DataMode::Journal));
