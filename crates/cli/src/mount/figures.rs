@@ -14,6 +14,10 @@
 //! the peer's user (`SO_PEERCRED`). The client checks in the same way that the server runs as root
 //! or as its own user.
 //!
+//! **Names that are used again.** The kernel may give the device number of a mount that has ended
+//! to the next one. So a server closes its socket as soon as its mount has ended, before it commits
+//! what is left, and a new server waits for the name.
+//!
 //! **Locking.** One lock is held while a request is answered, so that an unmount does not find
 //! another reference to the file system.
 
@@ -28,33 +32,37 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::mb_stats::mb_stats_to_json;
 
 /// The longest request, in bytes.
 const LINE_BYTES: u64 = 256;
 
+/// How long a new server waits for the name of its socket.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The socket of a server.
 #[derive(Debug)]
 pub(super) struct Figures {
-    listener: Option<UnixListener>,
+    listener: Option<Arc<UnixListener>>,
     fs: Arc<Mutex<Weak<Fs>>>,
 }
 
 impl Figures {
     /// Binds the socket for the mount on `point`. If that fails, the mount is served without it.
     pub(super) fn at(point: &Path) -> Self {
-        let listener = address(point).and_then(|address| UnixListener::bind_addr(&address));
+        let listener = address(point).and_then(|address| bind(&address));
         Self {
-            listener: listener.ok(),
+            listener: listener.ok().map(Arc::new),
             fs: Arc::default(),
         }
     }
 
     /// Answers requests in a new thread.
-    pub(super) fn serve(&mut self, fs: &Arc<Fs>, latencies: Arc<Latencies>) {
+    pub(super) fn serve(&self, fs: &Arc<Fs>, latencies: Arc<Latencies>) {
         *self.fs.lock() = Arc::downgrade(fs);
-        let Some(listener) = self.listener.take() else {
+        let Some(listener) = self.listener.clone() else {
             return;
         };
         let fs = Arc::clone(&self.fs);
@@ -62,15 +70,44 @@ impl Figures {
             // Streams of clients that wait; they end with the process.
             let mut waiting = Vec::new();
             for stream in listener.incoming() {
-                let answered = stream.and_then(|stream| answer(stream, &fs, &latencies));
-                waiting.extend(answered.ok().flatten());
+                match stream {
+                    Ok(stream) => {
+                        let answered = answer(stream, &fs, &latencies);
+                        waiting.extend(answered.ok().flatten());
+                    }
+                    // It was shut down.
+                    Err(why) if why.kind() == io::ErrorKind::InvalidInput => break,
+                    Err(_) => {}
+                }
             }
+            drop(listener);
+            // The process ends soon, and with it the waiting of the clients.
+            thread::park();
+            drop(waiting);
         });
     }
 
-    /// Drops the reference to the file system.
-    pub(super) fn end(&self) {
+    /// Drops the reference to the file system, and closes the socket. Clients that wait for the end
+    /// of the server go on waiting.
+    pub(super) fn end(&mut self) {
         *self.fs.lock() = Weak::new();
+        if let Some(listener) = self.listener.take() {
+            // It cannot fail: the socket listens.
+            let _ = rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Binds a socket; waits while the server of a mount that has ended still has one of that name.
+fn bind(address: &SocketAddr) -> io::Result<UnixListener> {
+    let began = Instant::now();
+    loop {
+        match UnixListener::bind_addr(address) {
+            Err(why) if why.kind() == io::ErrorKind::AddrInUse && began.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            bound => return bound,
+        }
     }
 }
 

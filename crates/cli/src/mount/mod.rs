@@ -201,6 +201,10 @@ fn serve_mounted(
         true => None,
         false => Some(sandbox::enclose().map_err(not_locked)?),
     };
+    let options = match request.options.cache_size() {
+        Some(bytes) => options.cache_bytes(bytes),
+        None => options,
+    };
     let fs = match request.session.is_read_only {
         true => Fs::open(device, &options),
         false => Fs::mount(device, &request.options.clone().open(options)),

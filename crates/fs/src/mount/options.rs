@@ -56,6 +56,7 @@ pub struct MountOptions {
     times: Option<Times>,
     tunables: Vec<(String, u32)>,
     buddy_bytes: u64,
+    cache_bytes: Option<usize>,
     privilege: Privilege,
     discard: Option<Discard>,
     sharing: Option<XattrSharing>,
@@ -91,6 +92,7 @@ impl MountOptions {
             times: None,
             tunables: Vec::new(),
             buddy_bytes: BUDDY_BYTES,
+            cache_bytes: None,
             privilege: Privilege::User,
             discard: None,
             sharing: None,
@@ -164,7 +166,7 @@ impl MountOptions {
                 }
                 "cache_size" => {
                     let bytes = byte_count(value).ok_or_else(|| refused("not a size"))?;
-                    self.open = self.open.cache_bytes(bytes);
+                    self.cache_bytes = Some(bytes);
                 }
                 name if name.starts_with("mb_") => self = self.tunable(name, number()?),
                 _ => return Err(refused("not an option that is known here")),
@@ -247,7 +249,7 @@ impl MountOptions {
     /// Returns the cache of attributes to share; `None` if they are not shared.
     pub(crate) fn sharing(&self) -> Option<Sharing> {
         const SHARE: usize = 32;
-        let default = self.open.cache_bytes / SHARE;
+        let default = self.open_options().cache_bytes / SHARE;
         let bytes = self.sharing_bytes.map(usize::try_from);
         let bytes = bytes.map_or(default, |bytes| bytes.unwrap_or(usize::MAX));
         Sharing::new(self.sharing.unwrap_or_default(), bytes, self.faults)
@@ -269,11 +271,26 @@ impl MountOptions {
     }
 
     /// Sets the options of reading: caches, and the device of an external journal, which is opened
-    /// for writing.
+    /// for writing. The mount option `cache_size=` counts more than these.
     #[must_use]
     pub fn open(mut self, options: OpenOptions) -> Self {
         self.open = options;
         self
+    }
+
+    /// Returns the memory of the caches in bytes, if the mount option `cache_size=` was given.
+    #[must_use]
+    pub fn cache_size(&self) -> Option<usize> {
+        self.cache_bytes
+    }
+
+    /// Returns the options of reading.
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        let open = self.open.clone();
+        match self.cache_bytes {
+            Some(bytes) => open.cache_bytes(bytes),
+            None => open,
+        }
     }
 
     /// Sets when access times are updated ([`Fs::accessed`](crate::Fs::accessed)).
@@ -498,8 +515,14 @@ mod tests {
             sharing("mbcache,mbcache_low=5,mbcache_window=300"),
             Some(XattrSharing::Automatic(limits))
         );
-        let cache = |words| MountOptions::new().parse(words).unwrap().open.cache_bytes;
-        assert_eq!(cache(""), 128 << 20);
+        let cache = |words| {
+            let parsed = MountOptions::new().parse(words).unwrap();
+            parsed
+                .open(OpenOptions::new().cache_bytes(7))
+                .open_options()
+        };
+        let cache = |words| cache(words).cache_bytes;
+        assert_eq!(cache(""), 7);
         assert_eq!(cache("cache_size=4096"), 4096);
         assert_eq!(cache("cache_size=1M,cache_size=2g"), 2 << 30);
         assert_eq!(data("data=journal"), Some(DataMode::Journal));

@@ -72,7 +72,7 @@ pub(crate) fn mount(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Re
 fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Box<Mount>> {
     let bare = || {
         let superblock = open::read_superblock(&**device, SuperblockCopy::Primary)?;
-        open::bare(Arc::clone(device), superblock, &options.open)
+        open::bare(Arc::clone(device), superblock, &options.open_options())
     };
     let mut core = bare()?;
     if core
@@ -82,25 +82,26 @@ fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<
         .contains(Incompat::RECOVER)
     {
         let before = mark::raw_superblock(&*core.device)?;
-        if let Some((log, overlay)) = recovery::replay_onto_device(&core, &options.open)? {
+        if let Some((log, overlay)) = recovery::replay_onto_device(&core, &options.open_options())?
+        {
             write_fast_commits(bare()?, log, &overlay)?;
         }
         errors::keep_errors(&core, &before)?;
         core = bare()?;
     }
     orphan_list::read_orphans(&core)?;
-    errors::take_over_error(&core, &options.open)?;
+    errors::take_over_error(&core, &options.open_options())?;
     mark::mark(&*core.device, core.superblock(), Mounted::Yes, None)?;
     let mut core = bare()?;
     if options.barriers_of(core.superblock()) == Barriers::Off {
         let superblock = Superblock::clone(core.superblock());
         let unordered = Arc::new(UnorderedDevice::new(Arc::clone(device)));
-        core = open::bare(unordered, superblock, &options.open)?;
+        core = open::bare(unordered, superblock, &options.open_options())?;
     }
     let log = core
         .superblock()
         .journal()
-        .map(|_| replay::log(&core, &options.open));
+        .map(|_| replay::log(&core, &options.open_options()));
     let mount = begin(
         core,
         log.transpose()?,
