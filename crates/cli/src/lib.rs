@@ -16,7 +16,7 @@
 //! | `tree` | walks a tree with many threads and outputs in order |
 //! | `content`, `progress` | data runs of a file, the progress bar |
 //! | `mb_stats` | the allocator's counters as JSON |
-//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mount`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check`, `live` | the verbs |
+//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mount`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check`, `live`, `xattr_report` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -47,6 +47,7 @@ mod text;
 mod time;
 mod tree;
 mod walk;
+mod xattr_report;
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
@@ -125,6 +126,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Freefrag(args) => freefrag::run(&args),
         Verb::Filefrag(args) => filefrag::run(&args),
         Verb::Stats(args) => stats::run(&args),
+        Verb::XattrReport(args) => xattr_report::run(&args),
         Verb::Tune(args) => live::tune(&args),
         Verb::Umount(args) => live::umount(&args),
         Verb::Bench(args) => bench::run(&args),

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{failing, fourscore, printed, text};
-use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::oracle::{self, assert_clean};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, MiB, require, scratch};
 use serde_json::Value;
@@ -240,4 +240,131 @@ fn workloads_of_fsync_run_in_an_image_in_memory_and_in_a_directory() {
         assert!(told.contains(part), "{told}");
     }
     assert_eq!(failing(&["bench", "fsync"]).0, Some(2));
+}
+
+#[test]
+fn files_get_the_attributes_of_those_of_another_image() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("debugfs"),
+        Need::Program("e2fsck")
+    );
+    let make = || {
+        let image = Image::builder(MiB(128)).inode_size_bytes(128).make();
+        image.expect("mke2fs runs")
+    };
+    let source = make();
+    // Twenty files, of which the first fifteen have attributes, of three contents.
+    let write = |nr: u32| format!("write /dev/null f{nr}");
+    let set = |nr: u32| format!("ea_set f{nr} user.a value-{}", nr % 3);
+    let commands: Vec<String> = (0..20).map(write).chain((0..15).map(set)).collect();
+    oracle::debugfs_write(source.path(), &commands).expect("debugfs");
+    for (options, threads, files, contents) in [
+        ("mbcache", "1", "100", 3),
+        ("no_mbcache", "1", "100", 15),
+        ("mbcache", "1", "10", 3),
+        ("mbcache", "2", "100", 3),
+    ] {
+        let image = make();
+        let done = json(&[
+            "bench",
+            "xattr",
+            text(image.path()),
+            "--like",
+            text(source.path()),
+            "--threads",
+            threads,
+            "--files",
+            files,
+            "-o",
+            options,
+            "--json",
+        ]);
+        assert!(done["runs"][0]["operations"].as_u64() >= Some(10), "{done}");
+        let found = json(&["xattr-report", "--json", text(image.path())]);
+        let users = if files == "10" { 10 } else { 15 };
+        assert_eq!(found["blocks"]["users"], users, "{found}");
+        assert_eq!(found["blocks"]["count"], contents, "{options}: {found}");
+        assert_eq!(found["blocks"]["contents"], 3, "{found}");
+        assert_clean(image.path());
+    }
+    let (image, like) = (make(), ["--like", text(source.path())]);
+    let bench = ["bench", "xattr", text(image.path())];
+    for wrong in [["--threads", "1,2"], ["--values", "same"]] {
+        assert_eq!(failing(&[&bench[..], &like, &wrong].concat()).0, Some(2));
+    }
+    let (status, message) =
+        failing(&[&bench[..], &["--like", "/dev/null", "--threads", "1"]].concat());
+    assert_eq!(status, Some(1), "{message}");
+}
+
+#[test]
+fn attributes_are_set_in_an_image_and_in_a_directory() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let image = Image::builder(MiB(128)).inode_size_bytes(128).make();
+    let image = image.expect("mke2fs runs");
+    let options = ["--threads", "1,2", "--files", "300", "--json"];
+    for (workload, values, operations) in [
+        ("set", "same", 300),
+        ("set", "distinct", 300),
+        ("set", "7", 300),
+        ("mix", "100", 300 * 4 + 75 * 2),
+    ] {
+        let load = ["--workload", workload, "--values", values];
+        let whole = [&["bench", "xattr", text(image.path())], &load[..], &options].concat();
+        let report = json(&whole);
+        assert_eq!(report["values"], values);
+        let runs = report["runs"].as_array().expect("runs");
+        assert_eq!(runs.len(), 2);
+        assert_eq!(runs[0]["operations"], operations, "{report}");
+        assert!(
+            runs[1]["operations"].as_u64() >= Some(operations),
+            "{report}"
+        );
+        assert_clean(image.path());
+    }
+    let place = scratch::folder().expect("a folder");
+    let mut whole = vec![
+        "bench",
+        "xattr",
+        "--values",
+        "distinct",
+        "--dir",
+        text(place.path()),
+    ];
+    whole.extend(options);
+    let output = fourscore(&whole).output().expect("it runs");
+    // Not every file system has attributes of users.
+    if output.status.success() {
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(report["runs"][1]["operations"], 300);
+    } else {
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains("not supported"), "{message}");
+    }
+    for cache in ["one-lock", "unshared"] {
+        let whole = [
+            "bench",
+            "xattr",
+            "--workload",
+            "mix",
+            "--values",
+            "10",
+            "--cache",
+            cache,
+        ];
+        let report = json(&[&whole[..], &options].concat());
+        assert_eq!(report["target"], cache);
+        assert_eq!(report["runs"][0]["operations"], 300 * 4 + 75 * 2);
+    }
+    for wrong in [
+        ["--like", "y.img"],
+        ["--cache", "one-lock"],
+        ["--values", "0"],
+        ["--values", "x"],
+        ["--value-bytes", "15"],
+    ] {
+        let (status, message) = failing(&[&["bench", "xattr", "x.img"], &wrong[..]].concat());
+        assert_eq!(status, Some(2), "{wrong:?}: {message}");
+    }
 }

@@ -49,6 +49,11 @@ fn commands_of_the_page_about_trouble_run() {
 }
 
 #[test]
+fn commands_of_the_page_about_attributes_run() {
+    can_run("docs/XATTRS.md");
+}
+
+#[test]
 fn rust_of_the_documents_is_the_example_and_runs() {
     let example = include_str!("../examples/embed.rs");
     let lines: Vec<&str> = example.lines().map(str::trim).collect();

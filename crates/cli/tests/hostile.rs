@@ -218,7 +218,7 @@ fn the_error_of_opening_is_one_line() {
     for (name, bytes, words) in cases {
         let path = folder.path().join(name);
         std::fs::write(&path, &bytes).expect("space");
-        for verb in ["info", "ls", "walk", "freefrag"] {
+        for verb in ["info", "ls", "walk", "freefrag", "xattr-report"] {
             fails_in_one_line(&[verb, text(&path)], words);
         }
         let found = std::fs::read(&path).expect("still there");

@@ -20,8 +20,25 @@ fn every_verb_has_an_example() {
     assert_eq!(
         verbs,
         [
-            "info", "ls", "stat", "cat", "readlink", "cp", "extract", "walk", "build", "mount",
-            "mkfs", "freefrag", "filefrag", "stats", "tune", "umount", "bench", "check"
+            "info",
+            "ls",
+            "stat",
+            "cat",
+            "readlink",
+            "cp",
+            "extract",
+            "walk",
+            "build",
+            "mount",
+            "mkfs",
+            "freefrag",
+            "filefrag",
+            "stats",
+            "xattr-report",
+            "tune",
+            "umount",
+            "bench",
+            "check"
         ]
     );
     for verb in verbs {

@@ -25,6 +25,7 @@ use crate::mount::fast_commit::{DirChanges, FastCommitOverlay, InodeChange, Rang
 use crate::mount::modes::DataMode;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::{Faults, Sabotage};
+use crate::xattr::shared::SharedXattrs;
 
 /// The device, the superblock and the caches of an open file system.
 #[derive(Debug)]
@@ -55,6 +56,8 @@ pub(crate) struct Live {
     pub(crate) data: DataMode,
     /// `None` in a mount that makes no fast commits.
     pub(crate) fast_commits: Option<Arc<FastCommits>>,
+    /// Locks and cache of attributes that inodes share.
+    pub(crate) xattrs: Arc<SharedXattrs>,
     /// `None` in a mount with only one transaction, which reuses blocks at once.
     pub(crate) reuse: Option<Arc<ReuseClock>>,
 }

@@ -104,6 +104,9 @@ pub use crate::paths::view::Paths;
 pub use crate::paths::walk::{Walk, WalkEntry};
 pub use crate::xattr::get::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use crate::xattr::set::SetXattr;
+pub use crate::xattr::share::{
+    BypassLimits, XATTR_SHARING_ENTRY_BYTES, XattrSharing, XattrSharingStats,
+};
 
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;

@@ -15,6 +15,7 @@ use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
@@ -450,6 +451,62 @@ fn blocks_in_a_fast_commit_are_not_reused_before_the_full_one() {
 fn blocks_that_are_reused_early_are_noticed() {
     let fault = fourscore::Sabotage::RecordedBlockReused;
     reuse_recorded_blocks(&MountOptions::new().sabotage(Some(fault)));
+}
+
+/// A change of a block of attributes is kept by a full commit: also if only its count changes,
+/// since the inode leaves it to others or joins it, and if a directory's block changes in place.
+#[test]
+fn changes_of_blocks_of_attributes_are_not_left_out() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    const NAME: &[u8] = b"user.large";
+    let set = |fs: &Fs, path: &str, byte: u8| {
+        fs.set_xattr(at(fs, path), NAME, &[byte; 700], SetXattr::Any)
+            .unwrap();
+    };
+    type Change = (&'static str, fn(&Fs, &dyn Fn(&Fs, &str, u8)) -> InodeNr);
+    let changes: [Change; 5] = [
+        ("a directory's block changes in place", |fs, set| {
+            set(fs, "b", 9);
+            at(fs, "b")
+        }),
+        ("a directory leaves a shared block", |fs, _| {
+            fs.remove_xattr(at(fs, "a"), NAME).unwrap();
+            at(fs, "a")
+        }),
+        ("a directory moves to another block", |fs, set| {
+            set(fs, "a", 2);
+            at(fs, "a")
+        }),
+        ("a file leaves a shared block", |fs, _| {
+            fs.remove_xattr(at(fs, "a/one"), NAME).unwrap();
+            at(fs, "a/one")
+        }),
+        ("a file joins a block", |fs, set| {
+            set(fs, "new", 1);
+            at(fs, "new")
+        }),
+    ];
+    for (what, change) in changes {
+        let setup = Setup::with_files(4096);
+        let fs = &setup.fs;
+        fs.create(ROOT, b"new", &NEW).unwrap();
+        for (path, byte) in [("a", 1), ("a/one", 1), ("a/two", 1), ("b", 2)] {
+            set(fs, path, byte);
+        }
+        fs.sync().unwrap();
+        let shared = fs.stats().mount.unwrap().xattr_sharing.unwrap().shared;
+        assert_eq!(shared, 2, "{what}");
+        let synced = change(fs, &set);
+        let expected = fs.xattrs(synced).unwrap();
+        fs.fsync(synced).unwrap();
+        // Recovered in memory, and on disk: then the counts of users are right, too.
+        let crashed = setup.image.copy().unwrap();
+        assert_eq!(open(&crashed).xattrs(synced).unwrap(), expected, "{what}");
+        let recovered = mount_with(&crashed, &MountOptions::new());
+        assert_eq!(recovered.xattrs(synced).unwrap(), expected, "{what}");
+        recovered.unmount().unwrap();
+        assert_clean(crashed.path());
+    }
 }
 
 /// A history of calls on a few names in three directories.

@@ -115,7 +115,7 @@ impl FileWorkload {
 }
 
 /// Drives a workload and syncs the target; the time of the sync is added to that of every worker.
-fn drive_and_sync(
+pub(crate) fn drive_and_sync(
     target: &dyn Target,
     workload: &dyn Workload,
     threads: ThreadCount,

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use fourscore::{Fallocate, Fs, InodeNr, NewAttributes, OpenInode, SetXattr};
 use fourscore_sync::Arc;
 
-use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
+use crate::target::{ATTRIBUTE, FileNr, MAX_ATTRIBUTE_BYTES, Operation, Target, Worker, WorkerNr};
 
 /// Attributes of new directories and files; no workload depends on them.
 const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
@@ -50,6 +50,7 @@ impl Target for FsTarget {
             created => created,
         };
         Ok(Box::new(FsWorker {
+            nr,
             fs: &self.fs,
             directory: directory.map_err(io_error)?,
             open: Vec::new(),
@@ -64,6 +65,7 @@ fn io_error(error: fourscore::Error) -> io::Error {
 }
 
 struct FsWorker<'f> {
+    nr: WorkerNr,
     fs: &'f Fs,
     directory: InodeNr,
     open: Vec<Option<OpenInode<&'f Fs>>>,
@@ -108,6 +110,14 @@ impl FsWorker<'_> {
     fn file(&self, nr: FileNr) -> fourscore::Result<InodeNr> {
         let open = self.open.get(nr.0 as usize).and_then(Option::as_ref);
         open.map(OpenInode::inode).ok_or(fourscore::Error::NotFound)
+    }
+
+    /// The open file, or the one that its name refers to.
+    fn file_or_name(&mut self, nr: FileNr) -> fourscore::Result<InodeNr> {
+        match self.file(nr) {
+            Err(fourscore::Error::NotFound) => self.find(nr),
+            found => found,
+        }
     }
 
     fn buffer_of(&mut self, len: u64) -> fourscore::Result<&mut [u8]> {
@@ -155,9 +165,15 @@ impl FsWorker<'_> {
             }
             Operation::Sync => fs.fsync(self.file(nr)?)?,
             Operation::SyncAll => fs.sync()?,
-            Operation::SetAttribute { value } => {
-                let value = value.to_le_bytes();
-                fs.set_xattr(self.file(nr)?, b"user.lab", &value, SetXattr::Any)?;
+            Operation::SetAttribute { value, len } => {
+                let file = self.file_or_name(nr)?;
+                let mut buffer = [0; MAX_ATTRIBUTE_BYTES];
+                let value = value.bytes(self.nr, len, &mut buffer);
+                fs.set_xattr(file, ATTRIBUTE.as_bytes(), value, SetXattr::Any)?;
+            }
+            Operation::RemoveAttribute => {
+                let file = self.file_or_name(nr)?;
+                fs.remove_xattr(file, ATTRIBUTE.as_bytes())?;
             }
             Operation::List => return self.count_names(),
             Operation::Unlink => {

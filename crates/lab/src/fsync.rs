@@ -20,11 +20,13 @@ use fourscore_sync::thread;
 
 use crate::clock::Clock;
 use crate::comparison::ThreadCount;
-use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
+use crate::target::{AttributeValue, FileNr, Operation, Target, Worker, WorkerNr};
 use crate::workload::Gate;
 
 /// Bytes of an append.
 const APPEND_BYTES: u64 = 4096;
+/// Bytes of the value that the thread beside the others sets.
+const ATTRIBUTE_BYTES: usize = 8;
 
 /// A workload with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -443,7 +445,8 @@ impl Run<'_> {
         let mut worker = made?;
         let mut times = 0;
         while self.at_work.load(Ordering::Acquire) > 0 {
-            worker.apply(FileNr(0), Operation::SetAttribute { value: times })?;
+            let (value, len) = (AttributeValue::Common(times), ATTRIBUTE_BYTES);
+            worker.apply(FileNr(0), Operation::SetAttribute { value, len })?;
             times += 1;
         }
         Ok(times)

@@ -26,6 +26,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`alloc`] | the block allocator alone, on file systems in memory |
+//! | [`attribute_cache`] | caches of attribute blocks alone |
 //! | [`clock`] | the source of times, which tests replace |
 //! | [`files`] | creating, looking up, writing and removing files, with a sync at the end |
 //! | [`fairness`] | how evenly threads make progress |
@@ -38,17 +39,22 @@
 //! | [`report`] | text tables, JSON, Markdown rows |
 //! | [`target`] | the interface of targets: a directory, a file system in process, an allocator |
 //! | [`tree`] | reading an existing tree |
+//! | `fs_attributes` | (feature `fs`) making files with the attributes that those of an image have |
 //! | `fs_target` | (feature `fs`) a file system that is mounted for writing in this process |
 //! | `slow_memory` | (feature `fs`) a device in memory whose flushes take a time |
 //! | `fs_tree` | (feature `fs`) a tree inside an image, read in this process |
 //! | [`workload`] | workloads and the threads that drive them |
+//! | [`xattrs`] | setting, changing and removing extended attributes of many files |
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+pub mod attribute_cache;
 pub mod clock;
 pub mod comparison;
 pub mod fairness;
 pub mod files;
+#[cfg(feature = "fs")]
+pub mod fs_attributes;
 #[cfg(feature = "fs")]
 pub mod fs_target;
 #[cfg(feature = "fs")]
@@ -64,6 +70,7 @@ pub mod stats;
 pub mod target;
 pub mod tree;
 pub mod workload;
+pub mod xattrs;
 
 pub use clock::{Clock, MonotonicClock};
 pub use comparison::{Comparison, LabError, Rounds, Side, ThreadCount, Work};
@@ -73,5 +80,6 @@ pub use machine::MachineFacts;
 pub use process::CommandLine;
 pub use report::{ComparisonReport, Report};
 pub use stats::{Ratio, Summary};
-pub use target::{DirectoryTarget, FileNr, Operation, Target, Worker, WorkerNr};
+pub use target::{AttributeValue, DirectoryTarget, FileNr, Operation, Target, Worker, WorkerNr};
 pub use workload::{Driven, Fallocate2, ReadFiles, Until, Workload, drive};
+pub use xattrs::{Values, XattrLoad, XattrWorkload};

@@ -64,17 +64,53 @@ pub enum Operation {
     Sync,
     /// Makes all changes of all workers durable (`syncfs`); the file is ignored.
     SyncAll,
-    /// Sets the extended attribute `user.lab` of the open file to a value of 8 bytes.
+    /// Sets the extended attribute `user.lab` of the file, which is looked up by its name unless it
+    /// is open.
     SetAttribute {
-        /// The value.
-        value: u64,
+        /// What distinguishes the value from others.
+        value: AttributeValue,
+        /// Its length, at most [`MAX_ATTRIBUTE_BYTES`].
+        len: usize,
     },
+    /// Removes the attribute that `SetAttribute` sets, of the file found in the same way.
+    RemoveAttribute,
     /// Reads the names in the worker's directory and returns their number; the file is ignored.
     List,
     /// Removes the name. The open file stays usable until it is closed.
     Unlink,
     /// Closes the open file.
     Close,
+}
+
+/// The longest value of an attribute in bytes.
+pub const MAX_ATTRIBUTE_BYTES: usize = 512;
+
+/// The name of the attribute that workloads set.
+pub(crate) const ATTRIBUTE: &str = "user.lab";
+
+/// A value of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttributeValue {
+    /// Equal in all workers for equal numbers.
+    Common(u64),
+    /// Different from the values of other workers.
+    Own(u64),
+}
+
+impl AttributeValue {
+    /// Writes the value of worker `nr` into `buffer`, and returns its first `len` bytes. Different
+    /// values differ if `len` is at least 16.
+    #[must_use]
+    pub fn bytes(self, nr: WorkerNr, len: usize, buffer: &mut [u8; MAX_ATTRIBUTE_BYTES]) -> &[u8] {
+        let (number, owner) = match self {
+            Self::Common(number) => (number, 0),
+            Self::Own(number) => (number, nr.0 as u64 + 1),
+        };
+        buffer.fill(0x5a);
+        buffer[..8].copy_from_slice(&number.to_le_bytes());
+        buffer[8..16].copy_from_slice(&owner.to_le_bytes());
+        &buffer[..len.min(MAX_ATTRIBUTE_BYTES)]
+    }
 }
 
 /// What workloads run against.
@@ -126,6 +162,7 @@ impl Target for DirectoryTarget {
         let directory = self.directory.join(format!("w{}", nr.0));
         DirBuilder::new().recursive(true).create(&directory)?;
         Ok(Box::new(DirectoryWorker {
+            nr,
             directory,
             open: Vec::new(),
             buffer: Vec::new(),
@@ -134,6 +171,7 @@ impl Target for DirectoryTarget {
 }
 
 struct DirectoryWorker {
+    nr: WorkerNr,
     directory: PathBuf,
     open: Vec<Option<File>>,
     buffer: Vec<u8>,
@@ -211,9 +249,20 @@ impl Worker for DirectoryWorker {
                 rustix::fs::syncfs(File::open(&self.directory)?)?;
                 Ok(0)
             }
-            Operation::SetAttribute { value } => {
-                let (file, value) = (self.file(nr)?, value.to_le_bytes());
-                rustix::fs::fsetxattr(file, "user.lab", &value, XattrFlags::empty())?;
+            Operation::SetAttribute { value, len } => {
+                let mut buffer = [0; MAX_ATTRIBUTE_BYTES];
+                let (value, flags) = (value.bytes(self.nr, len, &mut buffer), XattrFlags::empty());
+                match self.file(nr) {
+                    Ok(file) => rustix::fs::fsetxattr(file, ATTRIBUTE, value, flags)?,
+                    Err(_) => rustix::fs::lsetxattr(self.path(nr), ATTRIBUTE, value, flags)?,
+                }
+                Ok(0)
+            }
+            Operation::RemoveAttribute => {
+                match self.file(nr) {
+                    Ok(file) => rustix::fs::fremovexattr(file, ATTRIBUTE)?,
+                    Err(_) => rustix::fs::lremovexattr(self.path(nr), ATTRIBUTE)?,
+                }
                 Ok(0)
             }
             Operation::List => {
@@ -248,6 +297,20 @@ fn read_up_to(file: io::Result<&File>, mut buf: &mut [u8], mut offset: u64) -> i
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_common_or_of_one_worker() {
+        let of = |value: AttributeValue, nr: usize| {
+            let mut buffer = [0; MAX_ATTRIBUTE_BYTES];
+            value.bytes(WorkerNr(nr), 200, &mut buffer).to_vec()
+        };
+        let (common, own) = (AttributeValue::Common(3), AttributeValue::Own(3));
+        assert_eq!(of(common, 0).len(), 200);
+        assert_eq!(of(common, 0), of(common, 1));
+        assert_ne!(of(own, 0), of(own, 1));
+        assert_ne!(of(own, 0), of(common, 0));
+        assert_ne!(of(own, 0), of(AttributeValue::Own(4), 0));
+    }
 
     #[test]
     fn a_directory_does_every_operation() {

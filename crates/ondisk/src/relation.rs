@@ -111,6 +111,27 @@ pub enum RelationError {
         /// The blocks of the file system.
         blocks: Range<PhysBlock>,
     },
+    /// The block of an inode's attributes is free in its bitmap.
+    #[error("i_file_acl: block {found} is not in use")]
+    XattrBlockFree {
+        /// `i_file_acl`.
+        found: PhysBlock,
+    },
+    /// A block of attributes that belongs to one inode by its count, and was changed through
+    /// another one.
+    #[error("i_file_acl: block {found} was changed by another inode, so h_refcount is too low")]
+    XattrBlockChanged {
+        /// `i_file_acl`.
+        found: PhysBlock,
+    },
+    /// An attribute's value is in an inode that is deleted or counts no users.
+    #[error("holds the value of an attribute, but has {users} users and i_links_count is {links}")]
+    EaInodeUsers {
+        /// The users that it counts.
+        users: u64,
+        /// `i_links_count`.
+        links: u16,
+    },
     /// An attribute's value is in an inode without `EA_INODE_FL`.
     #[error("holds the value of an attribute, but i_flags has no EA_INODE_FL")]
     NotAnEaInode,

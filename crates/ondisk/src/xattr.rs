@@ -39,6 +39,9 @@ use crate::types::{InodeNr, PhysBlock};
 use crate::words::low32;
 
 mod edit;
+mod share;
+
+pub use share::{REFCOUNT, SharedContent, put_users, users};
 
 pub(crate) use edit::shift_start;
 pub use edit::{
@@ -124,6 +127,12 @@ pub enum XattrError {
     #[error("xattr block: h_blocks is {found}, expected 1")]
     Blocks {
         /// Value of `h_blocks`.
+        found: u32,
+    },
+    /// A block with an impossible number of inodes that use it.
+    #[error("xattr block: h_refcount is {found}, expected 1 to {MAX_BLOCK_REFS}")]
+    Users {
+        /// Value of `h_refcount`.
         found: u32,
     },
     /// The checksum does not match the block.

@@ -187,6 +187,23 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
             "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),
             "operation_restarts": mount.plan_restarts,
         });
+        if let Some(shared) = mount.xattr_sharing {
+            all["xattr_sharing"] = json!({
+                "lookups": shared.lookups,
+                "bypassed": shared.bypassed,
+                "hits": shared.hits,
+                "shared": shared.shared,
+                "at_limit": shared.at_limit,
+                "unequal": shared.unequal,
+                "vanished": shared.vanished,
+                "busy": shared.busy,
+                "own_places": shared.own_places,
+                "offered": shared.offered,
+                "evictions": shared.evictions,
+                "blocks_saved": shared.blocks_saved,
+                "lookups_total_us": shared.time.as_secs_f64() * 1e6,
+            });
+        }
         if let Some(fast) = mount.fast_commits {
             let reasons = fast.reasons.into_iter();
             let reasons = reasons.map(|(name, count)| (name.to_owned(), count.into()));

@@ -52,11 +52,11 @@ use crate::map::lookup;
 use crate::map::mapping::Target;
 use crate::mount::state::Mount;
 use crate::txn::apply::Publication;
-use crate::txn::block_locks::BlockGuard;
 use crate::txn::fast_commit::note::{Room as NotedRoom, Space};
 use crate::txn::fast_commit::reason::Reason;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot;
+use crate::txn::striped::StripeGuard;
 use crate::{Error, Result};
 
 /// A locked leaf of a directory.
@@ -64,7 +64,7 @@ struct Leaf<'w> {
     block: PhysBlock,
     format: DirFormat,
     is_indexed: bool,
-    _lock: BlockGuard<'w>,
+    _lock: StripeGuard<'w>,
 }
 
 /// Space for an entry, in a plan.
@@ -239,7 +239,7 @@ fn lock_leaf<'w>(
             format: structure::dir_format(&mount.core, dir),
             is_indexed,
             _lock: match is_indexed {
-                true => mount.leaves().lock(block),
+                true => mount.leaves().lock(block.0),
                 false => pinned.lock_only_leaf(),
             },
         }),

@@ -15,6 +15,7 @@ use fourscore_mballoc::stats::Tally;
 use crate::Fs;
 use crate::mount::state::Mount;
 use crate::txn::fast_commit::FastCommits;
+use crate::xattr::share::{Sharing, XattrSharingStats};
 
 /// Statistics of a file system since it was opened. They only grow, unless a field says otherwise.
 #[derive(Clone, Debug)]
@@ -46,6 +47,8 @@ pub struct MountStats {
     /// they were applied, or because a new transaction had begun. No operation restarts more than
     /// 64 times.
     pub plan_restarts: u64,
+    /// The cache of attributes to share; `None` in a mount that shares none (`no_mbcache`).
+    pub xattr_sharing: Option<XattrSharingStats>,
     /// Fast commits; `None` in a mount that makes none.
     pub fast_commits: Option<FastCommitStats>,
 }
@@ -91,6 +94,7 @@ fn mount_stats(mount: &Mount) -> MountStats {
         allocator: mount.allocator().mb_stats(),
         groups_loaded: groups.saturating_sub(mount.allocator().absent_groups()),
         plan_restarts: mount.retries.sum(),
+        xattr_sharing: mount.sharing().map(Sharing::stats),
         fast_commits: mount
             .fast_commits()
             .map(|made| fast_commit_stats(mount, made)),

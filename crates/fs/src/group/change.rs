@@ -8,7 +8,7 @@ use fourscore_mballoc::{
     BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, SourceError,
 };
 use fourscore_ondisk::group::GroupFlags;
-use fourscore_ondisk::{GroupNr, PhysBlock};
+use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::{Arc, epoch};
 
 use crate::core::Core;
@@ -115,6 +115,37 @@ pub(crate) fn prepare(
         held,
         implied_bitmap,
     })
+}
+
+/// Whether the cluster that holds `block` is in use, in the running transaction.
+pub(crate) fn is_in_use(mount: &Mount, block: PhysBlock) -> Result<bool> {
+    match mount.allocator().geometry().locate(block) {
+        Some((group, start)) => has_bit(mount, group, Map::Blocks, start.0),
+        None => Ok(false),
+    }
+}
+
+/// Whether the number of an inode is in use, in the running transaction.
+pub(crate) fn is_inode_in_use(mount: &Mount, nr: InodeNr) -> Result<bool> {
+    match mount.core.geometry().inode_group(nr) {
+        Some((group, index)) => has_bit(mount, group, Map::Inodes, index.0),
+        None => Ok(false),
+    }
+}
+
+fn has_bit(mount: &Mount, group: GroupNr, map: Map, bit: u32) -> Result<bool> {
+    let Some(group) = mount.groups().get(group) else {
+        return Ok(false);
+    };
+    let bitmap = group.place(map);
+    if bitmap.is_uninit() {
+        return Ok(false);
+    }
+    let buffer = mount.core.buffers.load(bitmap.block())?;
+    Ok(buffer.look(|bytes| {
+        let byte = bytes.get(bit as usize / 8);
+        byte.is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
+    }))
 }
 
 /// Returns the initial bitmap of a group whose bitmap was never written.

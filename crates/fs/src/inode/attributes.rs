@@ -21,9 +21,9 @@ use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
-use crate::txn::slot::{self, Slot};
+use crate::txn::slot;
 use crate::xattr::change::{finish, finish_timed};
-use crate::xattr::set::{self, NewXattr};
+use crate::xattr::set::{self, NewXattr, SetXattr, XattrChange};
 use crate::xattr::{acl, get};
 use crate::{Caller, Capabilities, Error, Result};
 
@@ -108,14 +108,26 @@ fn change_attributes(
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode)?;
     let mut mode = on_disk.mode();
+    let mut changes = Vec::new();
     let changes_owner = change.uid.is_some() || change.gid.is_some();
     if changes_owner && current.file_type() != FileType::Directory {
         mode = without_set_id(mode);
-        remove_capability(&mut plan, slot)?;
+        changes.push(NO_CAPABILITY);
     }
-    if let Some(permissions) = change.permissions {
-        mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
-        acl::chmod_acl(&mut plan, current, slot, permissions)?;
+    let list = match change.permissions {
+        Some(permissions) => {
+            mode = FileMode(mode.0 & !0o7777 | permissions & 0o7777);
+            acl::chmod_acl(&mount.core, current, permissions)?
+        }
+        None => None,
+    };
+    changes.extend(list.as_deref().map(|list| XattrChange {
+        index: NameIndex::POSIX_ACL_ACCESS,
+        name: b"",
+        new: NewXattr::Set(list, SetXattr::Any),
+    }));
+    if !changes.is_empty() {
+        set::plan_changes(&mut plan, slot, &changes)?;
     }
     slot::edit(&mut plan, slot, |inode| {
         inode.set_mode(mode);
@@ -176,7 +188,7 @@ pub(crate) fn take_privileges_locked(
     }
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, current.nr())?;
-    remove_capability(&mut plan, slot)?;
+    set::plan_changes(&mut plan, slot, &[NO_CAPABILITY])?;
     let mode = kept_when_written(current, caller);
     slot::edit(&mut plan, slot, |inode| inode.set_mode(mode))?;
     finish(plan, slot, file)?;
@@ -201,13 +213,11 @@ fn has_privileges(
 }
 
 /// Removes `security.capability`, if it exists.
-fn remove_capability(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
-    let (index, name) = (NameIndex::SECURITY, b"capability");
-    match set::plan_change(plan, slot, index, name, NewXattr::Remove) {
-        Ok(_) | Err(Error::NoAttribute) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
+const NO_CAPABILITY: XattrChange<'_> = XattrChange {
+    index: NameIndex::SECURITY,
+    name: b"capability",
+    new: NewXattr::Absent,
+};
 
 /// Returns the mode that a regular file has after `caller` has written to it.
 fn kept_when_written(inode: &CachedInode, caller: &Caller<'_>) -> FileMode {

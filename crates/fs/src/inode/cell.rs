@@ -29,9 +29,9 @@ use crate::inode::cached::CachedInode;
 use crate::inode::last_change::LastChange;
 use crate::inode::orphans::OrphanPlace;
 use crate::inode::sequence::{Change, SeqCount};
-use crate::txn::block_locks::BlockGuard;
 use crate::txn::fast_commit::time::Time;
 use crate::txn::order;
+use crate::txn::striped::StripeGuard;
 use crate::{Error, Result};
 
 /// An inode in memory, on cache lines of its own. What readers load is on the first line, and no
@@ -273,7 +273,7 @@ impl Pinned {
 
     /// Takes the lock of the leaf of a directory that has only one. Two such directories share no
     /// lock.
-    pub(crate) fn lock_only_leaf(&self) -> BlockGuard<'_> {
+    pub(crate) fn lock_only_leaf(&self) -> StripeGuard<'_> {
         let lock = &self.0.locks.only_leaf;
         order::LEAF.only().lock(|| lock.try_lock(), || lock.lock())
     }

@@ -16,6 +16,7 @@ use crate::mount::discards::Discards;
 use crate::mount::error_policy::{OnError, PanicHook};
 use crate::mount::modes::{AccessTimes, DataMode};
 use crate::txn::faults::Faults;
+use crate::xattr::share::{Sharing, XattrSharing};
 use crate::{Error, OpenOptions, Result};
 
 /// The interval that the kernel uses for `commit=0`.
@@ -58,6 +59,8 @@ pub struct MountOptions {
     cache_bytes: Option<usize>,
     privilege: Privilege,
     discard: Option<Discard>,
+    sharing: Option<XattrSharing>,
+    sharing_bytes: Option<u64>,
     pub(crate) faults: Faults,
 }
 
@@ -92,16 +95,20 @@ impl MountOptions {
             cache_bytes: None,
             privilege: Privilege::User,
             discard: None,
+            sharing: None,
+            sharing_bytes: None,
             faults: Faults::default(),
         }
     }
 
     /// Adds options as mount(8) takes them, separated by commas: `data=ordered`, `data=writeback`,
-    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl`, `user_xattr` and
-    /// `no_mbcache` (which are always on), `commit=SECONDS`, `errors=continue`,
+    /// `data=journal`, `grpid` (`bsdgroups`), `nogrpid` (`sysvgroups`), `acl` and `user_xattr`
+    /// (which are always on), `mbcache`, `no_mbcache`, `commit=SECONDS`, `errors=continue`,
     /// `errors=remount-ro`, `errors=panic`, `barrier`, `barrier=0`, `barrier=1`, `nobarrier`,
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
-    /// `discard`, `nodiscard`, `cache_size=BYTES` with K, M or G (the memory of the caches) and the
+    /// `discard`, `nodiscard`, `cache_size=BYTES` with K, M or G (the memory of the caches), the
+    /// limits of the automatic bypass (`mbcache_low`, `mbcache_high`, `mbcache_window`,
+    /// `mbcache_probe`, `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)) and the
     /// allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the later one
     /// counts.
     ///
@@ -118,7 +125,9 @@ impl MountOptions {
             let number = || value.parse().map_err(|_| refused("not a number"));
             match name {
                 "defaults" if value.is_empty() => {}
-                "acl" | "user_xattr" | "no_mbcache" if value.is_empty() => {}
+                "acl" | "user_xattr" if value.is_empty() => {}
+                "mbcache" if value.is_empty() => self.sharing = Some(XattrSharing::On),
+                "no_mbcache" if value.is_empty() => self.sharing = Some(XattrSharing::Off),
                 "data" => {
                     let known = data_mode(value).ok_or_else(|| refused("no such mode"))?;
                     self.data = Some(known);
@@ -150,6 +159,10 @@ impl MountOptions {
                     let interval = commit_interval(number()?)
                         .ok_or_else(|| refused("longer than the kernel's clock allows"))?;
                     self.commit = Some(interval);
+                }
+                name if name.starts_with("mbcache_") => {
+                    let limits = self.sharing.unwrap_or_default().with_limit(name, number()?);
+                    self.sharing = Some(limits.ok_or_else(|| refused("not a limit of it"))?);
                 }
                 "cache_size" => {
                     let bytes = byte_count(value).ok_or_else(|| refused("not a size"))?;
@@ -215,6 +228,31 @@ impl MountOptions {
 
     pub(crate) fn has_lazy_times(&self) -> bool {
         self.times.unwrap_or_default() == Times::Lazily
+    }
+
+    /// Sets whether inodes with equal attributes share blocks, and equal large values an inode: by
+    /// default where it pays.
+    #[must_use]
+    pub fn xattr_sharing(mut self, sharing: XattrSharing) -> Self {
+        self.sharing = Some(sharing);
+        self
+    }
+
+    /// Sets the most memory for the cache that finds equal attributes, in bytes: by default 1/32 of
+    /// the memory for all other caches ([`OpenOptions::cache_bytes`]). An entry takes about 200.
+    #[must_use]
+    pub fn xattr_sharing_bytes(mut self, bytes: u64) -> Self {
+        self.sharing_bytes = Some(bytes);
+        self
+    }
+
+    /// Returns the cache of attributes to share; `None` if they are not shared.
+    pub(crate) fn sharing(&self) -> Option<Sharing> {
+        const SHARE: usize = 32;
+        let default = self.open_options().cache_bytes / SHARE;
+        let bytes = self.sharing_bytes.map(usize::try_from);
+        let bytes = bytes.map_or(default, |bytes| bytes.unwrap_or(usize::MAX));
+        Sharing::new(self.sharing.unwrap_or_default(), bytes, self.faults)
     }
 
     /// Sets the most memory for buddies of groups in which no recent allocation was made, in bytes.
@@ -329,6 +367,7 @@ impl MountOptions {
         options.barriers = self.barriers.or(stored.barriers);
         options.times = self.times.or(stored.times);
         options.discard = self.discard.or(stored.discard);
+        options.sharing = self.sharing.or(stored.sharing);
         options
     }
 
@@ -439,6 +478,7 @@ fn commit_interval(seconds: u32) -> Option<Duration> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::BypassLimits;
 
     fn interval(words: &str) -> Duration {
         let options = MountOptions::new().parse(words).unwrap().journal_options();
@@ -462,6 +502,19 @@ mod tests {
         assert_eq!(times("strictatime,nodiratime"), Some(AccessTimes::Strict));
         let data = |words| MountOptions::new().parse(words).unwrap().data;
         assert_eq!(data("acl,user_xattr,no_mbcache"), None);
+        let sharing = |words| MountOptions::new().parse(words).unwrap().sharing;
+        assert_eq!(sharing("acl"), None);
+        assert_eq!(sharing("no_mbcache"), Some(XattrSharing::Off));
+        assert_eq!(sharing("no_mbcache,mbcache"), Some(XattrSharing::On));
+        let limits = BypassLimits {
+            low_permille: 5,
+            window: 300,
+            ..BypassLimits::default()
+        };
+        assert_eq!(
+            sharing("mbcache,mbcache_low=5,mbcache_window=300"),
+            Some(XattrSharing::Automatic(limits))
+        );
         let cache = |words| {
             let parsed = MountOptions::new().parse(words).unwrap();
             parsed
@@ -515,6 +568,11 @@ mod tests {
             "errors=ignore",
             "barrier=2",
             "nobarrier=1",
+            "mbcache=1",
+            "mbcache_low",
+            "mbcache_low=1001",
+            "mbcache_window=0",
+            "mbcache_other=1",
             "cache_size",
             "cache_size=M",
             "cache_size=64MB",

@@ -33,13 +33,14 @@ use crate::mount::modes::DataMode;
 use crate::mount::options::{Barriers, MountOptions};
 use crate::mount::state::Mount;
 use crate::mount::{errors, fast_commit_replay, open, recovery, replay};
-use crate::txn::block_locks::BlockLocks;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::Sabotage;
 use crate::txn::grace::GracePeriod;
 use crate::txn::order;
 use crate::txn::seal::Seal;
 use crate::txn::space::SpaceQueue;
+use crate::txn::striped::StripedLocks;
+use crate::xattr::shared::SharedXattrs;
 use crate::{Error, Result, SuperblockCopy};
 
 /// Opens the file system on `device` for reading and writing; see [`Fs::mount`](crate::Fs::mount).
@@ -149,7 +150,7 @@ fn begin(
 ) -> Result<Box<Mount>> {
     let groups = Arc::new(change::read(&core)?);
     let geometry = geometry(core.superblock())?;
-    let block_bytes = core.geometry().block_size().bytes();
+    let revokes_per_credit = revokes_per_credit(&core);
     let reuse = Arc::new(ReuseClock::default());
     let grace = Arc::new(grace_period(&core, options, &geometry, &reuse));
     let (journal, fast_commits) = begin_journal(&core, log, options, scope, &groups, &grace)?;
@@ -168,11 +169,13 @@ fn begin(
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
     let inodes = Inodes::new(&core, &geometry);
     let orphans = orphan_list::load(&core)?;
+    let xattrs = Arc::new(SharedXattrs::new(options.sharing()));
     core.live = Some(Live {
         journal: Arc::clone(&journal),
         groups: Arc::clone(&groups),
         data: options.data_mode(&superblock),
         fast_commits: fast_commits.clone(),
+        xattrs: Arc::clone(&xattrs),
         reuse: only.is_none().then_some(reuse),
     });
     core.faults = options.faults;
@@ -201,10 +204,9 @@ fn begin(
         grace,
         space,
         renames: Mutex::new(()),
-        leaves: BlockLocks::new(order::LEAF),
+        leaves: StripedLocks::new(order::LEAF),
         errors: Errors::new(on_error, options.panic_hook.clone()),
-        xattr_blocks: BlockLocks::new(order::XATTR_BLOCK),
-        values: Mutex::new(()),
+        xattrs,
         access_times: options.access_times.unwrap_or_default(),
         nodiratime: options.nodiratime.unwrap_or_default(),
         lazy_times: options.has_lazy_times().then(LazyTimes::default),
@@ -213,12 +215,17 @@ fn begin(
         bsd_groups: options.gives_group(&superblock),
         retries: Counter::default(),
         privilege: options.privilege(),
-        // A header and a checksum are less than 32 bytes, a record is at most 8.
-        revokes_per_credit: (block_bytes - 32) / 8,
+        revokes_per_credit,
         only,
         freezer: Freezer::default(),
         mmp: Mutex::new(None),
     }))
+}
+
+/// Returns the least number of blocks that one credit revokes.
+fn revokes_per_credit(core: &Core) -> usize {
+    // A header and a checksum are less than 32 bytes, a record is at most 8.
+    (core.geometry().block_size().bytes() - 32) / 8
 }
 
 /// Returns the grace periods, which advance the clock `reuse`.

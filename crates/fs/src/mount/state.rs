@@ -23,11 +23,13 @@ use crate::mount::error_policy::Errors;
 use crate::mount::freezer::{Freezer, Rest};
 use crate::mount::mmp::Mmp;
 use crate::mount::modes::{AccessTimes, DataMode};
-use crate::txn::block_locks::BlockLocks;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::grace::GracePeriod;
 use crate::txn::order;
 use crate::txn::space::SpaceQueue;
+use crate::txn::striped::StripedLocks;
+use crate::xattr::share::{Sharing, Space as SpaceToShare};
+use crate::xattr::shared::SharedXattrs;
 use crate::{Error, Result};
 
 /// The state of a read-write mount.
@@ -45,11 +47,10 @@ pub(crate) struct Mount {
     pub(crate) space: SpaceQueue,
     /// Serializes renames of directories, so that none becomes its own ancestor.
     pub(crate) renames: Mutex<()>,
-    pub(crate) leaves: BlockLocks,
+    pub(crate) leaves: StripedLocks,
     pub(crate) errors: Errors,
-    pub(crate) xattr_blocks: BlockLocks,
-    /// The lock of the inodes of values that several attributes share.
-    pub(crate) values: Mutex<()>,
+    /// Locks and cache of attributes that inodes share.
+    pub(crate) xattrs: Arc<SharedXattrs>,
     pub(crate) access_times: AccessTimes,
     pub(crate) nodiratime: bool,
     /// `None` if times are written at once.
@@ -157,7 +158,7 @@ impl Mount {
     }
 
     /// Returns the locks of leaves of directories.
-    pub(crate) fn leaves(&self) -> &BlockLocks {
+    pub(crate) fn leaves(&self) -> &StripedLocks {
         &self.leaves
     }
 
@@ -167,15 +168,26 @@ impl Mount {
     }
 
     /// Returns the locks of blocks of attributes.
-    pub(crate) fn xattr_blocks(&self) -> &BlockLocks {
-        &self.xattr_blocks
+    pub(crate) fn xattr_blocks(&self) -> &StripedLocks {
+        &self.xattrs.blocks
     }
 
-    /// Locks the inodes of values that several attributes share.
-    pub(crate) fn lock_values(&self) -> Ranked<MutexGuard<'_, ()>> {
-        order::VALUES
-            .only()
-            .lock(|| self.values.try_lock(), || self.values.lock())
+    /// Returns the locks of inodes that hold the values of attributes.
+    pub(crate) fn values(&self) -> &StripedLocks {
+        &self.xattrs.values
+    }
+
+    /// Returns the cache of attributes to share; `None` if they are not shared.
+    pub(crate) fn sharing(&self) -> Option<&Sharing> {
+        self.xattrs.cache.as_ref()
+    }
+
+    /// Returns whether attributes may take space that sharing would save.
+    pub(crate) fn space_for_sharing(&self) -> SpaceToShare {
+        match self.space.is_short() {
+            true => SpaceToShare::Short,
+            false => SpaceToShare::Enough,
+        }
     }
 
     /// Returns whether the blocks reserved for the super-user may be used.

@@ -39,6 +39,7 @@ use crate::txn::faults::Sabotage;
 use crate::txn::memory::{Region, RegionKind, Stage};
 use crate::txn::plan::Plan;
 use crate::txn::refused::Refused;
+use crate::xattr::held;
 use crate::{Error, Result};
 
 /// How often a plan is restarted at most because a block left the cache. Each time all blocks are
@@ -178,6 +179,7 @@ impl Plan<'_> {
                     self.list_unit(handle.tid(), last);
                     self.make_visible(&mut handle, publication, publish);
                     let tid = handle.stop();
+                    held::carry_out(self.mount, &mut self.memory.xattrs.notes);
                     if let Some(orphan_update) = self.orphan_update.take() {
                         self.mount.orphans().done(orphan_update);
                     }

@@ -55,6 +55,12 @@ pub enum Sabotage {
     RecordedBlockReused,
     /// A fast commit has units without those that they depend on.
     UnclosedCut,
+    /// A block of attributes whose last user has gone can still be found in the sharing cache.
+    FreedStaysKnown,
+    /// A block of attributes gets a user without a second look whether it is still known.
+    TakenUnseen,
+    /// A plan locks two blocks of attributes in the order in which it meets them.
+    UnorderedXattrLocks,
     /// A reader does not notice that the inode that it reads has left memory.
     UnnoticedEviction,
 }

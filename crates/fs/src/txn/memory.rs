@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use fourscore_block::{Buffer, VerifiedAs};
+use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_mballoc::{Claim, Freeing};
 use fourscore_ondisk::inode::{self, InodeMut, RawInode};
 use fourscore_ondisk::superblock::Superblock;
@@ -21,6 +21,7 @@ use crate::dir::departure::Departure;
 use crate::group::table::BitsChange;
 use crate::inode::free_inodes::InodeClaim;
 use crate::txn::fast_commit::note::Notes;
+use crate::xattr::held::Note;
 
 /// The most bytes that a thread keeps: some blocks of a directory and its index, and what belongs
 /// to them, for any block size except the largest.
@@ -152,6 +153,17 @@ pub(crate) struct Memory {
     pub(crate) notes: Notes,
     /// Scratch space to count blocks in.
     pub(crate) blocks: Vec<PhysBlock>,
+    pub(crate) xattrs: XattrMemory,
+}
+
+/// The memory of a change of attributes.
+#[derive(Debug, Default)]
+pub(crate) struct XattrMemory {
+    /// What the plan means for the cache of shared attributes.
+    pub(crate) notes: Vec<Note>,
+    /// Scratch space for the content of a block before and after the change.
+    pub(crate) before: Vec<u8>,
+    pub(crate) after: Vec<u8>,
 }
 
 impl Memory {
@@ -173,6 +185,7 @@ impl Memory {
         self.departures.clear();
         self.notes.clear();
         self.blocks.clear();
+        self.xattrs.notes.clear();
         let lists = [
             self.regions.capacity(),
             self.claims.capacity(),
@@ -185,6 +198,12 @@ impl Memory {
             // A thread that is ending keeps nothing.
             let _ = KEPT.try_with(|kept| kept.set(Some(self)));
         }
+    }
+
+    /// Whether the plan changes or frees a block with this structure.
+    pub(crate) fn changes(&self, structure: Structure) -> bool {
+        let mut regions = self.regions.iter();
+        regions.any(|region| region.tag.structure() == Some(structure))
     }
 
     /// Returns the content of a region.
@@ -226,7 +245,6 @@ impl Memory {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use fourscore_block::Structure;
 
     fn add(memory: &mut Memory, content: &[u8]) {
         let start = memory.bytes.len();

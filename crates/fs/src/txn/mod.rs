@@ -5,7 +5,7 @@
 //! | `plan`, `memory` | the changes of an operation before they are applied |
 //! | `apply`, `refused` | applies them in one handle and publishes them in order |
 //! | `slot` | the bytes of an inode in its table |
-//! | `order`, `block_locks` | the order of locks, and locks of blocks |
+//! | `order`, `striped` | the order of locks, and lock striping |
 //! | `seal` | checksums and group descriptors, computed once per commit |
 //! | `grace` | when readers of freed blocks have ended (grace period) |
 //! | `fast_commit` | fast commits: changes as records of inodes, ranges and names |
@@ -13,7 +13,6 @@
 //! | `faults` | injected faults, for tests |
 
 pub(crate) mod apply;
-pub(crate) mod block_locks;
 pub(crate) mod fast_commit;
 pub(crate) mod faults;
 pub(crate) mod grace;
@@ -24,3 +23,4 @@ pub(crate) mod refused;
 pub(crate) mod seal;
 pub(crate) mod slot;
 pub(crate) mod space;
+pub(crate) mod striped;

@@ -1,8 +1,9 @@
 //! **Purpose.** The order of the locks of the write path, which debug builds assert.
 //!
 //! **Model.** A thread takes locks in ascending order of their levels, and locks of the same level
-//! in ascending order of their numbers. Inodes are ordered by their inode numbers; of every other
-//! level a thread holds one lock at a time. Handles come after all of them (`fourscore_journal`),
+//! in ascending order of their numbers. Inodes are ordered by their inode numbers, and locks of
+//! attributes by their places in their table ([`crate::txn::striped`]); of every other level a
+//! thread holds one lock at a time. Handles come after all of them (`fourscore_journal`),
 //! so a thread with an open handle takes none. After handles come buffers (`fourscore_block`) and,
 //! last, groups (`fourscore_mballoc`), which are held one at a time.
 
@@ -14,8 +15,8 @@ pub(crate) const ALL: [Rank; 11] = [
     DIRECTORY,
     FILE,
     LEAF,
-    XATTR_BLOCK,
     VALUES,
+    XATTR_BLOCK,
     VALUE,
     ORPHAN_CHAIN,
     INODE_GROUP,
@@ -31,10 +32,10 @@ pub(crate) const DIRECTORY: Rank = Rank::new(20, "directory");
 pub(crate) const FILE: Rank = Rank::new(30, "inode");
 /// A leaf of a directory.
 pub(crate) const LEAF: Rank = Rank::new(40, "leaf of a directory");
+/// The count of users of an inode that holds the value of attributes.
+pub(crate) const VALUES: Rank = Rank::new(48, "users of an attribute's value");
 /// A block of attributes.
 pub(crate) const XATTR_BLOCK: Rank = Rank::new(50, "block of attributes");
-/// The inodes of values that attributes share.
-pub(crate) const VALUES: Rank = Rank::new(54, "values that attributes share");
 /// An inode that holds the value of an attribute.
 pub(crate) const VALUE: Rank = Rank::new(55, "value of an attribute");
 /// The chain of orphans.

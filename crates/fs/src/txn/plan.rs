@@ -31,8 +31,7 @@ use fourscore_block::{Buffer, Structure, VerifiedAs};
 use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, Run};
 use fourscore_ondisk::geometry::BytePlace;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
-use fourscore_sync::rank::Ranked;
-use fourscore_sync::{Arc, MutexGuard};
+use fourscore_sync::Arc;
 
 use crate::dir::departure::Departure;
 use crate::group::change::{self, BitRange};
@@ -42,10 +41,10 @@ use crate::inode::orphans::OrphanUpdate;
 use crate::map::form::MapForm;
 use crate::mount::freezer::Inside;
 use crate::mount::state::Mount;
-use crate::txn::block_locks::BlockGuard;
 use crate::txn::faults::Sabotage;
 use crate::txn::memory::{Free, Memory, Region, RegionKind};
 use crate::xattr::gone_value::GoneValue;
+use crate::xattr::held::{Note, XattrLocks};
 use crate::{Error, Result};
 
 /// Names a region of a plan.
@@ -65,12 +64,10 @@ pub(crate) struct Plan<'f> {
     pub(crate) counts_free: bool,
     /// The limit of the plan's size, in blocks, for freeing what is mapped.
     capacity: usize,
-    /// The lock of the block of attributes that the plan changes.
-    xattr_block: Option<(PhysBlock, BlockGuard<'f>)>,
+    /// The locks of the blocks and values of attributes that the plan changes.
+    pub(crate) xattrs: XattrLocks<'f>,
     /// The file system cannot be frozen while this lives.
     _inside: Inside<'f>,
-    /// The lock of the values that attributes share.
-    values: Option<Ranked<MutexGuard<'f, ()>>>,
     pub(crate) gone_values: Vec<GoneValue>,
 }
 
@@ -86,41 +83,14 @@ impl<'f> Plan<'f> {
             raises_sequence: false,
             counts_free: false,
             capacity: mount.step_capacity(),
-            xattr_block: None,
-            values: None,
+            xattrs: XattrLocks::new(mount),
             gone_values: Vec::new(),
         }
     }
 
-    /// Locks the block of attributes `block` until the plan has been applied.
-    ///
-    /// # Errors
-    /// If the plan has locked another such block already: two locks could wait for each other.
-    pub(crate) fn lock_xattr_block(&mut self, block: PhysBlock) -> Result<()> {
-        if let Some(RegionId(at)) = self.planned(block)
-            && self.memory.regions[at].is_fresh
-        {
-            // No other thread knows the block.
-            return Ok(());
-        }
-        match &self.xattr_block {
-            Some((locked, _)) if *locked == block => Ok(()),
-            Some(_) => Err(Error::Internal(
-                "an operation changes two blocks of attributes",
-            )),
-            None => {
-                let guard = self.mount.xattr_blocks().lock(block);
-                self.xattr_block = Some((block, guard));
-                Ok(())
-            }
-        }
-    }
-
-    /// Locks the set of values that attributes share until the plan has been applied.
-    pub(crate) fn lock_values(&mut self) {
-        if self.values.is_none() {
-            self.values = Some(self.mount.lock_values());
-        }
+    /// Notes what the plan means for the cache of shared attributes.
+    pub(crate) fn note_xattrs(&mut self, note: Note) {
+        self.memory.xattrs.notes.push(note);
     }
 
     /// Notes the inode of a value that is deleted: it leaves memory when the plan has been applied.

@@ -52,6 +52,7 @@ use fourscore_journal::Journal;
 use fourscore_mballoc::Allocator;
 use fourscore_mballoc::shortage::DiscardsCompleted;
 use fourscore_ondisk::Tid;
+use fourscore_sync::atomic::{AtomicUsize, Ordering};
 use fourscore_sync::thread::{self, Thread};
 use fourscore_sync::{Arc, Condvar, Mutex, epoch};
 
@@ -73,6 +74,8 @@ pub(crate) struct SpaceQueue {
     /// The only transaction of the mount, if it has just one.
     only: Option<Tid>,
     line: Mutex<Line>,
+    /// How many threads are in line. Written only by them.
+    in_line: AtomicUsize,
     /// Signalled when another thread has the turn, or no thread has it.
     moved: Condvar,
 }
@@ -137,6 +140,7 @@ impl SpaceQueue {
             grace,
             only,
             line: Mutex::new(line),
+            in_line: AtomicUsize::new(0),
             moved: Condvar::new(),
         }
     }
@@ -166,6 +170,7 @@ struct InLine<'a> {
 
 impl<'a> InLine<'a> {
     fn join(queue: &'a SpaceQueue) -> Self {
+        queue.in_line.fetch_add(1, Ordering::Relaxed);
         let mut line = queue.line.lock();
         line.last_ticket += 1;
         let ticket = line.last_ticket;
@@ -270,6 +275,7 @@ impl<'a> InLine<'a> {
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
+        self.queue.in_line.fetch_sub(1, Ordering::Relaxed);
         let mut line = self.queue.line.lock();
         let had_turn = line.has_turn(self.ticket);
         line.waiting.retain(|place| place.ticket != self.ticket);
@@ -285,6 +291,12 @@ impl Drop for InLine<'_> {
 }
 
 impl SpaceQueue {
+    /// Whether an operation has found no space and is being repeated, on any thread. Operations
+    /// that can do with less space then do, even if that takes longer.
+    pub(crate) fn is_short(&self) -> bool {
+        self.in_line.load(Ordering::Relaxed) > 0
+    }
+
     /// Makes an attempt, and repeats it while it finds no space and some is being released. The
     /// caller must hold no epoch guard, and an attempt that fails must leave nothing behind.
     ///

@@ -22,7 +22,7 @@ use crate::inode::caller::SetGid;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::xattr::get;
-use crate::xattr::set::{self, Changed, NewXattr, SetXattr};
+use crate::xattr::set::{self, Changed, NewXattr, SetXattr, XattrChange};
 use crate::{Error, Result};
 
 const ALL_PERMISSIONS: u16 = 0o777;
@@ -97,10 +97,17 @@ pub(crate) fn store_inherited(
         (NameIndex::POSIX_ACL_DEFAULT, &inherited.default),
         (NameIndex::POSIX_ACL_ACCESS, &inherited.access),
     ];
-    for (index, list) in lists {
-        if let Some(list) = list {
-            store_acl(plan, slot, index, list)?;
-        }
+    let values = lists.map(|(_, list)| list.as_deref().map(acl::to_disk));
+    let changes = [0, 1].map(|nth: usize| XattrChange {
+        index: lists[nth].0,
+        name: b"",
+        new: match &values[nth] {
+            Some(value) => NewXattr::Set(value, SetXattr::Any),
+            None => NewXattr::Absent,
+        },
+    });
+    if values.iter().any(Option::is_some) {
+        set::plan_changes(plan, slot, &changes)?;
     }
     Ok(())
 }
@@ -158,20 +165,19 @@ pub(crate) fn set_acl(
     Ok(stored.or(changed))
 }
 
-/// Adjusts the access list after the permission bits were changed to `permissions`.
+/// Returns the access list of an inode, in the form on disk, after its permission bits were changed
+/// to `permissions`; `None` if it has none.
 pub(crate) fn chmod_acl(
-    plan: &mut Plan<'_>,
+    core: &Core,
     inode: &CachedInode,
-    slot: Slot,
     permissions: u16,
-) -> Result<()> {
+) -> Result<Option<Vec<u8>>> {
     let index = NameIndex::POSIX_ACL_ACCESS;
-    let core = &*plan.mount.core;
-    if let Some(mut list) = with_guard(core, |guard| acl(core, inode, index, guard))? {
+    let list = with_guard(core, |guard| acl(core, inode, index, guard))?;
+    Ok(list.map(|mut list| {
         acl::chmod(&mut list, permissions);
-        store_acl(plan, slot, index, &list)?;
-    }
-    Ok(())
+        acl::to_disk(&list)
+    }))
 }
 
 fn store_acl(

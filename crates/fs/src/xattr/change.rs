@@ -98,7 +98,7 @@ pub(crate) fn change_xattr(
         (NameIndex::POSIX_ACL_ACCESS | NameIndex::POSIX_ACL_DEFAULT, new) => {
             let list = match new {
                 NewXattr::Set(value, _) => value,
-                NewXattr::Remove => &[],
+                NewXattr::Remove | NewXattr::Absent => &[],
             };
             let is_member = caller.is_in(current.on_disk().gid());
             let set_gid = match is_member || caller.has(Capabilities::FSETID) {

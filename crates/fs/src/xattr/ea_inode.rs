@@ -6,10 +6,10 @@
 //!
 //! **Model.** A value that does not fit beside its entry is the data of an inode without a name.
 //! That inode counts the entries that use it. An entry in an inode counts once; an entry in a block
-//! of attributes counts once, however many inodes share the block. Linux lets equal values share
-//! one inode. Here each value gets its own inode, and an inode that was shared before loses users
-//! one by one and is deleted with the last. The space of a value is charged as if the value were
-//! not shared: it counts in `i_blocks` of each inode that has the attribute.
+//! of attributes counts once, however many inodes share the block. Equal values share one inode,
+//! which the sharing cache finds by checksum and length ([`crate::xattr::share`]); it is deleted
+//! with its last user. The space of a value is charged as if the value were not shared: it counts
+//! in `i_blocks` of each inode that has the attribute.
 //!
 //! ```text
 //! entry (hash of the value) -> inode (EA_INODE_FL, users, hash of the value) -> blocks
@@ -18,9 +18,8 @@
 //! **Invariants.** The count in such an inode is the number of entries that refer to it. Its
 //! `i_version` is a part of the count, so it does not increase with changes.
 //!
-//! **Locking.** An inode of this kind with one user is protected by that user's lock: the lock of
-//! the inode or, for an entry in a block, of the block. For inodes with more users there is one
-//! common lock, which is held until the plan has been applied. It comes after the lock of a block.
+//! **Locking.** Any operation may add a user. So the count is protected by a lock that is chosen by
+//! the inode's number, and is held until the plan has been applied ([`crate::xattr::held`]).
 //!
 //! **Crash safety.** The value is submitted to the device before the transaction that contains the
 //! attribute.
@@ -35,6 +34,8 @@ use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock, Timestamp};
 use zerocopy::FromBytes;
 
 use crate::core::Core;
+use crate::group::change;
+use crate::guard::with_guard;
 use crate::inode::alloc::{self, Want};
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, end};
@@ -45,7 +46,10 @@ use crate::map::update;
 use crate::mount::clock::now;
 use crate::txn::plan::{NewContent, Plan};
 use crate::txn::slot::{self, Slot};
+use crate::xattr::get;
 use crate::xattr::gone_value::GoneValue;
+use crate::xattr::held::Note;
+use crate::xattr::share::{Candidate, Look, Miss, ShareKey, Sharing, Users};
 use crate::{Error, Result};
 
 /// The mode of an inode that holds a value, as in Linux.
@@ -72,13 +76,118 @@ fn value_clusters(core: &Core, bytes: u64) -> i64 {
     i64::try_from(clusters).unwrap_or(i64::MAX)
 }
 
-/// Creates an inode that holds `value` for an attribute of the inode in `owner`, which is charged
-/// for the space.
-pub(crate) fn new_value(
+/// Plans that an inode holds `value` for an attribute of the inode in `owner`, which is charged for
+/// the space: an inode that holds an equal value, or a new one.
+pub(crate) fn value_for(
     plan: &mut Plan<'_>,
     owner: Slot,
     value: &[u8],
-) -> Result<NewValue<'static>> {
+) -> Result<(InodeNr, NewValue<'static>)> {
+    let core = &*plan.mount.core;
+    let checksum = EaInode::hash_of(value, core.superblock().checksum_seed());
+    account::count_clusters(plan, owner, value_clusters(core, value.len() as u64))?;
+    let nr = match share_value(plan, value, checksum)? {
+        Equal::Shared(nr) => nr,
+        Equal::None { offer } => {
+            let nr = new_value(plan, owner, value, checksum)?;
+            if let Some((key, users)) = offer
+                && plan.xattrs.try_lock_value(nr)
+            {
+                let place = nr.0.into();
+                plan.note_xattrs(Note::Came { key, place, users });
+            }
+            nr
+        }
+    };
+    let new = NewValue::Inode {
+        inode: nr,
+        bytes: u32::try_from(value.len()).map_err(|_| Error::TooBig)?,
+        hash: checksum,
+    };
+    Ok((nr, new))
+}
+
+/// The result of the search for an equal value.
+enum Equal {
+    /// This inode holds it, and has got a user.
+    Shared(InodeNr),
+    /// There is none, or none to be used. A new one is to be offered like this, if at all.
+    None { offer: Option<(ShareKey, Users)> },
+}
+
+/// Looks for an inode that holds `value`, and counts one more user of it.
+fn share_value(plan: &mut Plan<'_>, value: &[u8], checksum: u32) -> Result<Equal> {
+    let Some(sharing) = plan.mount.sharing() else {
+        return Ok(Equal::None { offer: None });
+    };
+    let space = plan.mount.space_for_sharing();
+    let (look, key) = sharing.look(space, || sharing.key_of_value(checksum, value.len() as u64));
+    let users = match look {
+        Look::Bypassed => return Ok(Equal::None { offer: None }),
+        Look::Absent(users) => {
+            sharing.count_absent();
+            users
+        }
+        Look::Found(candidate) => match take_value(plan, sharing, &candidate, value, checksum)? {
+            Ok(nr) => return Ok(Equal::Shared(nr)),
+            Err(miss) => sharing.count_miss(&candidate, miss),
+        },
+    };
+    let offer = key.map(|key| (key, users));
+    Ok(Equal::None { offer })
+}
+
+/// Counts one more user of the value of a candidate, under its lock, if it is equal.
+fn take_value(
+    plan: &mut Plan<'_>,
+    sharing: &Sharing,
+    candidate: &Candidate,
+    value: &[u8],
+    checksum: u32,
+) -> Result<std::result::Result<InodeNr, Miss>> {
+    let Ok(nr) = u32::try_from(candidate.place()).map(InodeNr) else {
+        return Ok(Err(Miss::Unequal));
+    };
+    if !plan.xattrs.try_lock_value(nr) {
+        return Ok(Err(Miss::Busy));
+    }
+    let is_in_use = || change::is_inode_in_use(plan.mount, nr);
+    let is_known = sharing.still_has(candidate) && sharing.has_proof(candidate, is_in_use)?;
+    if !is_known || plan.is_gone_value(nr) {
+        return Ok(Err(Miss::Vanished));
+    }
+    let core = &*plan.mount.core;
+    let bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
+    let equal = with_guard(core, |guard| {
+        let found = get::ea_inode_value(core, nr, bytes, None, guard)?;
+        let facts = EaInode::of(cache::any_inode(core, nr, guard)?.on_disk().raw());
+        Ok(facts.value_hash == checksum && found == value)
+    });
+    match equal {
+        Ok(true) => {}
+        // Damage of a value that this attribute need not use.
+        Ok(false) | Err(Error::Corrupt(_) | Error::NotFound) => return Ok(Err(Miss::Unequal)),
+        Err(error) => return Err(error),
+    }
+    let (slot, mut facts) = match value_inode(plan, nr) {
+        Err(Error::Corrupt(_)) => return Ok(Err(Miss::Unequal)),
+        found => found?,
+    };
+    if facts.refs == u64::MAX {
+        return Ok(Err(Miss::Unequal));
+    }
+    if sharing.wants_own(candidate, facts.refs, plan.mount.space_for_sharing()) {
+        return Ok(Err(Miss::Own));
+    }
+    facts.refs += 1;
+    put_facts(plan, slot, facts)?;
+    sharing.count_hit();
+    plan.note_xattrs(Note::Taken(*candidate));
+    Ok(Ok(nr))
+}
+
+/// Creates an inode that holds `value` for an attribute of the inode in `owner`.
+fn new_value(plan: &mut Plan<'_>, owner: Slot, value: &[u8], checksum: u32) -> Result<InodeNr> {
     let (core, mount) = (&*plan.mount.core, plan.mount);
     let (group, _) = core
         .geometry()
@@ -103,7 +212,6 @@ pub(crate) fn new_value(
     };
     slot::init(plan, slot, &made, NewContent::mapped(form))?;
     write_value(plan, slot, value)?;
-    let hash = EaInode::hash_of(value, core.superblock().checksum_seed());
     let sized = slot::edit(plan, slot, |inode| {
         // The hash and the count are stored in the times below; the rest of the times is zero.
         let none = Timestamp::new(0, 0).unwrap_or(Timestamp::MIN);
@@ -115,16 +223,11 @@ pub(crate) fn new_value(
     sized.map_err(|_| Error::TooBig)?;
     let facts = EaInode {
         refs: 1,
-        value_hash: hash,
+        value_hash: checksum,
         lustre_parent: InodeNr(0),
     };
     put_facts(plan, slot, facts)?;
-    account::count_clusters(plan, owner, value_clusters(core, value.len() as u64))?;
-    Ok(NewValue::Inode {
-        inode: nr,
-        bytes: u32::try_from(value.len()).map_err(|_| Error::TooBig)?,
-        hash,
-    })
+    Ok(nr)
 }
 
 /// Writes a value to new blocks, which become the data of the inode in `slot`.
@@ -193,55 +296,31 @@ pub(crate) fn drop_value_user(plan: &mut Plan<'_>, nr: InodeNr) -> Result<()> {
     let freed = plan.with_any_size(|plan| update::free_map(plan, &inode, slot, LogicalBlock(0)))?;
     debug_assert_eq!(freed, Freed::All);
     slot::edit(plan, slot, |inode| inode.set_links_count(0))?;
+    if let Some(sharing) = plan.mount.sharing() {
+        let key = sharing.key_of_value(facts.value_hash, inode.size_bytes());
+        let place = nr.0.into();
+        plan.note_xattrs(Note::Ended { key, place });
+    }
     end::end_inode(plan.mount, plan, &inode, slot, None)?;
     plan.add_gone_value(GoneValue { nr, pinned });
     Ok(())
 }
 
-/// Drops the values of the entries of `xattrs`, which are being deleted.
-pub(crate) fn drop_values_of(
-    plan: &mut Plan<'_>,
-    xattrs: &Xattrs<'_>,
-    owner: InodeNr,
-) -> Result<()> {
-    for_each_value(plan, xattrs, owner, drop_value_user)
-}
-
-/// Counts one more user for each value of the entries of `xattrs`, which are copies. The exception
-/// is `fresh`, which was created for one of them.
-pub(crate) fn add_values_of(
-    plan: &mut Plan<'_>,
-    xattrs: &Xattrs<'_>,
-    owner: InodeNr,
-    fresh: &NewValue<'_>,
-) -> Result<()> {
-    for_each_value(plan, xattrs, owner, |plan, nr| match fresh {
-        NewValue::Inode { inode, .. } if *inode == nr => Ok(()),
-        _ => add_value_user(plan, nr),
-    })
-}
-
-fn for_each_value(
-    plan: &mut Plan<'_>,
-    xattrs: &Xattrs<'_>,
-    owner: InodeNr,
-    mut change: impl FnMut(&mut Plan<'_>, InodeNr) -> Result<()>,
-) -> Result<()> {
+/// Returns the inodes that hold the values of entries of inode `owner`, one for each such entry.
+pub(crate) fn values_of(xattrs: &Xattrs<'_>, owner: InodeNr) -> Result<Vec<InodeNr>> {
+    let mut values = Vec::new();
     for entry in xattrs.entries() {
         let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(owner);
         if let Value::Inode { inode, .. } = entry.map_err(broken)?.value {
-            change(plan, inode)?;
+            values.push(inode);
         }
     }
-    Ok(())
+    Ok(values)
 }
 
-/// Returns the slot of an inode that holds a value, and its count and hash. If the inode has
-/// several users, the common lock is held until the plan has been applied.
+/// Returns the slot of an inode that holds a value, and its count and hash. The plan has its lock,
+/// unless it has made the inode.
 fn value_inode(plan: &mut Plan<'_>, nr: InodeNr) -> Result<(Slot, EaInode)> {
-    if EaInode::of(cache::load_inode(&plan.mount.core, nr)?.raw()).refs > 1 {
-        plan.lock_values();
-    }
     let slot = slot::slot(plan, nr)?;
     let inode = slot::inode(plan, slot)?;
     let is_file = inode.file_type() == Some(FileType::Regular);
@@ -250,7 +329,15 @@ fn value_inode(plan: &mut Plan<'_>, nr: InodeNr) -> Result<(Slot, EaInode)> {
             .in_inode(nr)
             .into());
     }
-    Ok((slot, EaInode::of(inode.raw())))
+    let mut facts = EaInode::of(inode.raw());
+    let (users, links) = (facts.refs, inode.links_count());
+    if links == 0 || users == 0 && facts.lustre_parent.0 == 0 {
+        let error = RelationError::EaInodeUsers { users, links };
+        return Err(Corrupt::from(error).in_inode(nr).into());
+    }
+    // One that Lustre has made counts no users: it has one.
+    facts.refs = facts.refs.max(1);
+    Ok((slot, facts))
 }
 
 fn put_facts(plan: &mut Plan<'_>, slot: Slot, facts: EaInode) -> Result<()> {

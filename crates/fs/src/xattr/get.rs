@@ -25,7 +25,7 @@ use crate::group::descriptor;
 use crate::guard::Guard;
 use crate::inode::cached::CachedInode;
 use crate::inode::{cache, consistent};
-use crate::xattr::format;
+use crate::xattr::{format, offer};
 use crate::{Error, Result, metadata};
 
 /// The largest value that Linux accepts in `getxattr` and `setxattr`.
@@ -181,11 +181,18 @@ fn xattr_block<'g>(
         };
         return Err(Corrupt::from(error).in_inode(inode.nr()).into());
     }
-    metadata::metadata(core, block, Structure::Xattrs, InodeNr(0), guard, |bytes| {
+    let mut is_loaded = false;
+    let bytes = metadata::metadata(core, block, Structure::Xattrs, InodeNr(0), guard, |bytes| {
+        is_loaded = true;
         check_xattr_block(core, block, bytes).map_err(|corrupt| corrupt.in_inode(inode.nr()))
-    })
+    })?;
+    if is_loaded {
+        offer::offer_block(core, inode.nr(), block);
+    }
+    Ok(bytes)
 }
 
+/// Checks a block of attributes, and that the number of inodes that use it is a possible one.
 pub(crate) fn check_xattr_block(
     core: &Core,
     block: fourscore_ondisk::PhysBlock,
@@ -193,12 +200,9 @@ pub(crate) fn check_xattr_block(
 ) -> std::result::Result<(), Corrupt> {
     let sb = core.superblock();
     let seed = sb.has_metadata_csum().then(|| sb.checksum_seed());
-    Ok(xattr::check_block(
-        bytes,
-        block,
-        format::ea_inodes(core),
-        seed,
-    )?)
+    xattr::check_block(bytes, block, format::ea_inodes(core), seed)?;
+    xattr::users(bytes)?;
+    Ok(())
 }
 
 /// Returns the value of an attribute of `inode` as the system calls return it.
@@ -230,15 +234,29 @@ fn stored_value(
         Value::Inode {
             inode: holder,
             bytes,
-        } => ea_inode_value(core, holder, bytes, guard).map_err(|error| match error {
-            Error::Corrupt(corrupt) => corrupt.in_inode(inode.nr()).into(),
-            other => other,
-        }),
+        } => {
+            let value = ea_inode_value(core, holder, bytes, Some(inode), guard).map_err(
+                |error| match error {
+                    Error::Corrupt(corrupt) => corrupt.in_inode(inode.nr()).into(),
+                    other => other,
+                },
+            )?;
+            offer::offer_value(core, holder);
+            Ok(value)
+        }
     }
 }
 
-/// Returns the value of `bytes` bytes that is the data of inode `holder`.
-fn ea_inode_value(core: &Core, holder: InodeNr, bytes: u32, guard: &Guard) -> Result<Vec<u8>> {
+/// Returns the value of `bytes` bytes that is the data of inode `holder`. Its checksum must be
+/// right, unless Lustre has made it for `owner`: it stores the number and the generation of its
+/// only user where Linux has the time of creation.
+pub(crate) fn ea_inode_value(
+    core: &Core,
+    holder: InodeNr,
+    bytes: u32,
+    owner: Option<&CachedInode>,
+    guard: &Guard,
+) -> Result<Vec<u8>> {
     let wrong = |error: RelationError| Error::from(Corrupt::from(error).in_inode(holder));
     let inode = cache::any_inode(core, holder, guard)?;
     let size_bytes = inode.size_bytes();
@@ -258,7 +276,11 @@ fn ea_inode_value(core: &Core, holder: InodeNr, bytes: u32, guard: &Guard) -> Re
     read::read_pinned(core, inode, &mut value, guard)?;
     let facts = EaInode::of(inode.on_disk().raw());
     let computed = EaInode::hash_of(&value, core.superblock().checksum_seed());
-    if facts.lustre_parent.0 == 0 && facts.value_hash != computed {
+    let is_lustre = |owner: &CachedInode| {
+        let generation = |inode: &CachedInode| inode.on_disk().raw().i_generation;
+        facts.lustre_parent == owner.nr() && generation(inode) == generation(owner)
+    };
+    if facts.value_hash != computed && !owner.is_some_and(is_lustre) {
         let (found, expected) = (facts.value_hash, computed);
         return Err(wrong(RelationError::EaInodeHash { found, expected }));
     }

@@ -1,39 +1,28 @@
-//! **Purpose.** Plans changes of extended attributes: inside the inode while there is space, else
-//! in a block.
+//! **Purpose.** Plans changes of an inode's attributes: sets and removes them, in the inode and in
+//! a draft of its block.
 //!
-//! **Not here.** The bytes of an area (`fourscore_ondisk::xattr`), the meaning of an access control
-//! list ([`crate::xattr::acl`]), permissions (`crate::inode::permission`).
+//! **Not here.** Where the draft is stored ([`crate::xattr::settle`]); permissions
+//! ([`crate::inode::permission`]).
 //!
 //! **Model.** As in Linux: an attribute goes into the inode if it fits there, else into the inode's
 //! block, else its value becomes an inode of its own if the file system has the feature for that
-//! ([`crate::xattr::ea_inode`]). The block is allocated when it is first needed and freed with its
-//! last attribute. A block that several inodes share is not changed: an inode that needs different
-//! attributes gets a copy, and the old block loses a user. Setting the value that an attribute
-//! already has changes nothing.
+//! ([`crate::xattr::ea_inode`]). Setting the value that an attribute already has changes nothing.
 //!
-//! **Invariants.** `h_refcount` of a block is the number of inodes that use it.
-//!
-//! **Locking.** The inode's lock. Then, from the first read of a block until the plan has been
-//! applied, a lock that is chosen by the block and also serves some other blocks: inodes that share
-//! a block have different inode locks. A plan holds at most one of these locks. Readers take none;
-//! if an attribute moves between inode and block, they retry.
+//! **Locking.** The inode's lock, and those of [`crate::xattr::held`]. Readers take none; if an
+//! attribute moves between inode and block, they retry.
 
-use fourscore_block::{Structure, VerifiedAs};
-use fourscore_mballoc::{Content as Wanted, Reach};
 use fourscore_ondisk::inode::InodeFlags;
-use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::xattr::{
     self, BlockRoom, NameIndex, NewValue, Placement, Value, Was, XattrEditError, Xattrs, XattrsMut,
 };
-use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
+use fourscore_ondisk::{Corrupt, Inode, InodeNr};
 
 use crate::core::Core;
 use crate::inode::cached::CachedInode;
-use crate::map::account;
-use crate::mount::superblock;
-use crate::txn::plan::{Plan, RegionId};
+use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
-use crate::xattr::{ea_inode, format, get};
+use crate::xattr::settle::Draft;
+use crate::xattr::{ea_inode, format};
 use crate::{Error, Result};
 
 /// Whether setting an attribute creates it, replaces it, or both.
@@ -53,6 +42,8 @@ pub enum SetXattr {
 pub(crate) enum NewXattr<'v> {
     Set(&'v [u8], SetXattr),
     Remove,
+    /// It is removed if it exists.
+    Absent,
 }
 
 /// Whether a plan contains a change.
@@ -75,11 +66,13 @@ struct Key<'n> {
     name: &'n [u8],
 }
 
-/// The block of an inode's attributes, in a plan.
+/// The change of one attribute.
 #[derive(Clone, Copy, Debug)]
-struct Block {
-    at: PhysBlock,
-    region: RegionId,
+pub(crate) struct XattrChange<'c> {
+    pub(crate) index: NameIndex,
+    /// The name without its prefix.
+    pub(crate) name: &'c [u8],
+    pub(crate) new: NewXattr<'c>,
 }
 
 /// The current place of an attribute.
@@ -90,7 +83,7 @@ enum Found {
     InBlock,
 }
 
-/// Plans a change of an attribute of the inode in `slot`.
+/// Plans a change of an attribute of the inode in `slot`. To be called once for a plan.
 ///
 /// # Errors
 /// As [`Fs::set_xattr`](crate::Fs::set_xattr) and [`Fs::remove_xattr`](crate::Fs::remove_xattr).
@@ -102,12 +95,47 @@ pub(crate) fn plan_change(
     name: &[u8],
     new: NewXattr<'_>,
 ) -> Result<Changed> {
-    let key = Key { index, name };
+    plan_changes(plan, slot, &[XattrChange { index, name, new }])
+}
+
+/// Plans the changes of several attributes of the inode in `slot`, which moves to another block
+/// once at most. To be called once for a plan.
+///
+/// # Errors
+/// As [`plan_change`].
+pub(crate) fn plan_changes(
+    plan: &mut Plan<'_>,
+    slot: Slot,
+    changes: &[XattrChange<'_>],
+) -> Result<Changed> {
     let inode = slot::inode(plan, slot)?;
-    let block = xattr_block(plan, slot, &inode)?;
+    let mut draft = Draft::of(plan, slot, &inode)?;
+    let mut changed = Changed::No;
+    for (nth, change) in changes.iter().enumerate() {
+        let again = match nth {
+            0 => None,
+            _ => Some(slot::inode(plan, slot)?),
+        };
+        let inode = again.as_ref().unwrap_or(&inode);
+        changed = changed.or(change_one(plan, &mut draft, inode, change)?);
+    }
+    draft.settle(plan)?;
+    Ok(changed)
+}
+
+fn change_one(
+    plan: &mut Plan<'_>,
+    draft: &mut Draft,
+    inode: &Inode,
+    change: &XattrChange<'_>,
+) -> Result<Changed> {
+    let (slot, new) = (draft.slot, change.new);
+    let key = Key {
+        index: change.index,
+        name: change.name,
+    };
     let broken = |error: xattr::XattrError| Corrupt::from(error).in_inode(slot.nr);
-    let in_block = block.map(|block| plan.bytes(block.region));
-    let (found, value) = find(&plan.mount.core, &inode, in_block, key).map_err(broken)?;
+    let (found, value) = find(&plan.mount.core, inode, draft.block(), key).map_err(broken)?;
     let (is_same, held) = match (value, new) {
         (Some(Value::Inline(old)), NewXattr::Set(new, _)) => (old == new, None),
         (Some(Value::Inode { bytes, .. }), _) => (false, Some(bytes)),
@@ -120,14 +148,13 @@ pub(crate) fn plan_change(
         (NewXattr::Remove | NewXattr::Set(_, SetXattr::Replace), Found::Nowhere) => {
             return Err(Error::NoAttribute);
         }
+        (NewXattr::Absent, Found::Nowhere) => return Ok(Changed::No),
         (NewXattr::Set(..), _) if is_same => return Ok(Changed::No),
-        (NewXattr::Remove, Found::InInode) => remove_from_inode(plan, slot, key)?,
-        (NewXattr::Remove, Found::InBlock) => {
-            remove_from_block(plan, slot, block, key)?;
+        (NewXattr::Remove | NewXattr::Absent, Found::InInode) => {
+            remove_from_inode(plan, draft, key)?;
         }
-        (NewXattr::Set(new, _), found) => {
-            set_value(plan, slot, &inode, block, key, new, found)?;
-        }
+        (NewXattr::Remove | NewXattr::Absent, Found::InBlock) => remove_from_block(draft, key)?,
+        (NewXattr::Set(new, _), found) => set_value(plan, draft, inode, key, new, found)?,
     }
     if let Some(bytes) = held {
         ea_inode::refund_value(plan, slot, bytes)?;
@@ -139,18 +166,17 @@ pub(crate) fn plan_change(
 /// file system has the feature for that.
 fn set_value(
     plan: &mut Plan<'_>,
-    slot: Slot,
+    draft: &mut Draft,
     inode: &Inode,
-    block: Option<Block>,
     key: Key<'_>,
     value: &[u8],
     found: Found,
 ) -> Result<()> {
     let new = NewValue::Inline(value);
     if !ea_inode::is_large_value(&plan.mount.core, value) {
-        let place = place_xattr(plan, inode, block, key, &new)?;
+        let place = place_xattr(plan, draft, inode, key, &new)?;
         if place != Placement::Nowhere {
-            return put_xattr(plan, slot, block, place, key, &new, found);
+            return put_xattr(plan, draft, place, key, &new, found);
         }
     }
     if !ea_inode::has_value_inodes(&plan.mount.core) || value.is_empty() {
@@ -158,23 +184,26 @@ fn set_value(
     }
     // All such entries take the same space.
     let any = NewValue::Inode {
-        inode: slot.nr,
+        inode: draft.slot.nr,
         bytes: 0,
         hash: 0,
     };
-    let place = place_xattr(plan, inode, block, key, &any)?;
+    let place = place_xattr(plan, draft, inode, key, &any)?;
     if place == Placement::Nowhere {
         return Err(Error::NoSpace);
     }
-    let new = ea_inode::new_value(plan, slot, value)?;
-    put_xattr(plan, slot, block, place, key, &new, found)
+    let (nr, new) = ea_inode::value_for(plan, draft.slot, value)?;
+    if place != Placement::Inode {
+        draft.gained.push(nr);
+    }
+    put_xattr(plan, draft, place, key, &new, found)
 }
 
 /// Returns the place where an attribute is to be stored.
 fn place_xattr(
     plan: &Plan<'_>,
+    draft: &Draft,
     inode: &Inode,
-    block: Option<Block>,
     key: Key<'_>,
     new: &NewValue<'_>,
 ) -> Result<Placement> {
@@ -183,24 +212,23 @@ fn place_xattr(
         core.geometry().block_size().bytes(),
         format::ea_inodes(core),
     );
-    let in_block = block.map(|block| plan.bytes(block.region));
     let area = inode
         .xattr_area()
         .filter(|area| area.len() > MIN_AREA_BYTES);
-    let place = xattr::place(area, in_block, space, key.index, key.name, new);
+    let place = xattr::place(area, draft.block(), space, key.index, key.name, new);
     Ok(place.map_err(|error| Corrupt::from(error).in_inode(inode.number()))?)
 }
 
 /// Stores a value in its new place, and removes it from its old place.
 fn put_xattr(
     plan: &mut Plan<'_>,
-    slot: Slot,
-    block: Option<Block>,
+    draft: &mut Draft,
     place: Placement,
     key: Key<'_>,
     new: &NewValue<'_>,
     found: Found,
 ) -> Result<()> {
+    let slot = draft.slot;
     let broken = |error: XattrEditError| edit_error(error, slot.nr);
     match place {
         Placement::Inode => {
@@ -209,27 +237,23 @@ fn put_xattr(
                 XattrsMut::in_inode(area)?.set(key.index, key.name, new)
             })?
             .map_err(broken)?;
-            drop_value_of(plan, was)?;
+            draft.lost_in_inode.extend(value_inode(was));
             if found == Found::InBlock {
-                remove_from_block(plan, slot, block, key)?;
+                remove_from_block(draft, key)?;
             }
             return Ok(());
         }
         Placement::Block => {
-            let Some(block) = block else {
-                return Err(Error::NoSpace);
-            };
-            let mut bytes = plan.bytes(block.region).to_vec();
-            let was = XattrsMut::in_block(&mut bytes)
+            let was = XattrsMut::in_block(&mut draft.after)
                 .map_err(XattrEditError::from)
                 .and_then(|mut xattrs| xattrs.set(key.index, key.name, new))
                 .map_err(broken)?;
-            store_block(plan, slot, block, &bytes, was, new)?;
+            draft.lost_in_block.extend(value_inode(was));
         }
         Placement::NewBlock => {
-            let block = new_xattr_block(plan, slot)?;
-            account::count_clusters(plan, slot, 1)?;
-            XattrsMut::init_block(plan.bytes_mut(block.region))
+            let block_bytes = plan.mount.core.geometry().block_size().bytes();
+            draft.after.resize(block_bytes, 0);
+            XattrsMut::init_block(&mut draft.after)
                 .map_err(XattrEditError::from)
                 .and_then(|mut xattrs| xattrs.set(key.index, key.name, new))
                 .map_err(broken)?;
@@ -237,137 +261,38 @@ fn put_xattr(
         Placement::Nowhere => return Err(Error::NoSpace),
     }
     if found == Found::InInode {
-        remove_from_inode(plan, slot, key)?;
+        remove_from_inode(plan, draft, key)?;
     }
     Ok(())
 }
 
-fn remove_from_inode(plan: &mut Plan<'_>, slot: Slot, key: Key<'_>) -> Result<()> {
-    let was = slot::edit(plan, slot, |inode| {
+fn remove_from_inode(plan: &mut Plan<'_>, draft: &mut Draft, key: Key<'_>) -> Result<()> {
+    let was = slot::edit(plan, draft.slot, |inode| {
         let area = inode.xattr_area_mut().unwrap_or_default();
         XattrsMut::in_inode(area)?.remove(key.index, key.name)
     })?
-    .map_err(|error| edit_error(error, slot.nr))?;
-    drop_value_of(plan, was)
-}
-
-/// Drops the inode of the value that an entry had before, if it had one.
-fn drop_value_of(plan: &mut Plan<'_>, was: Was) -> Result<()> {
-    match was {
-        Was::Inode(nr) => ea_inode::drop_value_user(plan, nr),
-        Was::Absent | Was::Inline => Ok(()),
-    }
-}
-
-fn remove_from_block(
-    plan: &mut Plan<'_>,
-    slot: Slot,
-    block: Option<Block>,
-    key: Key<'_>,
-) -> Result<()> {
-    let Some(block) = block else { return Ok(()) };
-    let mut bytes = plan.bytes(block.region).to_vec();
-    let (was, is_empty) = {
-        let mut xattrs =
-            XattrsMut::in_block(&mut bytes).map_err(|error| edit_error(error.into(), slot.nr))?;
-        let was = xattrs
-            .remove(key.index, key.name)
-            .map_err(|error| edit_error(error, slot.nr))?;
-        (was, xattrs.is_empty())
-    };
-    if !is_empty {
-        return store_block(plan, slot, block, &bytes, was, &NewValue::Inline(&[]));
-    }
-    plan.raise_sequence();
-    drop_user(plan, slot.nr, block)?;
-    account::count_clusters(plan, slot, -1)?;
-    set_file_acl(plan, slot, None)
-}
-
-/// Replaces the contents of the inode's block; if other inodes share the block, the inode gets a
-/// block of its own. One entry of it was `was` and is `new`.
-fn store_block(
-    plan: &mut Plan<'_>,
-    slot: Slot,
-    block: Block,
-    bytes: &[u8],
-    was: Was,
-    new: &NewValue<'_>,
-) -> Result<()> {
-    plan.raise_sequence();
-    let users = xattr::block_header(bytes).map_or(1, |header| header.h_refcount.get());
-    if users <= 1 {
-        plan.bytes_mut(block.region).copy_from_slice(bytes);
-        return drop_value_of(plan, was);
-    }
-    if ea_inode::has_value_inodes(&plan.mount.core) {
-        let copied = Xattrs::in_block(bytes);
-        let copied = copied.map_err(|error| Corrupt::from(error).in_inode(slot.nr))?;
-        ea_inode::add_values_of(plan, &copied, slot.nr, new)?;
-    }
-    drop_user(plan, slot.nr, block)?;
-    let own = new_xattr_block(plan, slot)?;
-    let own = plan.bytes_mut(own.region);
-    own.copy_from_slice(bytes);
-    xattr::set_single_user(own);
+    .map_err(|error| edit_error(error, draft.slot.nr))?;
+    draft.lost_in_inode.extend(value_inode(was));
     Ok(())
 }
 
-/// Allocates a block of attributes for the inode, all zeroes.
-fn new_xattr_block(plan: &mut Plan<'_>, slot: Slot) -> Result<Block> {
-    let core = &*plan.mount.core;
-    superblock::set_ext_attr(plan)?;
-    plan.raise_sequence();
-    let (group, _) = core
-        .geometry()
-        .inode_group(slot.nr)
-        .ok_or(Error::NotFound)?;
-    let inodes = plan.mount.inodes();
-    let group = inodes.placement().goal(group, Wanted::Metadata);
-    let goal = core.geometry().group_first_block(group);
-    let (at, region) = plan.allocate_metadata(slot.nr, Reach::Full, goal, tag())?;
-    set_file_acl(plan, slot, Some(at))?;
-    Ok(Block { at, region })
+/// Returns the inode of the value that an entry had before, if it had one.
+fn value_inode(was: Was) -> Option<InodeNr> {
+    match was {
+        Was::Inode(nr) => Some(nr),
+        Was::Absent | Was::Inline => None,
+    }
 }
 
-fn set_file_acl(plan: &mut Plan<'_>, slot: Slot, block: Option<PhysBlock>) -> Result<()> {
-    let set = slot::edit(plan, slot, |inode| inode.set_file_acl(block))?;
-    set.map_err(|_| Error::Internal("a block of attributes that the inode cannot name"))
-}
-
-/// Returns the inode's block, verified; the plan holds its lock from here on.
-fn xattr_block(plan: &mut Plan<'_>, slot: Slot, inode: &Inode) -> Result<Option<Block>> {
-    let Some(at) = inode.file_acl() else {
-        return Ok(None);
-    };
-    let core = &*plan.mount.core;
-    if !core.geometry().data_blocks().contains(&at) {
-        let error = RelationError::XattrBlock {
-            found: at,
-            blocks: core.geometry().data_blocks(),
-        };
-        return Err(Corrupt::from(error).in_inode(slot.nr).into());
+fn remove_from_block(draft: &mut Draft, key: Key<'_>) -> Result<()> {
+    let broken = |error: XattrEditError| edit_error(error, draft.slot.nr);
+    let mut xattrs = XattrsMut::in_block(&mut draft.after).map_err(|error| broken(error.into()))?;
+    let was = xattrs.remove(key.index, key.name).map_err(broken)?;
+    if xattrs.is_empty() {
+        draft.after.clear();
     }
-    plan.lock_xattr_block(at)?;
-    let region = plan.block(at, tag(), |bytes| {
-        get::check_xattr_block(core, at, bytes).map_err(|corrupt| corrupt.in_inode(slot.nr))
-    })?;
-    Ok(Some(Block { at, region }))
-}
-
-/// Counts one user less for the block of inode `owner`. With the last user the block is freed, and
-/// so are the values of its entries.
-fn drop_user(plan: &mut Plan<'_>, owner: InodeNr, block: Block) -> Result<()> {
-    if xattr::drop_user(plan.bytes_mut(block.region)) > 0 {
-        return Ok(());
-    }
-    if ea_inode::has_value_inodes(&plan.mount.core) {
-        let bytes = plan.bytes(block.region).to_vec();
-        let xattrs = Xattrs::in_block(&bytes);
-        let xattrs = xattrs.map_err(|error| Corrupt::from(error).in_inode(owner))?;
-        ea_inode::drop_values_of(plan, &xattrs, owner)?;
-    }
-    plan.free_metadata(block.at)
+    draft.lost_in_block.extend(value_inode(was));
+    Ok(())
 }
 
 /// Frees the attributes of an inode that is being deleted.
@@ -378,25 +303,12 @@ pub(crate) fn free_xattrs(plan: &mut Plan<'_>, inode: &CachedInode) -> Result<()
         return Ok(());
     }
     let slot = slot::slot(plan, inode.nr())?;
-    let block = xattr_block(plan, slot, inode.on_disk())?;
-    if ea_inode::has_value_inodes(&plan.mount.core)
-        && let Some(area) = inode.on_disk().xattr_area()
-    {
-        ea_inode::drop_values_of(plan, &Xattrs::in_inode(area), inode.nr())?;
-    }
-    match block {
-        Some(block) => drop_user(plan, inode.nr(), block),
-        None => Ok(()),
-    }
+    let draft = Draft::of(plan, slot, inode.on_disk())?;
+    draft.free(plan, inode.on_disk())
 }
 
 /// The size of an area in an inode that is too short for a magic and a terminator.
 pub(crate) const MIN_AREA_BYTES: usize = 8;
-
-/// Blocks are shared, so the tag names no inode.
-fn tag() -> VerifiedAs {
-    VerifiedAs::new(Structure::Xattrs, InodeNr(0))
-}
 
 /// Looks for an attribute.
 fn find<'a>(

@@ -5,7 +5,7 @@
     reason = "a module of several test programs, none of which needs all of it"
 )]
 
-use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Trim};
+use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Trim, XattrSharing};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_journal::{Background, Batching, JournalOptions};
 use fourscore_sync::count::{Cores, Report};
@@ -28,6 +28,11 @@ pub enum Groups {
 
 /// An image of many groups, with a further feature.
 pub fn image_of_many_groups(groups: &Groups, feature: &str) -> Image {
+    image_with_log(groups, feature, MiB(64))
+}
+
+/// As [`image_of_many_groups`], with a log of another size.
+pub fn image_with_log(groups: &Groups, feature: &str, log: MiB) -> Image {
     let (flex_bg, arguments): (_, &[&str]) = match groups {
         Groups::Plenty => ("^flex_bg", &["-g", "2048"]),
         Groups::Tight => ("^flex_bg", &["-g", "8192"]),
@@ -37,7 +42,7 @@ pub fn image_of_many_groups(groups: &Groups, feature: &str) -> Image {
         .kind("ext4")
         .block_size_bytes(4096)
         .features(&[flex_bg, "^resize_inode", feature])
-        .journal(MiB(64))
+        .journal(log)
         .arguments(["-N", "131072"])
         .arguments(arguments.iter().copied())
         .make()
@@ -49,6 +54,11 @@ const CACHE_BYTES: usize = 4 << 30;
 
 /// Mounts an image without background threads, whose accesses would not be counted.
 pub fn mount(image: &Path) -> Arc<Fs> {
+    mount_with(image, XattrSharing::default())
+}
+
+/// As [`mount`], with equal attributes looked for as `sharing` says.
+pub fn mount_with(image: &Path, sharing: XattrSharing) -> Arc<Fs> {
     let device = open_path(image, DeviceOptions::read_write()).unwrap();
     let journal = JournalOptions {
         background: Background::None,
@@ -58,6 +68,7 @@ pub fn mount(image: &Path) -> Arc<Fs> {
     // In a small table, inodes of different cores share cache lines by chance.
     let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
     let options = MountOptions::new().open(open).journal(journal);
+    let options = options.xattr_sharing(sharing);
     Fs::mount(Arc::new(device), &options).unwrap()
 }
 

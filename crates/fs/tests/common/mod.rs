@@ -5,6 +5,8 @@
     reason = "a module of several test programs, none of which needs all of it"
 )]
 
+pub mod shared_attributes;
+
 use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Result};
 use fourscore_block::{BlockDevice, DeviceOptions, open_path};
 use fourscore_sync::Arc;

@@ -361,6 +361,7 @@ impl Worker for AllocWorker<'_> {
             | Operation::Stat
             | Operation::Read { .. }
             | Operation::SetAttribute { .. }
+            | Operation::RemoveAttribute
             | Operation::List => Err(io::ErrorKind::Unsupported.into()),
             Operation::Fallocate { offset, len } => self.map(nr, offset, len, Sizing::Exact),
             Operation::Write { offset, len } => self.map(nr, offset, len, Sizing::Normalize),

@@ -24,12 +24,12 @@ impl InjectedFault {
 #[cfg(feature = "sabotage")]
 impl InjectedFault {
     /// All faults, by name.
-    pub const ALL: [(&str, Self); 11] = {
-        use Theme::{Content, Eviction, Listings, Names, NewNames, Reuse, Tree};
+    pub const ALL: [(&str, Self); 13] = {
+        use Theme::{Attributes, Content, Eviction, Listings, Names, NewNames, Reuse, Tree};
         use fourscore::Sabotage::{
-            CopyWithoutLock, ForgetBeforePublish, ListingToOldEnd, NameBeforeInode,
-            PathWithoutRevalidation, RenameByNumber, UncountedFree, UnnoticedEviction,
-            UnnoticedMove, UnnoticedReuse, UnsequencedKeyChange,
+            CopyWithoutLock, ForgetBeforePublish, FreedStaysKnown, ListingToOldEnd,
+            NameBeforeInode, PathWithoutRevalidation, RenameByNumber, TakenUnseen, UncountedFree,
+            UnnoticedEviction, UnnoticedMove, UnnoticedReuse, UnsequencedKeyChange,
         };
         [
             ("rename-by-number", Self::fs(RenameByNumber, Tree)),
@@ -52,6 +52,8 @@ impl InjectedFault {
                 Self::fs(PathWithoutRevalidation, Names),
             ),
             ("unnoticed-eviction", Self::fs(UnnoticedEviction, Eviction)),
+            ("freed-stays-known", Self::fs(FreedStaysKnown, Attributes)),
+            ("taken-unseen", Self::fs(TakenUnseen, Attributes)),
         ]
     };
 

@@ -65,12 +65,16 @@ const TINY_CACHE_BYTES: usize = 64 << 10;
 
 impl Shape {
     pub(super) fn draw(seed: u64, wanted: Option<Theme>) -> Self {
-        use Theme::{Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree};
+        use Theme::{
+            Attributes, Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree,
+        };
         let random = &mut Rng::new(mix(seed));
         let themes = [
             Tree, Content, Names, Reuse, Listings, Content, NewNames, Eviction, Everything,
+            Attributes,
         ];
-        let theme = wanted.unwrap_or(themes[usize::try_from(seed % 9).unwrap_or(0)]);
+        let nth = usize::try_from(seed % themes.len() as u64).unwrap_or(0);
+        let theme = wanted.unwrap_or(themes[nth]);
         let formats = [
             Format::Usual,
             Format::Usual,
@@ -105,8 +109,19 @@ impl Shape {
 
     /// The shape with the settings that its theme needs.
     fn for_theme(self, random: &mut Rng) -> Self {
-        use Theme::{Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree};
+        use Theme::{
+            Attributes, Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree,
+        };
         match self.theme {
+            Attributes => Self {
+                threads: 4,
+                // As many as there are users of a block that comes and goes.
+                files: 4 + random.below(8),
+                read_micros: 0,
+                write_micros: 0,
+                file_bytes: 8 << 10,
+                ..self
+            },
             // Without latency, numbers are reused faster.
             Tree => Self {
                 threads: 4 + random.below(3),

@@ -17,6 +17,8 @@ pub enum Theme {
     Content,
     /// Directories grow and are listed while their inodes are evicted and read again.
     Eviction,
+    /// Files get and lose attributes of few values, so that they share blocks.
+    Attributes,
     /// Blocks are freed and reused while slow reads are in progress.
     Reuse,
     /// All of it.

@@ -121,6 +121,8 @@ const CONTENT: &Weights = &[
     (Step::Xattr, 1),
 ];
 
+const ATTRIBUTES: &Weights = &[(Step::Xattr, 60), (Step::NewFile, 6), (Step::Sync, 1)];
+
 const EVERYTHING: &Weights = &[
     (Step::Make, 4),
     (Step::MakeDirectory, 4),
@@ -172,6 +174,7 @@ impl Theme {
             Self::Eviction if thread == 1 => &[(Step::Grow, 1), (Step::Bystander, 2)],
             Self::Eviction if thread == 2 => &[(Step::Bystander, 1)],
             Self::Eviction => &[(Step::List, 1)],
+            Self::Attributes => ATTRIBUTES,
             Self::Everything => EVERYTHING,
         }
     }

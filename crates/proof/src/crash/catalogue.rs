@@ -135,6 +135,7 @@ pub(super) const POPULATE: &[Op] = ops! {
     "symlink b/s" => |m| make(m, "b/s", NewKind::Symlink(vec![b't'; 20]));
     "symlink b/long" => |m| make(m, "b/long", NewKind::Symlink(vec![b't'; 200]));
     "xattr of a/g" => |m| set_xattr(m, "a/g", "user.large", 500);
+    "xattr of b/k" => |m| set_xattr(m, "b/k", "user.large", 500);
     "create b/c/x" => |m| make(m, "b/c/x", NewKind::File);
 };
 
@@ -217,6 +218,10 @@ pub(super) const OPS: &[Op] = ops! {
     "link-open" => |m| Some(Call::Link(opened(m)?, at(m, "b/was-open")?));
     "open" => |m| Some(Call::Open(file(m, "a/f")?));
     "close" => |m| Some(Call::Close(*m.opened().first()?));
+    // Equal to the attributes of `a/g` and `b/k`, which share a block.
+    "xattr-equal" => |m| set_xattr(m, "a/f", "user.large", 500);
+    "xattr-equal-again" => |m| set_xattr(m, "a/h", "user.large", 500);
+    "xattr-replace-other" => |m| set_xattr(m, "b/k", "user.large", 450);
 };
 
 /// Operations that take a few blocks for metadata and data, and free them again: on a file system

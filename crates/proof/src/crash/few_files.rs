@@ -162,12 +162,17 @@ fn change_attributes(model: &Model, random: &mut Rng) -> Option<Call> {
             mtime: 7,
         },
         5 => Call::RemoveXattr(node, b"user.a".to_vec()),
-        _ => Call::SetXattr {
-            node,
-            name: b"user.a".to_vec(),
-            value: vec![tag(random); *random.pick(&[4, 30, 200])],
-            how: SetXattr::Any,
-        },
+        _ => {
+            let (tag, len) = (tag(random), *random.pick(&[4, 30, 200]));
+            // Values that are in a block are few, so that inodes share blocks.
+            let byte = if len == 200 { tag % 2 } else { tag };
+            Call::SetXattr {
+                node,
+                name: b"user.a".to_vec(),
+                value: vec![byte; len],
+                how: SetXattr::Any,
+            }
+        }
     })
 }
 

@@ -449,13 +449,17 @@ fn change_xattrs(model: &Model, random: &mut Rng) -> Option<Call> {
         return Some(Call::RemoveXattr(node, name));
     }
     let len = *random.pick(&[0, 4, 30, 100, 400]) + random.below(10);
+    // Long values are in a block. They are few, so that inodes share blocks.
+    let is_long = len >= 400;
+    let (len, values) = if is_long { (400, 2) } else { (len, 200) };
+    let name = if is_long { b"user.0".to_vec() } else { name };
     let how = *random.pick(&[
         SetXattr::Any,
         SetXattr::Any,
         SetXattr::Create,
         SetXattr::Replace,
     ]);
-    let value = vec![u8::try_from(random.below(200)).unwrap_or(0); len];
+    let value = vec![u8::try_from(random.below(200) % values).unwrap_or(0); len];
     Some(Call::SetXattr {
         node,
         name,

@@ -18,19 +18,21 @@ use fourscore_lab::{
 
 use super::Options;
 use super::folder::Folder;
+use super::tar::{RECORD_BYTES, header};
 use crate::workspace::Workspace;
 
+/// Files in the file system, unless `--files` is given.
+const FILES: u32 = 1_000_000;
 const FILES_PER_DIRECTORY: u32 = 100;
 const SIZE: &str = "100G";
-/// The block size of a tar archive.
-const RECORD_BYTES: usize = 512;
 
 /// Builds the image, measures, and removes it.
 pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
     let fourscore = super::build_command(workspace)?;
     let folder = Folder::in_directory(&workspace.target())?;
     let image = folder.join("image");
-    let directories = options.files.div_ceil(FILES_PER_DIRECTORY);
+    let files = options.files.unwrap_or(FILES);
+    let directories = files.div_ceil(FILES_PER_DIRECTORY);
     let files = directories * FILES_PER_DIRECTORY;
     build(&fourscore, &image, directories)?;
     let machine = MachineFacts::collect()
@@ -99,33 +101,4 @@ fn write_tar(mut out: impl Write, directories: u32) -> Result<()> {
     }
     out.write_all(&[0; 2 * RECORD_BYTES])?;
     Ok(out.flush()?)
-}
-
-/// A ustar header (POSIX.1-1988).
-fn header(name: &str, kind: u8, size_bytes: usize) -> [u8; RECORD_BYTES] {
-    let mut bytes = [0; RECORD_BYTES];
-    let mut put = |at: usize, text: &str| {
-        for (to, from) in bytes.iter_mut().skip(at).zip(text.bytes()) {
-            *to = from;
-        }
-    };
-    put(0, name);
-    put(100, if kind == b'5' { "0000755" } else { "0000644" });
-    put(108, "0000000");
-    put(116, "0000000");
-    put(124, &format!("{size_bytes:011o}"));
-    put(136, "00000000000");
-    put(148, "        ");
-    put(257, "ustar");
-    put(263, "00");
-    bytes[156] = kind;
-    let sum: u32 = bytes.iter().map(|&byte| u32::from(byte)).sum();
-    for (to, from) in bytes
-        .iter_mut()
-        .skip(148)
-        .zip(format!("{sum:06o}\0 ").bytes())
-    {
-        *to = from;
-    }
-    bytes
 }

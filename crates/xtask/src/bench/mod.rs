@@ -19,6 +19,8 @@
 //! | [`mkfs`] | making empty file systems |
 //! | [`processors`] | processor time that other programs take |
 //! | [`read`] | reading images: extract, walk, info, threads |
+//! | [`tar`] | tar archives of made-up trees |
+//! | [`xattr`] | setting extended attributes that files share or do not, with targets |
 
 mod alloc;
 mod build;
@@ -31,6 +33,8 @@ mod journal;
 mod mkfs;
 mod processors;
 mod read;
+mod tar;
+mod xattr;
 
 use std::path::PathBuf;
 
@@ -51,12 +55,12 @@ pub(crate) struct Options {
     /// Number of rounds; each side runs once in a round.
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// The directory of this machine that images are made of (build, fuse, read).
+    /// The directory of this machine that images are made of (build, fuse, read, xattr).
     #[arg(long, default_value = "/usr")]
     tree: PathBuf,
-    /// Number of files in the file system (check).
-    #[arg(long, default_value_t = 1_000_000)]
-    files: u32,
+    /// Number of files in the file system [default: 1000000 (check), 20000 (xattr)].
+    #[arg(long)]
+    files: Option<u32>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -79,6 +83,8 @@ enum Benchmark {
     Mkfs,
     /// Reading images: extract, walk, info, and threads on one file system.
     Read,
+    /// Extended attributes in blocks, which files share or do not, and the kernel's ext4.
+    Xattr,
 }
 
 /// Runs the benchmark, prints its report, and records it with `--record`.
@@ -93,6 +99,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Benchmark::Journal => ("journal", journal::run(workspace, options)?),
         Benchmark::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),
         Benchmark::Read => ("read", read::run(workspace, options)?.to_markdown()),
+        Benchmark::Xattr => ("xattr", xattr::run(workspace, options)?),
     };
     println!("\n{markdown}");
     if options.record {

@@ -229,6 +229,7 @@ const SECTIONS: &[(&str, &str, &[Promise])] = &[
     ("Allocating", "alloc", &[]),
     ("The journal", "journal", JOURNAL),
     ("Fsync", "fsync", &[]),
+    ("Extended attributes", "xattr", &[]),
     ("The mount", "fuse", &[]),
 ];
 
@@ -264,11 +265,14 @@ pub(super) fn comparison_table(comparisons: &[Comparison]) -> String {
     text
 }
 
-/// A table of promises for each measurement.
+/// A table of promises for each measurement whose record has some.
 pub(super) fn promise_tables(records: &Records) -> Result<String> {
     let mut text = String::new();
     for (title, name, promises) in SECTIONS {
         let tables = records.of(name)?;
+        if tables.is_empty() {
+            continue;
+        }
         let command = format!("`cargo xtask bench {name}`, [record](results/{name}.md)");
         // Writing into a String cannot fail.
         let _ = write!(

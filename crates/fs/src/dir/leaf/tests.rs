@@ -103,7 +103,7 @@ fn a_file_without_a_name_gets_one_in_a_leaf() {
 fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
     let (image, fs, dir) = large_directory();
     let held = leaf_of(&fs, dir, &name(0));
-    let lock = |block| fs.writable().unwrap().leaves().lock(block);
+    let lock = |block: PhysBlock| fs.writable().unwrap().leaves().lock(block.0);
     // Another leaf, which has another lock.
     let elsewhere = (1..).map(|nth| 2 * nth).find(|&number| {
         let block = leaf_of(&fs, dir, &name(number));
@@ -132,7 +132,7 @@ fn wait_for_their_own_leaf_only(make: fn(&Fs, InodeNr, &[u8])) {
 fn waits_for_a_leaf(
     fs: &Fs,
     dir: InodeNr,
-    held: BlockGuard<'_>,
+    held: StripeGuard<'_>,
     make: fn(&Fs, InodeNr, &[u8]),
     there: &[u8],
 ) {

@@ -133,10 +133,7 @@ impl Plan<'_> {
                 .regions
                 .iter()
                 .any(|region| matches!(region.kind, RegionKind::Link(..)));
-        let changes_superblock = memory
-            .regions
-            .iter()
-            .any(|region| region.tag.structure() == Some(Structure::Superblock));
+        let changes_superblock = memory.changes(Structure::Superblock);
         let why = if changes_orphans || !memory.freed_inodes.is_empty() {
             Reason::LastName
         } else if changes_superblock {
@@ -149,15 +146,23 @@ impl Plan<'_> {
         self.memory.notes.push(Note::TaintAll { why });
     }
 
-    /// Notes the slots of inodes that change.
+    /// Notes the slots of inodes that change. If a block of attributes changes, they are tainted,
+    /// whatever their slots say: its content is in no record, nor is the count of its users, when
+    /// an inode joins it or leaves it.
     fn add_slots(&mut self) {
         let mount = self.mount;
         let memory = &mut self.memory;
+        let changes_xattrs = memory.changes(Structure::Xattrs);
         let (bytes, notes) = (&memory.bytes, &mut memory.notes);
         for region in memory.regions.iter().filter(|region| !region.is_void) {
             let (RegionKind::Slot(nr) | RegionKind::WholeSlot(nr)) = region.kind else {
                 continue;
             };
+            if changes_xattrs {
+                let why = Reason::Xattr;
+                notes.push(Note::Taint { nr, why });
+                continue;
+            }
             let is_new = memory.inodes.iter().any(|(claim, _)| claim.nr == nr);
             let life = if is_new { Life::New } else { Life::Existing };
             let new = &bytes[region.bytes.clone()];

@@ -100,7 +100,7 @@ fn a_lock_that_comes_before_a_held_one_is_refused() {
         assert!(refused(&|| drop(dir.share())), "a directory after a file");
     }
     {
-        let _leaf = fs.writable().unwrap().leaves().lock(PhysBlock(1));
+        let _leaf = fs.writable().unwrap().leaves().lock(1);
         assert!(refused(&|| drop(file.lock())), "an inode after a leaf");
     }
     {

@@ -17,8 +17,12 @@ use fourscore_sync::Arc;
 const MOST_BYTES: u64 = 64 << 10;
 /// The number of attribute names.
 const XATTRS: usize = 3;
-/// Lengths of their values in bytes: within the inode, and in a block.
-const VALUE_BYTES: [usize; 3] = [4, 40, 600];
+/// Lengths of their values in bytes: within the inode, in a block, and in an inode of their own.
+const VALUE_BYTES: [usize; 4] = [4, 40, 600, LARGE_VALUE_BYTES];
+/// The length of a value that needs an inode of its own.
+const LARGE_VALUE_BYTES: usize = 5000;
+/// The number of different values of each length that files may share.
+const EQUAL_VALUES: u32 = 3;
 
 impl<T: Target> Worker<'_, T> {
     pub(super) fn file(&mut self) -> Arc<SharedFile<T>> {
@@ -274,8 +278,8 @@ impl<T: Target> Worker<'_, T> {
         let (text, nr) = (format!("user.{nr}"), u32::try_from(nr).unwrap_or(0));
         match self.random.below(4) {
             0 => {
-                let version = self.version().0;
-                let mut value = vec![0x2e; *self.random.pick(&VALUE_BYTES)];
+                let (version, len) = self.value();
+                let mut value = vec![0x2e; len];
                 value[..4].copy_from_slice(&version.to_le_bytes());
                 self.note(Call::SetXattr(id, nr, version), |round| {
                     done(round.target.set_xattr(file, &text, &value))
@@ -291,6 +295,22 @@ impl<T: Target> Worker<'_, T> {
                 }
             }),
         }
+    }
+
+    /// The number in a new value of an attribute, and its length.
+    fn value(&mut self) -> (u32, usize) {
+        let shape = self.shared.shape;
+        let small = &VALUE_BYTES[..3];
+        if shape.theme != Theme::Attributes {
+            return (self.version().0, *self.random.pick(small));
+        }
+        let number = self.below(EQUAL_VALUES.into());
+        let len = match self.random.below(4) {
+            0 => *self.random.pick(small),
+            1 if shape.format == Format::Inline => LARGE_VALUE_BYTES,
+            _ => 600,
+        };
+        (u32::try_from(number).unwrap_or(0), len)
     }
 
     pub(super) fn sync(&mut self) {
