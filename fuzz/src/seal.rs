@@ -25,8 +25,10 @@ use crate::device::Patched;
 use crate::images::SeedImage;
 
 mod log;
+mod values;
 
 pub use log::seal_log;
+use values::Value;
 
 /// Something with a checksum in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +59,7 @@ pub struct Seals {
     by_block: BTreeMap<u32, Vec<Seal>>,
     inodes: BTreeMap<InodeNr, BytePlace>,
     bitmaps: Vec<Bitmaps>,
+    values: Vec<Value>,
 }
 
 impl Seals {
@@ -115,6 +118,9 @@ impl Seals {
         }
         if inode.flags().contains(InodeFlags::EXTENTS_FL) {
             self.find_nodes(fs, nr, inode.i_block());
+        }
+        if inode.flags().contains(InodeFlags::EA_INODE_FL) {
+            self.values.extend(Value::find(&inode, place));
         }
         let is_orphan_file = fs.superblock().orphan_file_inode() == Some(nr);
         let is_directory = inode.file_type() == Some(FileType::Directory);
@@ -175,6 +181,12 @@ pub fn reseal(device: &mut Patched, image: &SeedImage) {
     let sealer = Sealer::new(device, image);
     for bitmaps in &seals.bitmaps {
         sealer.bitmaps(device, bitmaps);
+    }
+    // The checksum of a value is covered by that of its inode.
+    if let Some(sb) = &sealer.superblock {
+        for value in &seals.values {
+            value.seal(device, sb.checksum_seed(), sealer.everything_changed);
+        }
     }
     let in_place: Vec<u32> = seals.by_block.keys().copied().collect();
     for block in in_place {
