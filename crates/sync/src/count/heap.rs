@@ -4,8 +4,8 @@
 //! neighbouring allocations come from the same core. Virtual cores share one thread and so one
 //! arena, in which allocations of different cores are neighbours, and one core gets the memory that
 //! another one has freed. A test that does not measure the placement of allocations makes this its
-//! global allocator: small allocations are taken from chunks of their own, one behind the other, and
-//! are never given out again. So none of them has lines that an earlier object had.
+//! global allocator: small allocations are taken from chunks of their own, one behind the other,
+//! and are never given out again. So none of them has lines that an earlier object had.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 const LINE_BYTES: usize = 64;
 /// Allocations up to this size are small.
 const MOST_KEPT_BYTES: usize = 1024;
-/// The system maps so large a chunk anew.
+/// So large a chunk is mapped by the system for itself.
 const CHUNK_BYTES: usize = 64 << 20;
 
 /// What is left of the chunk that small allocations are taken from.

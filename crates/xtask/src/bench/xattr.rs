@@ -277,8 +277,8 @@ impl Bench {
         self.folder.join(name)
     }
 
-    /// Makes the file system of a run. The file keeps its pages: a new page of tmpfs can
-    /// cost more than what is measured, and both programs alike.
+    /// Makes the file system of a run. The file keeps its pages: a new page of tmpfs can cost more
+    /// than what is measured.
     fn make(&self, inode_bytes: &str) -> Result<()> {
         // The files, the directories of many threads, and a third of inodes that stay free.
         let inodes = self.files.saturating_mul(2).max(16_384).to_string();
