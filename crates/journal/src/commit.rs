@@ -201,7 +201,8 @@ impl Waiting {
     /// some of them, and the others arrived meanwhile.
     fn note_commit(&mut self, time: Duration) {
         self.commit_time = (self.commit_time * 3 + time) / 4;
-        self.served = (self.served - self.served / 4).max(self.waiters);
+        // Rounded down: a thread that was served with another one once must not wait for it for ever.
+        self.served = (self.served * 3 / 4).max(self.waiters);
     }
 }
 
@@ -606,4 +607,24 @@ fn still_revoked(
             .any(|changed| changed.buffer.holds_changes_of(tid))
     });
     revoked
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_alone_again_waits_for_no_other() {
+        let queue = Queue::new(Tid(1));
+        let mut waiting = queue.waiting.lock();
+        waiting.arrive();
+        waiting.arrive();
+        waiting.note_commit(Duration::from_millis(1));
+        waiting.waiters = 1;
+        assert!(waiting.longest_gathering() > Duration::ZERO);
+        for _ in 0..4 {
+            waiting.note_commit(Duration::from_millis(1));
+        }
+        assert_eq!(waiting.longest_gathering(), Duration::ZERO);
+    }
 }
