@@ -201,7 +201,7 @@ impl Waiting {
     /// some of them, and the others arrived meanwhile.
     fn note_commit(&mut self, time: Duration) {
         self.commit_time = (self.commit_time * 3 + time) / 4;
-        // Rounded down: a thread that was served with another one once must not wait for it for ever.
+        // Rounded down: a thread that was served with another one once must not always wait for it.
         self.served = (self.served * 3 / 4).max(self.waiters);
     }
 }
