@@ -29,6 +29,14 @@ const BUILD: [&str; 5] = [
 const FORMATS: [&str; 5] = ["inline", "clusters", "pointers", "orphan-file", "no-sums"];
 /// States of each of them in the run that is part of `test`.
 const FORMAT_STATES: u64 = 4_000;
+/// The injected faults of fast commits, each of which must be found.
+const FAST_COMMIT_FAULTS: [&str; 4] = [
+    "no-flush-before-fast-commit",
+    "name-without-inode",
+    "unordered-records",
+    "unclosed-cut",
+];
+
 /// States with fast commits in the run that is part of `test`.
 const FAST_COMMIT_STATES: u64 = 25_000;
 
@@ -174,6 +182,9 @@ pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
     }
     let program = build(workspace, Client::Fs)?.with_fast_commits();
     program.explore(0, FAST_COMMIT_STATES)?;
+    for fault in FAST_COMMIT_FAULTS {
+        run_command(program.command().arg(format!("--broken={fault}")))?;
+    }
     run_command(
         cargo(workspace)
             .args(["test", "--lib", "shorter"])
