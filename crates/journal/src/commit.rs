@@ -111,7 +111,7 @@ pub(crate) struct Queue {
 
 /// The result of taking the role of committer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
     /// A transaction is durable now.
     Committed,
     /// The running transaction was empty.
@@ -154,6 +154,20 @@ impl Queue {
         self.done.notify_all();
         self.work.notify_all();
         self.arrived.notify_all();
+    }
+
+    /// Requests the commit of `tid`, with the injected fault of `Inner::fast_commit_early`.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn request(&self, tid: Tid) {
+        self.waiting.lock().request(tid);
+    }
+
+    /// Gives other threads time to wait for a commit, with that fault.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn wait_for_arrival(&self) {
+        let mut waiting = self.waiting.lock();
+        self.arrived
+            .wait_for(&mut waiting, Duration::from_millis(2));
     }
 
     /// Waits until no thread has the role.
@@ -342,6 +356,21 @@ impl Inner {
     /// Makes a fast commit of the running transaction, or a full one.
     fn commit_fast(&self, role: Role<'_>) -> Result<Outcome, Error> {
         self.gather_waiters();
+        match self.try_fast_commit()? {
+            Some(outcome) => {
+                drop(role);
+                Ok(outcome)
+            }
+            None => {
+                self.note_full_in_place_of_fast();
+                self.commit_in_full(role)
+            }
+        }
+    }
+
+    /// Makes a fast commit of the running transaction; `None` if it must be a full one, which the
+    /// caller then makes. Only for the committer.
+    pub(crate) fn try_fast_commit(&self) -> Result<Option<Outcome>, Error> {
         let began = Instant::now();
         let tid = self.gate().state().tid();
         let (room_blocks, is_first) = self.fast_commit_space(tid);
@@ -365,14 +394,10 @@ impl Inner {
                 self.queue().waiting.lock().note_commit(time);
                 (Outcome::Committed, blocks)
             }
-            FastCommit::InFull => {
-                self.note_full_in_place_of_fast();
-                return self.commit_in_full(role);
-            }
+            FastCommit::InFull => return Ok(None),
         };
         self.hook().on_fast_commit(tid, records);
-        drop(role);
-        Ok(outcome)
+        Ok(Some(outcome))
     }
 
     /// Requests the commit of `tid`, which has too few credits left, and waits until the gate was
@@ -513,9 +538,13 @@ impl Inner {
                 Ok((blocks, frame.end(since_1970.unwrap_or_default())?))
             })
             .map_err(|source| self.abort_with(During::Log(tid), source))?;
+        // With an injected fault there may be fast commits of the next transaction already.
+        let is_early = self.fast_commit_early()?;
         self.make_durable(logged, tid, &ending)?;
-        self.clear_fast_commits(logged)
-            .map_err(|source| self.abort_with(During::Log(tid), source))?;
+        if !is_early {
+            self.clear_fast_commits(logged)
+                .map_err(|source| self.abort_with(During::Log(tid), source))?;
+        }
         self.note_commit(ending.blocks);
         logged
             .space()

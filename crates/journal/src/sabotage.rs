@@ -9,6 +9,7 @@ use fourscore_sync::Arc;
 #[cfg(feature = "sabotage")]
 use fourscore_sync::epoch;
 
+use crate::Error;
 use crate::checkpoint::CommittedBlock;
 use crate::journal::Inner;
 
@@ -27,6 +28,8 @@ pub enum Sabotage {
     NoFlushBeforeCommit,
     /// A fast commit is written without a flush before it.
     NoFlushBeforeFastCommit,
+    /// A fast commit is written while the commit block of the transaction before is not.
+    EarlyFastCommit,
     /// Revoke records are not logged.
     NoRevoke,
     /// The tags hold no checksums of their blocks.
@@ -67,6 +70,39 @@ impl Inner {
     #[expect(clippy::unused_self, reason = "the other build reads the options")]
     pub(crate) fn as_logged(&self, block: &CommittedBlock) -> Arc<[u8]> {
         Arc::clone(&block.sealed.bytes)
+    }
+
+    /// With the fault `EarlyFastCommit`, makes a fast commit of the running transaction although
+    /// the one before is not durable. Returns whether it has. Only for the committer.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn fast_commit_early(&self) -> Result<bool, Error> {
+        use crate::commit::Outcome;
+
+        if !self.skips(Sabotage::EarlyFastCommit) {
+            return Ok(false);
+        }
+        self.queue().wait_for_arrival();
+        if self.running().is_empty() {
+            return Ok(false);
+        }
+        let outcome = self.try_fast_commit()?;
+        match outcome {
+            Some(_) => self.queue().wake_all(),
+            // The hook has taken notes for a full commit.
+            None => self.queue().request(self.gate().state().tid()),
+        }
+        Ok(outcome == Some(Outcome::Committed))
+    }
+
+    /// Makes no fast commit.
+    #[cfg(not(feature = "sabotage"))]
+    #[expect(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "as with the feature"
+    )]
+    pub(crate) fn fast_commit_early(&self) -> Result<bool, Error> {
+        Ok(false)
     }
 
     /// The revoke records as they are written to the log.
