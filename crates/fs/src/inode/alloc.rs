@@ -25,6 +25,7 @@ use fourscore_sync::atomic::Ordering;
 
 use crate::inode::free_inodes::{self, InodeClaim};
 use crate::mount::state::Mount;
+use crate::txn::faults::Sabotage;
 use crate::{Error, Result};
 
 /// A core checks which of its held-back numbers can be released whenever their count is a multiple
@@ -174,7 +175,9 @@ pub(crate) fn take(mount: &Mount, nr: InodeNr, is_directory: bool) -> Result<Ino
 /// Makes a freed inode available again. This happens at once if there is a log: then a crash that
 /// undoes the freeing also undoes everything that was created with the number since.
 pub(crate) fn freed(mount: &Mount, nr: InodeNr) {
-    if mount.journal().has_log() && mount.fast_commits().is_none() {
+    let is_held_for_records =
+        mount.fast_commits().is_some() && !mount.core.faults.lacks(Sabotage::FreedNumberReused);
+    if mount.journal().has_log() && !is_held_for_records {
         return mount.inodes().give_back(nr, &mount.core);
     }
     let mut held = mount.inodes().held.mine().lock();

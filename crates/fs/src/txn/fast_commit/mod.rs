@@ -59,12 +59,12 @@ use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::inode::last_change::LastChange;
 use crate::txn::fast_commit::list::{InOrder, Lists, Units};
 use crate::txn::fast_commit::net::Net;
-use crate::txn::fast_commit::note::Notes;
+use crate::txn::fast_commit::note::{Notes, new_inodes};
 use crate::txn::fast_commit::objects::Objects;
 use crate::txn::fast_commit::reason::Reasons;
 use crate::txn::fast_commit::taints::Taints;
 use crate::txn::fast_commit::time::Time;
-use crate::txn::faults::Faults;
+use crate::txn::faults::{Faults, Sabotage};
 
 /// The fast commits of a mount.
 #[derive(Debug)]
@@ -135,6 +135,12 @@ impl FastCommits {
     /// Lists the notes of a plan as a unit of the transaction `tid`. Called under the plan's
     /// handle, before its changes are visible.
     pub(crate) fn list(&self, tid: Tid, notes: &Notes, last: &[&LastChange]) {
+        if self.faults.lacks(Sabotage::FreedNumberReused) {
+            let mut state = self.state.lock();
+            for nr in new_inodes(&notes.all) {
+                state.taints.inodes.remove(&nr);
+            }
+        }
         if !notes.is_empty() {
             self.lists.add(tid, notes, last);
         }

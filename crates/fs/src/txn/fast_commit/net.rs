@@ -46,7 +46,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 
 use crate::txn::fast_commit::components::Object;
 use crate::txn::fast_commit::list::{Bytes, Units};
-use crate::txn::fast_commit::note::{Life, Note, Piece, Place as UnitPlace};
+use crate::txn::fast_commit::note::{Life, Note, Piece, Place as UnitPlace, new_inodes};
 use crate::txn::fast_commit::objects::{InodeState, NameState, Objects, Place, Text};
 use crate::txn::fast_commit::reason::{Reason, Reasons};
 use crate::txn::fast_commit::taints::Taints;
@@ -92,6 +92,12 @@ impl<'u> Net<'u> {
             list: nr,
             bytes: Bytes::of(piece, place),
         };
+        if self.faults.lacks(Sabotage::FreedNumberReused) {
+            for nr in new_inodes(lists[list].notes(place)) {
+                taints.inodes.remove(&nr);
+                self.objects.forget(nr);
+            }
+        }
         for note in lists[list].notes(place) {
             let (objects, tainted) = self.note(note, text, taints);
             why = why.or(tainted);
@@ -214,6 +220,11 @@ impl<'u> Net<'u> {
             }
             !is_tainted && name.before != name.now
         });
+        if self.faults.lacks(Sabotage::FreedNumberReused) {
+            for inode in self.kept(true) {
+                taints.inodes.remove(&inode.nr);
+            }
+        }
         self.choose_first_names();
     }
 

@@ -119,6 +119,18 @@ impl Notes {
     }
 }
 
+/// Returns the inodes that a unit with these notes makes.
+pub(crate) fn new_inodes(notes: &[Note]) -> impl Iterator<Item = InodeNr> {
+    notes.iter().filter_map(|note| match *note {
+        Note::Image {
+            nr,
+            life: Life::New,
+            ..
+        } => Some(nr),
+        _ => None,
+    })
+}
+
 /// The place of a unit in a list.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {

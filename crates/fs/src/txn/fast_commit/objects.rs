@@ -128,6 +128,15 @@ impl Objects {
         (at, object)
     }
 
+    /// Takes an inode that is added from now on for another one than that with this number so far.
+    pub(crate) fn forget(&mut self, nr: InodeNr) {
+        let inodes = &self.inodes;
+        let is_known = |&at: &Place| inodes[at as usize].nr == nr;
+        if let Ok(known) = self.inode_index.find_entry(self.seed.hash(&nr), is_known) {
+            known.remove();
+        }
+    }
+
     /// Returns a name, which is added if it is not there; it referred to `before` then. `lists` are
     /// those of the units.
     pub(crate) fn name(
