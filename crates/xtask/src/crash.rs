@@ -30,11 +30,14 @@ const FORMATS: [&str; 5] = ["inline", "clusters", "pointers", "orphan-file", "no
 /// States of each of them in the run that is part of `test`.
 const FORMAT_STATES: u64 = 4_000;
 /// The injected faults of fast commits, each of which must be found.
-const FAST_COMMIT_FAULTS: [&str; 4] = [
+const FAST_COMMIT_FAULTS: [&str; 7] = [
     "no-flush-before-fast-commit",
     "name-without-inode",
     "unordered-records",
     "unclosed-cut",
+    "early-fast-commit",
+    "freed-number-reused",
+    "recorded-block-reused",
 ];
 
 /// States with fast commits in the run that is part of `test`.

@@ -37,9 +37,11 @@ impl InjectedFault {
     };
 
     /// Faults of fast commits, by name.
-    pub const OF_FAST_COMMITS: [(&str, Self); 4] = {
-        use fourscore::Sabotage::{NameWithoutInode, UnclosedCut, UnorderedRecords};
-        use fourscore_journal::Sabotage::NoFlushBeforeFastCommit;
+    pub const OF_FAST_COMMITS: [(&str, Self); 7] = {
+        use fourscore::Sabotage::{
+            FreedNumberReused, NameWithoutInode, RecordedBlockReused, UnclosedCut, UnorderedRecords,
+        };
+        use fourscore_journal::Sabotage::{EarlyFastCommit, NoFlushBeforeFastCommit};
         [
             (
                 "no-flush-before-fast-commit",
@@ -48,6 +50,9 @@ impl InjectedFault {
             ("name-without-inode", Self::fs(NameWithoutInode)),
             ("unordered-records", Self::fs(UnorderedRecords)),
             ("unclosed-cut", Self::fs(UnclosedCut)),
+            ("early-fast-commit", Self::journal(EarlyFastCommit)),
+            ("freed-number-reused", Self::fs(FreedNumberReused)),
+            ("recorded-block-reused", Self::fs(RecordedBlockReused)),
         ]
     };
 

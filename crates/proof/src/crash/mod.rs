@@ -9,6 +9,7 @@
 //! | [`workload`] | derives the file system, the threads and their steps from a seed |
 //! | `catalogue` | the named operations, on a small set of files |
 //! | `few_files` | random calls on a few files, with many fsyncs |
+//! | `few_blocks` | random calls on files that need each other's blocks |
 //! | `base` | the file systems that histories begin with |
 //! | `tree` | names, inodes and data, as expected and as found |
 //! | `injected` | known faults that are injected to test the harness |
@@ -56,6 +57,7 @@ mod catalogue;
 mod effects;
 mod external;
 pub mod faults;
+mod few_blocks;
 mod few_files;
 mod holes;
 mod injected;

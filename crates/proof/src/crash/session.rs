@@ -516,22 +516,27 @@ pub fn shorten(
 }
 
 /// Removes steps from a workload of one thread as long as `fault` finds something, and returns what
-/// it found last.
+/// it found last: first many steps at once, then single ones.
 ///
 /// # Errors
 /// If it finds nothing in the workload itself.
 pub(super) fn shortest<T>(workload: &Workload, fault: impl Fn(Workload) -> Option<T>) -> Result<T> {
     let mut kept: Vec<usize> = (0..workload.threads[0].len()).collect();
     let mut found = fault(workload.only(&kept)).context("the failure does not occur again")?;
-    let mut at = kept.len();
-    while at > 0 {
-        at -= 1;
-        let mut fewer = kept.clone();
-        fewer.remove(at);
-        if let Some(other) = fault(workload.only(&fewer)) {
-            found = other;
-            kept = fewer;
+    let mut part = kept.len().div_ceil(2);
+    while part > 0 {
+        let mut end = kept.len();
+        while end > 0 {
+            let start = end.saturating_sub(part);
+            let mut fewer = kept.clone();
+            fewer.drain(start..end);
+            if let Some(other) = fault(workload.only(&fewer)) {
+                found = other;
+                kept = fewer;
+            }
+            end = start;
         }
+        part /= 2;
     }
     Ok(found)
 }

@@ -12,7 +12,7 @@ use fourscore_testkit::explore::rng::mix;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{CHURN, OPS, place_of};
-use super::few_files;
+use super::{few_blocks, few_files};
 use crate::model::{Call, Id, Model, Whole};
 
 /// A step of a thread.
@@ -24,6 +24,8 @@ pub enum Step {
     Drawn(u64),
     /// The call on one of a few files that is derived from a random number.
     OnFewFiles(u64),
+    /// The call on a file that needs the blocks of others, derived from a random number.
+    OnFewBlocks(u64),
     /// An fsync of the inode that the last call changed.
     Fsync,
     /// An fdatasync of that inode.
@@ -160,6 +162,9 @@ const STRIDE: u64 = 7919;
 const CHURNS: u64 = 4;
 /// The number of free blocks for it. All its operations together take fewer.
 const CHURN_BLOCKS: u32 = 16;
+/// Divided by the first number, the seed leaves the second, for the histories with fast commits on
+/// a file system that is nearly full.
+const ON_FEW_BLOCKS: (u64, u64) = (8, 6);
 /// One of this many random histories has no journal.
 const WITHOUT_JOURNAL: usize = 8;
 
@@ -223,7 +228,8 @@ impl Workload {
     }
 
     /// The workload of a seed on a file system with fast commits. Every second seed has calls on a
-    /// few files, with many fsyncs of single files; the others are those of [`Self::of`].
+    /// few files, with many fsyncs of single files; the others are those of [`Self::of`]. One in
+    /// four of the former is on a file system that is nearly full.
     #[must_use]
     pub fn with_fast_commits(seed: u64) -> Self {
         let rng = &mut Rng::new(mix(seed ^ 0xfc));
@@ -234,6 +240,11 @@ impl Workload {
             workload.shape.trees = workload.threads.len();
             workload.shape.free_space = FreeSpace::Ample;
             workload.shape.block_bytes = *rng.pick(&BLOCK_BYTES);
+        }
+        if seed % ON_FEW_BLOCKS.0 == ON_FEW_BLOCKS.1 {
+            workload.threads = vec![on_few_blocks(rng)];
+            workload.shape.trees = 1;
+            workload.shape.free_space = FreeSpace::Blocks(few_blocks::LEAST_FREE);
         }
         // With `data=journal` there are full commits only.
         if seed.is_multiple_of(2) || workload.mode == Mode::None {
@@ -359,6 +370,11 @@ fn on_few_files(rng: &mut Rng) -> Vec<Vec<Step>> {
     (0..threads).map(&mut steps).collect()
 }
 
+/// Calls on files that need each other's blocks.
+fn on_few_blocks(rng: &mut Rng) -> Vec<Step> {
+    (0..36).map(|_| Step::OnFewBlocks(rng.bits())).collect()
+}
+
 /// Steps that create and remove the same few files again and again.
 fn churn(rng: &mut Rng) -> Vec<Step> {
     const CALLS: usize = 24;
@@ -386,6 +402,7 @@ impl Step {
                 call => Some(call),
             },
             Self::OnFewFiles(number) => few_files::draw(model, number),
+            Self::OnFewBlocks(number) => few_blocks::draw(model, number),
             Self::Fsync => last.filter(|&id| model.has(id)).map(Call::Fsync),
             Self::Fdatasync => last.filter(|&id| model.has(id)).map(Call::Fdatasync),
             Self::Sync => Some(Call::Whole(Whole::Sync)),
@@ -406,6 +423,7 @@ impl Step {
             Self::Named(op) => OPS.get(op).map_or("?", |op| op.name).to_owned(),
             Self::Drawn(number) => format!("{number:#x}"),
             Self::OnFewFiles(number) => format!("few {number:#x}"),
+            Self::OnFewBlocks(number) => format!("blocks {number:#x}"),
             Self::Fsync => "fsync".to_owned(),
             Self::Fdatasync => "fdatasync".to_owned(),
             Self::Sync => "sync".to_owned(),
