@@ -1,7 +1,13 @@
 //! Extended attributes and access control lists: the same operations done by us on one image and by
 //! the kernel on its twin, with the same results and errors; e2fsck looks at both.
+//!
+//! A binary of its own, because it sets the umask of its process, which the kernel applies to files
+//! that other tests would create meanwhile.
 
+#[allow(dead_code, reason = "it needs a part of it")]
+#[path = "it/common/mod.rs"]
 mod common;
+#[path = "it/outcome/mod.rs"]
 mod outcome;
 
 use fourscore::{AttributeChange, Error, FileType, Follow, Fs, InodeNr, NewAttributes, SetXattr};
