@@ -13,11 +13,11 @@ use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::common::{OWNER, ROOT, device_to_read, mount, write_out};
+use crate::common::{
+    OWNER, ROOT, device_to_read, mount, require_e2fsprogs, require_kernel, write_out,
+};
 
 /// Blocks and clusters in bytes.
 const SIZES: [(u64, u64); 4] = [
@@ -117,11 +117,7 @@ impl Pair {
 #[test]
 fn clusters_come_and_go_as_in_linux() {
     use Fallocate::{Allocate, CollapseRange, InsertRange, PunchHole};
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for (block, cluster) in SIZES {
         let (mine, theirs) = (image(block, cluster), image(block, cluster));
         let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
@@ -186,7 +182,7 @@ fn clusters_come_and_go_as_in_linux() {
 /// Blocks of a directory share clusters; a tree's nodes and a block of attributes do not.
 #[test]
 fn directories_fill_their_clusters() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for (block, cluster) in SIZES {
         let image = image(block, cluster);
         let fs = mount(&image);
@@ -226,7 +222,7 @@ fn directories_fill_their_clusters() {
 /// file.
 #[test]
 fn a_cut_while_ranges_move_leaves_whole_clusters() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let cluster = 16 << 10;
     let image = image(1024, cluster);
     let fs = mount(&image);

@@ -17,7 +17,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, IFlags};
 
-use crate::common::{PLAIN, ROOT, mount, open};
+use crate::common::{PLAIN, ROOT, image_of, mount, open, require_e2fsprogs, require_kernel};
 
 fn image(block_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext3");
@@ -68,11 +68,7 @@ fn blocks_needed(fs: &Fs, file: InodeNr) -> u64 {
 
 #[test]
 fn maps_take_the_space_that_they_take_in_linux() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for seed in 1..4 {
         let (mine, theirs) = (image(1024, &[]), image(1024, &[]));
         let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
@@ -139,7 +135,7 @@ fn maps_take_the_space_that_they_take_in_linux() {
 /// journal, and then cut in the middle, piece by piece.
 #[test]
 fn long_files_are_mapped_and_freed_in_steps() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(1024, &[]);
     let fs = mount(&image);
     let free = |fs: &Fs| fs.statfs().unwrap().free_blocks;
@@ -178,11 +174,7 @@ fn long_files_are_mapped_and_freed_in_steps() {
 /// Blocks that held pointers, and hold data now, are not overwritten by a replay.
 #[test]
 fn pointers_that_became_data_are_not_replayed() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image(1024, &[]);
     let fs = mount(&image);
     let kept = fs.create(ROOT, b"kept", &PLAIN).unwrap();
@@ -221,11 +213,7 @@ fn pointers_that_became_data_are_not_replayed() {
 
 #[test]
 fn files_are_as_large_as_in_linux() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let all_pointers = |block_size: u64| {
         let p = block_size / 4;
         12 + p + p * p + p * p * p
@@ -268,7 +256,7 @@ fn files_are_as_large_as_in_linux() {
 
 #[test]
 fn the_first_large_file_is_noted_in_the_superblock() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(1024, &["^large_file"]);
     let large = || {
         let header = dumpe2fs_header(image.path()).unwrap();
@@ -289,13 +277,8 @@ fn the_first_large_file_is_noted_in_the_superblock() {
 /// The kernel takes the extents from a file; it keeps its pointers beside files that have extents.
 #[test]
 fn files_without_extents_keep_their_pointers() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    let made = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
-    let image = made.features(&["^metadata_csum"]).make().unwrap();
+    require_kernel!();
+    let image = image_of(1024, &["^metadata_csum"]);
     let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     let host = host_file(&kernel, "file");
     host.write_all_at(&[7; 9000], 0).unwrap();

@@ -7,11 +7,9 @@ use fourscore_sync::thread;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 use std::collections::BTreeSet;
 
-use crate::common::{mount, open};
+use crate::common::{mount, open, require_e2fsprogs, require_kernel};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 const THREADS: u32 = 8;
@@ -41,11 +39,7 @@ fn assert_later(before: &Stat, after: &Stat) {
 #[test]
 fn threads_fill_and_empty_one_directory() {
     const EACH: u32 = 1500;
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image();
     let fs = mount(&image);
     let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
@@ -113,7 +107,7 @@ fn threads_fill_and_empty_one_directory() {
 #[test]
 fn exactly_one_of_many_creates_of_one_name_succeeds() {
     const NAMES: u32 = 800;
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let fs = mount(&image);
     let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
@@ -152,11 +146,7 @@ fn exactly_one_of_many_creates_of_one_name_succeeds() {
 
 #[test]
 fn after_fsync_of_the_directory_a_crash_leaves_its_names_and_times() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image();
     let fs = mount(&image);
     let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();

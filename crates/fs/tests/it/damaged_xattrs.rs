@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use crate::common::shared_attributes::{
     NAME, VALUE, block, free_blocks, image, image_with_values, make, set, sharing, stats,
 };
-use crate::common::{self, ROOT, mount_words, open};
+use crate::common::{self, ROOT, mount_words, open, require_e2fsprogs};
 
 /// Changes bytes of the block of attributes at `offset`, and renews its checksum.
 fn forge(image: &Image, offset: u64, change: impl FnOnce(&mut [u8])) {
@@ -49,7 +49,7 @@ fn assert_corrupt<T: std::fmt::Debug>(outcome: fourscore::Result<T>, places: &[&
 
 #[test]
 fn an_impossible_number_of_users_is_corrupt() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for users in [0, 1025, u32::MAX] {
         let image = image();
         let fs = sharing(&image);
@@ -86,7 +86,7 @@ fn an_impossible_number_of_users_is_corrupt() {
 /// is free or belongs to another file by then.
 #[test]
 fn a_block_that_was_freed_under_its_users_is_corrupt() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let fs = sharing(&image);
     let (one, two) = (make(&fs, "one"), make(&fs, "two"));
@@ -115,7 +115,7 @@ fn a_block_that_was_freed_under_its_users_is_corrupt() {
 /// given to a file at any time.
 #[test]
 fn a_block_that_is_free_is_not_shared() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let fs = sharing(&image);
     let (one, two, new) = (make(&fs, "one"), make(&fs, "two"), make(&fs, "new"));
@@ -138,7 +138,7 @@ fn a_block_that_is_free_is_not_shared() {
 /// Damaged blocks are not shared: the attributes of another inode do not depend on them.
 #[test]
 fn damaged_blocks_are_not_shared() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     /// Where the first entry of a block has its hash, and the second one its value's offset.
     const HASH: usize = 32 + 12;
     type Damage = (&'static str, fn(&mut [u8]));
@@ -176,7 +176,7 @@ fn damaged_blocks_are_not_shared() {
 
 #[test]
 fn a_value_in_an_inode_that_holds_none_frees_nothing() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image_with_values();
     let fs = sharing(&image);
     let (file, victim) = (make(&fs, "file"), make(&fs, "victim"));

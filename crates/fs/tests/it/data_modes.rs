@@ -8,7 +8,6 @@ use std::time::Duration;
 use fourscore::{
     DataMode, Extent, Fallocate, Follow, Fs, InodeNr, MountOptions, NewAttributes, Replace,
 };
-use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::thread;
@@ -19,10 +18,11 @@ use fourscore_testkit::oracle::{assert_clean, debugfs_write, e2fsck_repair};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 
-use crate::common::{ROOT, content, mount_with, open, try_mount};
+use crate::common::{
+    OF_USER, ROOT, content, mount_with, open, quiet, require_e2fsprogs, require_kernel, try_mount,
+};
 use crate::tree::{Tree, assert_same, host_tree, our_tree};
 
-const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 /// The magic number at the beginning of the journal's blocks.
 const MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
 
@@ -30,15 +30,6 @@ fn image(features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
     let image = image.features(features).journal(MiB(4));
     image.make().unwrap()
-}
-
-/// Commits and checkpoints happen only on request, so that no data reaches its home location too
-/// early.
-fn quiet() -> MountOptions {
-    MountOptions::new().journal(JournalOptions {
-        background: Background::None,
-        ..JournalOptions::default()
-    })
 }
 
 /// Data with some blocks that look like blocks of the journal.
@@ -136,17 +127,13 @@ fn in_place(fs: &Fs, image: &Image, inode: InodeNr) -> Vec<u8> {
 
 #[test]
 fn content_goes_through_the_journal() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for (seed, features) in [(1, &[][..]), (2, &["^metadata_csum", "^64bit"])] {
         let image = image(features);
         let fs = mount_with(&image, &quiet().data(DataMode::Journal));
         let mut random = Rng::new(seed);
         let names = [&b"one"[..], b"two", b"three"];
-        let mut files = names.map(|name| (fs.create(ROOT, name, &NEW).unwrap(), Vec::new()));
+        let mut files = names.map(|name| (fs.create(ROOT, name, &OF_USER).unwrap(), Vec::new()));
         for round in 0..300 {
             let (inode, expected) = &mut files[random.below(names.len())];
             disturb(&fs, *inode, expected, &mut random);
@@ -182,7 +169,7 @@ fn content_goes_through_the_journal() {
 
 #[test]
 fn a_small_cache_loses_nothing_that_is_not_in_its_place() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(&[]);
     let cache = fourscore::OpenOptions::new().cache_bytes(256 << 10);
     let fs = mount_with(
@@ -194,7 +181,7 @@ fn a_small_cache_loses_nothing_that_is_not_in_its_place() {
             let fs = &fs;
             scope.spawn(move || {
                 let name = seed.to_string().into_bytes();
-                let inode = fs.create(ROOT, &name, &NEW).unwrap();
+                let inode = fs.create(ROOT, &name, &OF_USER).unwrap();
                 let (mut expected, mut random) = (Vec::new(), Rng::new(seed));
                 for _ in 0..150 {
                     disturb(fs, inode, &mut expected, &mut random);
@@ -209,14 +196,10 @@ fn a_small_cache_loses_nothing_that_is_not_in_its_place() {
 
 #[test]
 fn a_flag_has_single_files_journaled() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image(&[]);
     let fs = mount_with(&image, &quiet());
-    let inode = fs.create(ROOT, b"file", &NEW).unwrap();
+    let inode = fs.create(ROOT, b"file", &OF_USER).unwrap();
     let extents = InodeFlags::EXTENTS_FL;
     let (mut expected, mut random) = (Vec::new(), Rng::new(7));
     for turn in 1..=6 {
@@ -247,7 +230,7 @@ fn a_flag_has_single_files_journaled() {
 /// and enters again must not wait for a freezing thread that waits for the writer.
 #[test]
 fn writers_and_a_freeze_do_not_deadlock() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let runs = [
         (&[][..], DataMode::Journal),
         (&["inline_data"], DataMode::Ordered),
@@ -260,7 +243,7 @@ fn writers_and_a_freeze_do_not_deadlock() {
             scope.spawn(|| {
                 for number in 0..60_u32 {
                     let name = number.to_string().into_bytes();
-                    let inode = fs.create(ROOT, &name, &NEW).unwrap();
+                    let inode = fs.create(ROOT, &name, &OF_USER).unwrap();
                     for _ in 0..4 {
                         fs.append(inode, &[1; 77]).unwrap();
                     }
@@ -285,15 +268,11 @@ fn writers_and_a_freeze_do_not_deadlock() {
 /// Data that was journaled for a block must not be replayed over the block's newer data.
 #[test]
 fn freed_content_is_revoked() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image(&[]);
     let fs = mount_with(&image, &quiet().use_reserve());
     let flags = InodeFlags::JOURNAL_DATA_FL | InodeFlags::EXTENTS_FL;
-    let journaled = fs.create(ROOT, b"journaled", &NEW).unwrap();
+    let journaled = fs.create(ROOT, b"journaled", &OF_USER).unwrap();
     fs.set_flags(journaled, flags).unwrap();
     fs.write_at(journaled, &[1; 400 << 10], 0).unwrap();
     fs.fsync(journaled).unwrap();
@@ -313,7 +292,7 @@ fn freed_content_is_revoked() {
     let mut reused = false;
     for number in 0..2000_u32 {
         let name = number.to_string().into_bytes();
-        let inode = fs.create(ROOT, &name, &NEW).unwrap();
+        let inode = fs.create(ROOT, &name, &OF_USER).unwrap();
         let is_full = fs.write_at(inode, &vec![2; 1 << 20], 0).is_err();
         fs.sync().unwrap();
         reused = is_reused(inode);
@@ -351,7 +330,7 @@ fn the_superblock_says_what_the_mount_does_not() {
         byte += 1;
         let fs = mount_with(image, options);
         let name = b"file";
-        let inode = fs.create(ROOT, name, &NEW).unwrap();
+        let inode = fs.create(ROOT, name, &OF_USER).unwrap();
         fs.write_at(inode, &[byte; 2000], 0).unwrap();
         let is_in_place = in_place(&fs, image, inode)[..2000] == [byte; 2000];
         assert_eq!(content(&fs, inode), [byte; 2000]);
@@ -386,7 +365,7 @@ fn directories_give_their_group_where_that_is_said() {
     tune(&image, &["-o", "bsdgroups"]);
     for (words, gid) in [("", 77), ("nogrpid", 2), ("bsdgroups", 77)] {
         let fs = mount_with(&image, &quiet().parse(words).unwrap());
-        let owner = NewAttributes::owned_by(NEW.uid, 77);
+        let owner = NewAttributes::owned_by(OF_USER.uid, 77);
         let dir = match fs.resolve(b"dir", Follow::No) {
             Ok(dir) => dir,
             Err(_) => fs.mkdir(ROOT, b"dir", &owner).unwrap(),
@@ -401,7 +380,7 @@ fn directories_give_their_group_where_that_is_said() {
             fs.set_attributes(dir, &change).unwrap();
         }
         let file = fs
-            .create(dir, words.as_bytes().get(..3).unwrap_or(b"def"), &NEW)
+            .create(dir, words.as_bytes().get(..3).unwrap_or(b"def"), &OF_USER)
             .unwrap();
         assert_eq!(fs.stat(file).unwrap().gid, gid, "{words}");
         fs.unmount().unwrap();
@@ -411,7 +390,7 @@ fn directories_give_their_group_where_that_is_said() {
 
 #[test]
 fn without_a_journal_content_is_not_journaled() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let without = Image::builder(MiB(16))
         .kind("ext4")
         .features(&["^has_journal"]);
@@ -421,7 +400,7 @@ fn without_a_journal_content_is_not_journaled() {
     assert_eq!(refused.errno(), 22);
     assert!(refused.to_string().contains("data=journal"), "{refused}");
     let fs = mount_with(&without, &quiet().data(DataMode::Writeback));
-    let inode = fs.create(ROOT, b"file", &NEW).unwrap();
+    let inode = fs.create(ROOT, b"file", &OF_USER).unwrap();
     fs.set_flags(inode, InodeFlags::JOURNAL_DATA_FL | InodeFlags::EXTENTS_FL)
         .unwrap();
     assert!(

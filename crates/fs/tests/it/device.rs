@@ -19,12 +19,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use zerocopy::IntoBytes;
 
-use crate::common::{PLAIN, ROOT, mount, open, try_mount};
-
-fn image(features: &[&str]) -> Image {
-    let image = Image::builder(MiB(64)).kind("ext4").features(features);
-    image.make().unwrap()
-}
+use crate::common::{PLAIN, ROOT, image, mount, open, require_e2fsprogs, try_mount};
 
 /// Reads the MMP block of an image, and writes it as another host would.
 fn another_host(image: &Image, sequence: MmpSequence) {
@@ -132,7 +127,7 @@ fn mmp_is_kept_while_mounted_and_given_back() {
 
 #[test]
 fn what_another_host_has_or_checks_is_refused_by_its_name() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(&["mmp"]);
     another_host(&image, MmpSequence::Fsck);
     let error = try_mount(&image, &MountOptions::new()).unwrap_err();
@@ -165,7 +160,7 @@ fn what_another_host_has_or_checks_is_refused_by_its_name() {
 
 #[test]
 fn what_a_host_left_behind_that_died_is_taken_over_after_a_while() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(&["mmp"]);
     let fs = mount(&image);
     fs.create(ROOT, b"file", &PLAIN).unwrap();
@@ -253,7 +248,7 @@ fn a_copy_of_what_is_frozen_is_clean_and_writers_wait() {
 
 #[test]
 fn what_is_done_after_a_thaw_is_recovered() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(&[]);
     let fs = mount(&image);
     fs.create(ROOT, b"before", &PLAIN).unwrap();
@@ -300,7 +295,7 @@ fn settle(fs: &Fs) {
 
 #[test]
 fn trimming_gives_free_space_back_and_nothing_else() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(&[]);
     let fs = mount(&image);
     let kept = fs.create(ROOT, b"kept", &PLAIN).unwrap();
@@ -352,7 +347,7 @@ fn trimming_gives_free_space_back_and_nothing_else() {
 
 #[test]
 fn files_keep_their_content_while_all_around_is_trimmed() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(&[]);
     let fs = try_mount(&image, &MountOptions::new().discard(Discard::Online)).unwrap();
     let stop = AtomicBool::new(false);
@@ -458,7 +453,7 @@ impl BlockDevice for Plain {
 
 #[test]
 fn a_device_that_gives_no_space_back_is_not_trimmed() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(&[]);
     let device = Plain(open_path(image.path(), DeviceOptions::read_write()).unwrap());
     // The option has no effect there, as in Linux.

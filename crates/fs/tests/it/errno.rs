@@ -4,8 +4,6 @@ mod cases;
 
 use fourscore::{AttributeChange, FileType, Follow, Fs, InodeNr, Replace, Result, SetXattr};
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
-use fourscore_testkit::image::{Image, MiB};
-use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
@@ -21,7 +19,7 @@ use std::path::Path;
 use cases::anywhere::{anywhere, variant, variants};
 use cases::{COPIES, FILES, FLAGS, WHOLE};
 
-use crate::common::{OWNER, ROOT, mount, open};
+use crate::common::{OWNER, Populated, ROOT, image, mount, open, require_kernel};
 
 const LONG: &[u8] = &[b'n'; 256];
 /// The first byte offset that a file with 4 KiB blocks cannot have.
@@ -658,18 +656,11 @@ fn name(errno: i32) -> &'static str {
 
 #[test]
 fn the_table_says_what_happens_here_and_in_linux() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    let own = Image::builder(MiB(64)).kind("ext4").make().unwrap();
-    let fs = mount(&own);
-    populate(&fs);
-    fs.unmount().unwrap();
-    let twin = own.copy().unwrap();
-    let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
-    let fs = mount(&own);
+    require_kernel!();
+    let twins = Populated::new(populate);
+    let Populated {
+        fs, image, kernel, ..
+    } = twins;
     let mut table =
         String::from("| operation | fails because | errno | Linux |\n|---|---|---|---|\n");
     for (operation, condition, ours, theirs) in cases() {
@@ -690,8 +681,8 @@ fn the_table_says_what_happens_here_and_in_linux() {
     }
     fs.unmount().unwrap();
     drop(kernel);
-    assert_clean(own.path());
-    let fs = open(&own);
+    assert_clean(image.path());
+    let fs = open(&image);
     assert_eq!(fs.unlink(ROOT, b"file").unwrap_err().errno(), 30);
 
     let mut general = String::from("| what is wrong | errno |\n|---|---|\n");
@@ -704,7 +695,7 @@ fn the_table_says_what_happens_here_and_in_linux() {
 #[test]
 fn each_variant_of_the_error_is_in_a_table() {
     require!(Need::Program("mke2fs"));
-    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
+    let image = image(&[]);
     let fs = mount(&image);
     populate(&fs);
     let fail = |(_, condition, ours, _): &Case| ours(&fs).expect_err(condition);

@@ -6,7 +6,6 @@ use fourscore::{
     OpenInode, Replace, SetXattr, Trim,
 };
 use fourscore_block::{DeviceOp, FaultyDevice, RecordingDevice, Rule};
-use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::GroupNr;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::inode::InodeFlags;
@@ -21,7 +20,9 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 
-use crate::common::{OWNER, ROOT, device, device_to_read, mount_words, open};
+use crate::common::{
+    OWNER, ROOT, device, device_to_read, mount_words, open, quiet, require_e2fsprogs,
+};
 
 const NO_JOURNAL: &str = "^has_journal";
 
@@ -122,10 +123,7 @@ fn nothing_is_written_any_more_after_an_error() {
     );
     for features in [&["^orphan_file"][..], &[NO_JOURNAL]] {
         let (image, _) = broken(features, &["-e", "remount-ro"]);
-        let options = MountOptions::new().journal(JournalOptions {
-            background: Background::None,
-            ..JournalOptions::default()
-        });
+        let options = quiet();
         let fs = Fs::mount(device(&image), &options).unwrap();
         // The superblock is in the log.
         let orphan = OpenInode::unnamed(&*fs, ROOT, &OWNER).unwrap();
@@ -173,7 +171,7 @@ fn nothing_is_written_any_more_after_an_error() {
 
 #[test]
 fn the_program_gets_an_error_instead_of_a_panic() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     // Reported by the mount, and by the superblock.
     for (policy, on_error) in [("continue", Some(OnError::Panic)), ("panic", None)] {
         let (image, _) = broken(&[], &["-e", policy]);

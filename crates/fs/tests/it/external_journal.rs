@@ -11,7 +11,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 use std::path::Path;
 
-use crate::common::{self, OWNER, ROOT, names};
+use crate::common::{self, OWNER, ROOT, names, require_kernel};
 
 fn device(path: &Path, options: DeviceOptions) -> Arc<dyn BlockDevice> {
     Arc::new(open_path(path, options).unwrap())
@@ -97,11 +97,7 @@ fn fill(fs: &Fs, prefix: &str) {
 
 #[test]
 fn what_is_written_is_in_the_journal_and_then_in_place() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for features in ["extent", "^metadata_csum,^64bit", "fast_commit"] {
         let pair = Pair::new(features);
         let fs = pair.mount().unwrap();

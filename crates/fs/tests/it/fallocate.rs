@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::common::{PLAIN, mount};
+use crate::common::{PLAIN, image_of, mount, require_e2fsprogs, require_kernel};
 
 const ALL: [Fallocate; 7] = [
     Fallocate::Allocate,
@@ -36,10 +36,6 @@ fn flags(what: Fallocate) -> FallocateFlags {
         Fallocate::CollapseRange => FallocateFlags::COLLAPSE_RANGE,
         Fallocate::InsertRange => FallocateFlags::INSERT_RANGE,
     }
-}
-
-fn image(block_size: u32) -> Image {
-    image_with(block_size, &[], &[])
 }
 
 fn image_with(block_size: u32, features: &[&str], arguments: &[&str]) -> Image {
@@ -128,11 +124,7 @@ impl Pair {
 
 #[test]
 fn ranges_end_as_the_kernel_leaves_them() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     // In files that are mapped by pointers, only holes can be punched.
     let pointers: &[&str] = &["^extent", "^64bit"];
     let bigalloc: &[&str] = &["bigalloc"];
@@ -197,8 +189,8 @@ fn ranges_end_as_the_kernel_leaves_them() {
 /// More extents than fit into a leaf or into one step are moved and freed.
 #[test]
 fn files_of_many_extents_change_in_steps() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image(1024);
+    require_e2fsprogs!();
+    let image = image_of(1024, &[]);
     let fs = mount(&image);
     let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     let marked = |number: u64| vec![u8::try_from(number % 251).unwrap() + 1; 1024];
@@ -242,8 +234,8 @@ fn files_of_many_extents_change_in_steps() {
 /// Extents of several leaves move in one step, which does not begin before all of them are read.
 #[test]
 fn what_a_collapse_cannot_read_leaves_the_file_as_it_was() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image(1024);
+    require_e2fsprogs!();
+    let image = image_of(1024, &[]);
     let fs = mount(&image);
     let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     for number in 0..250 {
@@ -279,7 +271,7 @@ fn what_a_collapse_cannot_read_leaves_the_file_as_it_was() {
 #[test]
 fn what_makes_no_sense_is_refused_as_linux_does() {
     require!(Need::Program("mke2fs"));
-    let image = image(1024);
+    let image = image_of(1024, &[]);
     let fs = mount(&image);
     let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     fs.write_at(file, &[1; 5000], 0).unwrap();

@@ -4,11 +4,9 @@
 use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
 use fourscore_block::RecordingDevice;
 use fourscore_sync::Arc;
-use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount, Log};
 use fourscore_testkit::oracle::assert_clean;
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, linkat};
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -16,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use crate::common::{device_to_read, mount, open};
+use crate::common::{device_to_read, image_of, mount, open, pattern, require_kernel};
 use crate::tree::{Object, Tree, assert_same, host_tree, our_tree};
 
 const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o600);
@@ -39,12 +37,7 @@ fn fsync(path: &Path) {
 /// An image on which `setup` was run and checkpointed, then `change`, which ends in fast commits
 /// only; and the tree as it was then.
 fn crashed(options: &str, setup: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> (Image, Tree) {
-    let image = Image::builder(MiB(64))
-        .kind("ext4")
-        .features(&["fast_commit"])
-        .block_size_bytes(4096)
-        .make()
-        .unwrap();
+    let image = image_of(4096, &["fast_commit"]);
     let mount = KernelMount::new(image.path(), Access::ReadWrite, options).unwrap();
     let root = mount.path();
     setup(root);
@@ -132,33 +125,15 @@ fn as_kernel(image: &Image) {
     assert_eq!(host_tree(recovered.path()), ours);
 }
 
-const NEEDS: [Need; 3] = [
-    Need::KernelMount,
-    Need::Program("mke2fs"),
-    Need::Program("xfs_io"),
-];
-
-macro_rules! needs_kernel {
-    () => {
-        require!(NEEDS[0], NEEDS[1], NEEDS[2])
-    };
-}
-
-fn content(seed: u8, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| seed ^ u8::try_from(at % 251).unwrap())
-        .collect()
-}
-
 #[test]
 fn new_files_appear_with_content() {
-    needs_kernel!();
+    require_kernel!();
     check_as_kernel(
         |_| {},
         |root| {
             for nr in 0..10 {
                 let path = root.join(format!("file{nr}"));
-                fs::write(&path, content(nr, usize::from(nr) * 2500)).unwrap();
+                fs::write(&path, pattern(nr, usize::from(nr) * 2500)).unwrap();
                 fsync(&path);
             }
         },
@@ -167,24 +142,24 @@ fn new_files_appear_with_content() {
 
 #[test]
 fn files_grow_shrink_and_are_overwritten() {
-    needs_kernel!();
+    require_kernel!();
     check_as_kernel(
         |root| {
             for name in ["grow", "shrink", "over", "sparse", "deep"] {
-                fs::write(root.join(name), content(1, 50_000)).unwrap();
+                fs::write(root.join(name), pattern(1, 50_000)).unwrap();
             }
             let deep = File::options().write(true).open(root.join("deep")).unwrap();
             for nr in 0..400 {
-                deep.write_at(&content(2, 4096), nr * 8192).unwrap();
+                deep.write_at(&pattern(2, 4096), nr * 8192).unwrap();
             }
         },
         |root| {
             let at = |name: &str| File::options().write(true).open(root.join(name)).unwrap();
-            at("grow").write_at(&content(3, 30_000), 50_000).unwrap();
+            at("grow").write_at(&pattern(3, 30_000), 50_000).unwrap();
             at("shrink").set_len(9_000).unwrap();
-            at("over").write_at(&content(4, 10_000), 20_000).unwrap();
+            at("over").write_at(&pattern(4, 10_000), 20_000).unwrap();
             at("sparse")
-                .write_at(&content(5, 5_000), 3_000_000)
+                .write_at(&pattern(5, 5_000), 3_000_000)
                 .unwrap();
             at("deep").set_len(1_000_000).unwrap();
             for name in ["grow", "shrink", "over", "sparse", "deep"] {
@@ -199,15 +174,15 @@ fn files_grow_shrink_and_are_overwritten() {
 
 #[test]
 fn preallocated_blocks_are_unwritten_until_written() {
-    needs_kernel!();
+    require_kernel!();
     check_as_kernel(
         |_| {},
         |root| {
             let file = File::create(root.join("allocated")).unwrap();
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
-            file.write_at(&content(6, 12_288), 40_960).unwrap();
+            file.write_at(&pattern(6, 12_288), 40_960).unwrap();
             file.sync_all().unwrap();
-            file.write_at(&content(7, 8_192), 204_800).unwrap();
+            file.write_at(&pattern(7, 8_192), 204_800).unwrap();
             file.sync_all().unwrap();
         },
     );
@@ -215,12 +190,12 @@ fn preallocated_blocks_are_unwritten_until_written() {
 
 #[test]
 fn names_are_added_moved_replaced_and_removed() {
-    needs_kernel!();
+    require_kernel!();
     check_as_kernel(
         |root| {
             fs::create_dir(root.join("dir")).unwrap();
             for name in ["a", "b", "c", "dir/d", "dir/e"] {
-                fs::write(root.join(name), content(8, 100)).unwrap();
+                fs::write(root.join(name), pattern(8, 100)).unwrap();
             }
             fs::hard_link(root.join("a"), root.join("a2")).unwrap();
             symlink("a", root.join("link")).unwrap();
@@ -241,12 +216,12 @@ fn names_are_added_moved_replaced_and_removed() {
 
 #[test]
 fn a_number_can_be_used_again() {
-    needs_kernel!();
+    require_kernel!();
     check_as_kernel(
-        |root| fs::write(root.join("old"), content(9, 200_000)).unwrap(),
+        |root| fs::write(root.join("old"), pattern(9, 200_000)).unwrap(),
         |root| {
             fs::remove_file(root.join("old")).unwrap();
-            fs::write(root.join("new"), content(10, 5_000)).unwrap();
+            fs::write(root.join("new"), pattern(10, 5_000)).unwrap();
             fsync(&root.join("new"));
         },
     );
@@ -255,7 +230,7 @@ fn a_number_can_be_used_again() {
 /// The kernel's own recovery leaves wrong link counts here, which e2fsck reports.
 #[test]
 fn directories_are_made_and_removed() {
-    needs_kernel!();
+    require_kernel!();
     check(
         |root| {
             fs::create_dir_all(root.join("gone/below")).unwrap();
@@ -266,7 +241,7 @@ fn directories_are_made_and_removed() {
             fs::create_dir(root.join("one/four")).unwrap();
             fs::remove_dir(root.join("one/four")).unwrap();
             fs::remove_dir(root.join("gone")).unwrap();
-            fs::write(root.join("one/two/file"), content(11, 3_000)).unwrap();
+            fs::write(root.join("one/two/file"), pattern(11, 3_000)).unwrap();
             fsync(&root.join("one/two/file"));
         },
     );
@@ -275,11 +250,11 @@ fn directories_are_made_and_removed() {
 /// The kernel refuses to mount this image: the file has an INODE record, but no links.
 #[test]
 fn a_file_that_was_unlinked_but_open_is_gone() {
-    needs_kernel!();
+    require_kernel!();
     let mut gone = None;
     let mut held = None;
     let image = check(
-        |root| fs::write(root.join("open"), content(12, 10_000)).unwrap(),
+        |root| fs::write(root.join("open"), pattern(12, 10_000)).unwrap(),
         |root| {
             let file = File::open(root.join("open")).unwrap();
             gone = Some(file.metadata().unwrap().ino());
@@ -300,14 +275,14 @@ fn a_file_that_was_unlinked_but_open_is_gone() {
 /// The name is in front of the inode in the log. The kernel and e2fsck leave the file without it.
 #[test]
 fn a_file_that_was_made_without_a_name_has_the_one_that_it_was_given() {
-    needs_kernel!();
+    require_kernel!();
     let mut made = None;
     let image = check(
         |root| fs::write(root.join("other"), b"before").unwrap(),
         |root| {
             let flags = OFlags::TMPFILE | OFlags::WRONLY;
             let file = File::from(rustix::fs::open(root, flags, Mode::RUSR).unwrap());
-            file.write_all_at(&content(13, 10_000), 0).unwrap();
+            file.write_all_at(&pattern(13, 10_000), 0).unwrap();
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             linkat(CWD, path, CWD, root.join("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
             file.sync_all().unwrap();
@@ -324,13 +299,13 @@ fn a_file_that_was_made_without_a_name_has_the_one_that_it_was_given() {
 /// no record of its blocks.
 #[test]
 fn a_file_on_the_orphan_list_gets_a_name_and_keeps_its_data() {
-    needs_kernel!();
+    require_kernel!();
     let held = RefCell::new(None);
     check(
         |root| {
             let flags = OFlags::TMPFILE | OFlags::WRONLY;
             let file = File::from(rustix::fs::open(root, flags, Mode::RUSR).unwrap());
-            file.write_all_at(&content(5, 10_000), 0).unwrap();
+            file.write_all_at(&pattern(5, 10_000), 0).unwrap();
             held.replace(Some(file));
         },
         |root| {
@@ -344,7 +319,7 @@ fn a_file_on_the_orphan_list_gets_a_name_and_keeps_its_data() {
 
 #[test]
 fn names_in_an_indexed_directory() {
-    needs_kernel!();
+    require_kernel!();
     check_as_kernel(
         |root| {
             fs::create_dir(root.join("big")).unwrap();
@@ -380,7 +355,7 @@ fn fill(root: &Path) {
             .clone();
         let file = options.open(root.join(name))?;
         for piece in nth..nth + pieces {
-            file.write_all_at(&content(15, 1 << 20), piece * PIECE)?;
+            file.write_all_at(&pattern(15, 1 << 20), piece * PIECE)?;
         }
         file.sync_all()
     };
@@ -401,7 +376,7 @@ fn fill(root: &Path) {
 
 /// Creates a file that finds enough space only in blocks that another file has lost.
 fn need(root: &Path) {
-    fs::write(root.join("new"), content(16, 5 << 19)).unwrap();
+    fs::write(root.join("new"), pattern(16, 5 << 19)).unwrap();
     fsync(&root.join("new"));
 }
 
@@ -409,7 +384,7 @@ fn need(root: &Path) {
 /// commits.
 #[test]
 fn blocks_go_from_one_file_to_another() {
-    needs_kernel!();
+    require_kernel!();
     let losses: [fn(&File, &Path); 3] = [
         |_, old| fs::remove_file(old).unwrap(),
         |file, _| file.set_len(14 * PIECE).unwrap(),
@@ -434,7 +409,7 @@ fn blocks_go_from_one_file_to_another() {
 /// The same with a file that had lost its name before the last full commit.
 #[test]
 fn blocks_go_from_a_file_on_record_to_another() {
-    needs_kernel!();
+    require_kernel!();
     let held = std::cell::RefCell::new(None);
     let image = check_mounted(
         "data=writeback",

@@ -10,7 +10,7 @@ use fourscore_ondisk::inode::{InodeFlags, RawInode, RawInodeExtra};
 use fourscore_ondisk::jbd2::JournalBlock;
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
-use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount, Log as KernelLog};
 use fourscore_testkit::oracle::e2fsck_repair;
 use fourscore_testkit::require;
@@ -19,22 +19,11 @@ use std::fs::{self, File};
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::common::{OWNER, ROOT, device, mount, names, open};
-
-macro_rules! require_all {
-    () => {
-        require!(Need::Program("mke2fs"), Need::Program("e2fsck"))
-    };
-}
+use crate::common::{OWNER, ROOT, device, image_of, mount, names, open, require_kernel};
 
 /// A file system that crashed after `setup`, which is in the log alone.
 fn crashed<R>(block_bytes: u32, setup: impl FnOnce(&Fs) -> R) -> (Image, R) {
-    let image = Image::builder(MiB(64))
-        .kind("ext4")
-        .features(&["fast_commit"])
-        .block_size_bytes(block_bytes)
-        .make()
-        .unwrap();
+    let image = image_of(block_bytes, &["fast_commit"]);
     let fs = mount(&image);
     let made = setup(&fs);
     fs.sync().unwrap();
@@ -112,7 +101,7 @@ fn numbers_of_names(image: &Image, dir: InodeNr) -> (usize, usize) {
 
 #[test]
 fn a_fifo_is_cleared() {
-    require_all!();
+    require_kernel!();
     let (image, made) = crashed(1024, |fs| fs.create(ROOT, b"file", &OWNER).unwrap());
     let fifo = InodeNr(made.0 + 8);
     let raw = raw_inode(0o010_644, InodeFlags::empty(), 1);
@@ -132,7 +121,7 @@ fn a_fifo_is_cleared() {
 
 #[test]
 fn a_directory_without_an_index_does_not_grow() {
-    require_all!();
+    require_kernel!();
     let (image, (dir, file)) = crashed(1024, |fs| {
         let dir = fs.mkdir(ROOT, b"dir", &OWNER).unwrap();
         (dir, fs.create(ROOT, b"file", &OWNER).unwrap())
@@ -144,7 +133,7 @@ fn a_directory_without_an_index_does_not_grow() {
 
 #[test]
 fn blocks_that_a_directory_gets_are_not_counted_by_linux() {
-    require_all!();
+    require_kernel!();
     require!(Need::KernelMount);
     let (image, (dir, file)) = crashed(1024, |fs| {
         let dir = fs.mkdir(ROOT, b"dir", &OWNER).unwrap();
@@ -164,7 +153,7 @@ fn blocks_that_a_directory_gets_are_not_counted_by_linux() {
 /// The block of the inode table with the inode of the journal is as it was before the log.
 #[test]
 fn inodes_beside_that_of_the_journal_are_stale() {
-    require_all!();
+    require_kernel!();
     let (image, file) = crashed(4096, |fs| fs.create(ROOT, b"file", &OWNER).unwrap());
     assert!(file.0 <= 16, "{file} is in another block");
     link(&image, file, ROOT, 0..1);
@@ -175,7 +164,7 @@ fn inodes_beside_that_of_the_journal_are_stale() {
 /// e2fsck takes a block for a node of a tree that a later record maps.
 #[test]
 fn blocks_are_taken_for_nodes_of_extent_trees() {
-    require_all!();
+    require_kernel!();
     let (image, (deep, other, next)) = crashed(1024, |fs| {
         let deep = fs.create(ROOT, b"deep", &OWNER).unwrap();
         for nr in 0..4 {
@@ -233,7 +222,7 @@ fn node_of(image: &Image, file: InodeNr) -> PhysBlock {
 /// e2fsck mixes the superblock that it read before the log with that of the log.
 #[test]
 fn a_superblock_in_the_log_is_broken() {
-    require_all!();
+    require_kernel!();
     let (image, file) = crashed(1024, |fs| {
         let file = fs.create(ROOT, b"file", &OWNER).unwrap();
         let gone = fs.create(ROOT, b"gone", &OWNER).unwrap();
@@ -254,11 +243,10 @@ fn a_superblock_in_the_log_is_broken() {
 /// The log of Linux turns from its last block to its first; e2fsck goes on in the area behind it.
 #[test]
 fn a_log_that_turns_is_lost() {
-    require_all!();
+    require_kernel!();
     require!(Need::KernelMount);
     let lost = [1900, 2000, 2100, 2200].into_iter().any(|dirs| {
-        let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
-        let image = image.features(&["fast_commit"]).make().unwrap();
+        let image = image_of(1024, &["fast_commit"]);
         let mount = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
         for nr in 0..dirs {
             // Each is committed in full.

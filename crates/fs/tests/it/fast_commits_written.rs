@@ -5,16 +5,18 @@ use fourscore::{
     AttributeChange, DeviceNr, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, Replace,
     SetXattr, Timestamp,
 };
-use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
-use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::image::Image;
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::common::{self, PLAIN as NEW, ROOT, mount_with, open};
+use crate::common::{
+    self, PLAIN as NEW, ROOT, image_of, mount_with, open, pattern, quiet, require_e2fsprogs,
+    require_kernel,
+};
 use crate::tree::recovered::{Forgiven, assert_recovered_alike};
 use crate::tree::{Tree, assert_same, our_tree};
 
@@ -22,16 +24,6 @@ use crate::tree::{Tree, assert_same, our_tree};
 type Recorded = fn(&Fs);
 /// Makes a change, and returns the inode that is to be synced.
 type Unsaid = fn(&Fs) -> InodeNr;
-
-macro_rules! require_all {
-    () => {
-        require!(
-            Need::KernelMount,
-            Need::Program("mke2fs"),
-            Need::Program("e2fsck")
-        )
-    };
-}
 
 struct Setup {
     image: Image,
@@ -41,17 +33,8 @@ struct Setup {
 impl Setup {
     /// A file system with fast commits, in which nothing has changed since the last full commit.
     fn new(block_bytes: u32) -> Self {
-        let image = Image::builder(MiB(64))
-            .kind("ext4")
-            .features(&["fast_commit"])
-            .block_size_bytes(block_bytes)
-            .make()
-            .unwrap();
-        let journal = JournalOptions {
-            background: Background::None,
-            ..JournalOptions::default()
-        };
-        let fs = mount_with(&image, &MountOptions::new().journal(journal));
+        let image = image_of(block_bytes, &["fast_commit"]);
+        let fs = mount_with(&image, &quiet());
         Self { image, fs }
     }
 
@@ -62,7 +45,7 @@ impl Setup {
         let dirs = [&b"a"[..], b"b"].map(|name| fs.mkdir(ROOT, name, &NEW).unwrap());
         for (name, seed) in [(&b"one"[..], 10), (b"two", 11)] {
             let file = fs.create(dirs[0], name, &NEW).unwrap();
-            fs.write_at(file, &content(seed, 30_000), 0).unwrap();
+            fs.write_at(file, &pattern(seed, 30_000), 0).unwrap();
         }
         fs.link(at(fs, "a/two"), dirs[0], b"also two").unwrap();
         fs.sync().unwrap();
@@ -106,12 +89,6 @@ fn at(fs: &Fs, path: &str) -> InodeNr {
     fs.resolve(path.as_bytes(), Follow::No).unwrap()
 }
 
-fn content(seed: u8, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|at| seed ^ u8::try_from(at % 251).unwrap())
-        .collect()
-}
-
 /// Leaves out what the recoveries are not compared by: the space, which e2fsck compares with the
 /// maps, and the times of changes.
 fn comparable(mut tree: Tree) -> Tree {
@@ -123,7 +100,7 @@ fn comparable(mut tree: Tree) -> Tree {
 
 #[test]
 fn new_files_are_there_with_their_content() {
-    require_all!();
+    require_kernel!();
     for block_bytes in [1024, 4096] {
         let setup = Setup::new(block_bytes);
         // The first inodes lie beside that of the journal.
@@ -142,11 +119,11 @@ fn new_files_are_there_with_their_content() {
 
 #[test]
 fn what_is_recorded_is_recovered_alike() {
-    require_all!();
+    require_kernel!();
     let cases: [(&str, Recorded); 8] = [
         ("an append", |fs| {
             let file = at(fs, "a/one");
-            fs.append(file, &content(1, 10_000)).unwrap();
+            fs.append(file, &pattern(1, 10_000)).unwrap();
             fs.fsync(file).unwrap();
         }),
         ("a second name", |fs| {
@@ -177,7 +154,7 @@ fn what_is_recorded_is_recovered_alike() {
             let what = Fallocate::AllocateKeepSize;
             fs.fallocate(file, what, 100_000, 200_000).unwrap();
             fs.fsync(file).unwrap();
-            fs.write_at(file, &content(2, 5000), 150_000).unwrap();
+            fs.write_at(file, &pattern(2, 5000), 150_000).unwrap();
             fs.fsync(file).unwrap();
         }),
         ("owner, permissions and times", |fs| {
@@ -199,7 +176,7 @@ fn what_is_recorded_is_recovered_alike() {
             fs.unlink(a, b"new").unwrap();
             for part in 0..3 {
                 let offset = part * 20_000;
-                fs.write_at(file, &content(3, 3000), offset).unwrap();
+                fs.write_at(file, &pattern(3, 3000), offset).unwrap();
             }
             fs.fsync(file).unwrap();
         }),
@@ -302,7 +279,7 @@ const UNSAID: [(&str, Unsaid); 15] = [
 /// depend on it is not.
 #[test]
 fn what_no_record_expresses_is_committed_in_full() {
-    require_all!();
+    require_kernel!();
     for (what, change) in UNSAID {
         let setup = Setup::with_files(1024);
         let tainted = change(&setup.fs);
@@ -326,7 +303,7 @@ fn what_is_durable_already_needs_no_commit() {
     let files: Vec<InodeNr> = (0..100)
         .map(|nth| {
             let file = fs.create(ROOT, format!("f{nth}").as_bytes(), &NEW).unwrap();
-            fs.write_at(file, &content(1, 1000), 0).unwrap();
+            fs.write_at(file, &pattern(1, 1000), 0).unwrap();
             file
         })
         .collect();
@@ -348,7 +325,7 @@ fn what_is_durable_already_needs_no_commit() {
 /// longer that has no index.
 #[test]
 fn names_have_space_when_they_are_replayed() {
-    require_all!();
+    require_kernel!();
     let setup = Setup::new(1024);
     let fs = &setup.fs;
     let dir = fs.mkdir(ROOT, b"dir", &NEW).unwrap();
@@ -382,14 +359,14 @@ fn names_have_space_when_they_are_replayed() {
 
 #[test]
 fn many_fast_commits_follow_each_other_until_the_area_is_full() {
-    require_all!();
+    require_kernel!();
     let setup = Setup::with_files(1024);
     let fs = &setup.fs;
     let file = at(fs, "a/one");
     let full = setup.commits().1;
     let mut fast = 0;
     while setup.commits().1 == full {
-        fs.append(file, &content(5, 700)).unwrap();
+        fs.append(file, &pattern(5, 700)).unwrap();
         fs.fsync(file).unwrap();
         fast += 1;
         assert!(fast < 10_000);
@@ -409,8 +386,7 @@ fn many_fast_commits_follow_each_other_until_the_area_is_full() {
 /// A file that is in a fast commit is removed, and another one needs its blocks.
 fn reuse_recorded_blocks(options: &MountOptions) {
     const LEN: usize = 3 << 20;
-    let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
-    let image = image.features(&["fast_commit"]).make().unwrap();
+    let image = image_of(1024, &["fast_commit"]);
     let fs = mount_with(&image, options);
     let filler = fs.create(ROOT, b"filler", &NEW).unwrap();
     let left = fs.statfs().unwrap().available_blocks * 1024 - (LEN as u64 + (1 << 20));
@@ -452,7 +428,7 @@ fn blocks_that_are_reused_early_are_noticed() {
 /// since the inode leaves it to others or joins it, and if a directory's block changes in place.
 #[test]
 fn changes_of_blocks_of_attributes_are_not_left_out() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     const NAME: &[u8] = b"user.large";
     let set = |fs: &Fs, path: &str, byte: u8| {
         fs.set_xattr(at(fs, path), NAME, &[byte; 700], SetXattr::Any)
@@ -584,7 +560,7 @@ impl History<'_> {
 
     fn content(&mut self, len: usize) -> Vec<u8> {
         let [seed, ..] = self.random.bits().to_le_bytes();
-        content(seed, len)
+        pattern(seed, len)
     }
 }
 
@@ -592,7 +568,7 @@ impl History<'_> {
 /// `FOURSCORE_HISTORIES` to run more histories than usual.
 #[test]
 fn random_histories_are_recovered_alike() {
-    require_all!();
+    require_kernel!();
     let wanted = std::env::var("FOURSCORE_HISTORIES").ok();
     let histories: u64 = wanted.map_or(100, |wanted| wanted.parse().unwrap());
     let (mut fast, mut full) = (0, 0);

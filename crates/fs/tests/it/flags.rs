@@ -13,20 +13,16 @@ use fourscore_ondisk::InodeGeneration;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
-use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, debugfs};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
 
-use crate::common::{PLAIN, mount, mount_with, mount_words};
+use crate::common::{
+    PLAIN, image, mount, mount_with, mount_words, require_e2fsprogs, require_kernel,
+};
 use crate::outcome::{errno, ours, theirs};
-
-fn image(features: &[&str]) -> Image {
-    let image = Image::builder(MiB(64)).kind("ext4").features(features);
-    image.make().unwrap()
-}
 
 /// Two file systems, to which the same operations are applied.
 struct Twins {
@@ -202,11 +198,7 @@ fn with_twins(test: impl FnOnce(&Twins)) {
 
 #[test]
 fn flags_are_set_and_obeyed_as_by_the_kernel() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     with_twins(|twins| {
         let mut random = Rng::new(11);
         twins.fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
@@ -224,7 +216,7 @@ fn flags_are_set_and_obeyed_as_by_the_kernel() {
 
 #[test]
 fn projects_are_inherited_and_kept_apart() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let with = image(&["project"]);
     let fs = mount(&with);
     let root = InodeNr::ROOT;
@@ -260,11 +252,7 @@ fn projects_are_inherited_and_kept_apart() {
 /// Clearing all flags of a file keeps its extents flag, and clears the others.
 #[test]
 fn flags_change_though_the_content_is_stored_as_before() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     with_twins(|twins| {
         let file = twins.fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
         let host = File::create(twins.root.join("file")).unwrap();
@@ -288,7 +276,7 @@ fn flags_change_though_the_content_is_stored_as_before() {
 
 #[test]
 fn generations_are_set_where_no_checksum_depends_on_them() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for (features, expected) in [(&["^metadata_csum"][..], Ok(())), (&[], Err(95))] {
         let image = image(features);
         let fs = mount(&image);
@@ -331,7 +319,7 @@ fn access_times(fs: &Fs, inode: InodeNr) -> [bool; 2] {
 
 #[test]
 fn accesses_are_noted_as_the_mount_wants() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(&[]);
     let fs = mount(&image);
     let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();

@@ -7,11 +7,8 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
-use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, XattrFlags};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,17 +17,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::common::{OWNER, ROOT, host_names, mount, mount_with, names};
+use crate::common::{
+    OWNER, ROOT, host_names, image_of_inodes, mount, mount_with, names, require_e2fsprogs,
+    require_kernel,
+};
 use crate::outcome::{errno, ours, theirs};
-
-fn image(block_size: u32, inode_size: u32, features: &[&str]) -> Image {
-    let image = Image::builder(MiB(64))
-        .kind("ext4")
-        .block_size_bytes(block_size)
-        .inode_size_bytes(inode_size)
-        .features(features);
-    image.make().unwrap()
-}
 
 fn is_inside(fs: &Fs, inode: InodeNr) -> bool {
     let flags = fs.stat(inode).unwrap().flags;
@@ -320,14 +311,10 @@ fn host_value(path: &Path, name: &[u8]) -> Vec<u8> {
 
 #[test]
 fn the_kernel_does_the_same_on_its_twin() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let sizes = [(4096, 256), (1024, 256), (4096, 1024), (1024, 512)];
     for (seed, (block_size, inode_size)) in (1..).zip(sizes) {
-        let make = || image(block_size, inode_size, &["inline_data"]);
+        let make = || image_of_inodes(block_size, inode_size, &["inline_data"]);
         let (own, twin) = (make(), make());
         let mut random = Random(Rng::new(seed));
         let mut paths = BTreeMap::from([(".".to_owned(), What::new(FileType::Directory))]);
@@ -362,9 +349,9 @@ fn the_kernel_does_the_same_on_its_twin() {
 /// changes.
 #[test]
 fn what_is_replaced_inside_is_no_change_of_times_alone() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for words in ["", "lazytime"] {
-        let image = image(4096, 256, &["inline_data"]);
+        let image = image_of_inodes(4096, 256, &["inline_data"]);
         let options = MountOptions::new().parse(words).unwrap();
         let fs = mount_with(&image, &options);
         let file = fs.create(ROOT, b"file", &OWNER).unwrap();
@@ -398,8 +385,8 @@ fn what_is_replaced_inside_is_no_change_of_times_alone() {
 
 #[test]
 fn files_go_in_and_out_of_their_inodes() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image(4096, 256, &["inline_data"]);
+    require_e2fsprogs!();
+    let image = image_of_inodes(4096, 256, &["inline_data"]);
     let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     let content = |len| {
@@ -470,8 +457,8 @@ fn files_go_in_and_out_of_their_inodes() {
 
 #[test]
 fn directories_grow_out_of_their_inodes_into_an_index() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image(1024, 1024, &["inline_data"]);
+    require_e2fsprogs!();
+    let image = image_of_inodes(1024, 1024, &["inline_data"]);
     let fs = mount(&image);
     let target = fs.create(ROOT, b"target", &OWNER).unwrap();
     let dir = fs.mkdir(ROOT, b"dir", &OWNER).unwrap();
@@ -501,8 +488,8 @@ fn directories_grow_out_of_their_inodes_into_an_index() {
 
 #[test]
 fn readers_see_all_of_what_moves_out() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image(4096, 256, &["inline_data"]);
+    require_e2fsprogs!();
+    let image = image_of_inodes(4096, 256, &["inline_data"]);
     let fs = mount(&image);
     let dir = fs.mkdir(ROOT, b"dir", &OWNER).unwrap();
     let kept = fs.create(dir, b"kept", &OWNER).unwrap();

@@ -4,27 +4,18 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
+use fourscore::{Fs, InodeNr, MountOptions, OpenInode, OpenOptions, Replace};
 use fourscore_block::{BlockDevice, DeviceOptions, Event, RecordingDevice, open_path};
-use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::{Effort, History, Rng, explore};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header, e2fsck_repair};
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 
-use crate::common::{mount, open, try_mount};
+use crate::common::{
+    OF_USER, image_of, mount, open, quiet, require_e2fsprogs, require_kernel, try_mount,
+};
 use crate::tree::{Tree, assert_same, host_tree, our_tree};
-
-const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
-
-fn image(size: MiB, block_size: u32, features: &[&str]) -> Image {
-    let image = Image::builder(size).kind("ext4");
-    let image = image.block_size_bytes(block_size);
-    image.features(features).make().unwrap()
-}
 
 fn state(image: &Image) -> String {
     dumpe2fs_header(image.path()).unwrap()["Filesystem state"].clone()
@@ -55,10 +46,10 @@ fn populate(fs: &Fs) {
         for thread in 0..3_u64 {
             scope.spawn(move || {
                 let name = format!("dir {thread}").into_bytes();
-                let dir = fs.mkdir(InodeNr::ROOT, &name, &NEW).unwrap();
+                let dir = fs.mkdir(InodeNr::ROOT, &name, &OF_USER).unwrap();
                 for number in 0..150_u64 {
                     let name = format!("a name that is rather long {number}").into_bytes();
-                    let inode = fs.create(dir, &name, &NEW).unwrap();
+                    let inode = fs.create(dir, &name, &OF_USER).unwrap();
                     write(fs, inode, number + 1, 1 + number % 40);
                     if number % 5 == 0 {
                         fs.write_at(inode, b"far", 100_000 + number * 7919).unwrap();
@@ -79,11 +70,7 @@ fn populate(fs: &Fs) {
 
 #[test]
 fn a_file_system_without_a_journal_is_written() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let configurations: [(u32, &[&str]); 4] = [
         (4096, &["^has_journal"]),
         (1024, &["^has_journal", "^metadata_csum"]),
@@ -91,7 +78,7 @@ fn a_file_system_without_a_journal_is_written() {
         (2048, &["^has_journal", "^64bit", "^flex_bg"]),
     ];
     for (block_size, features) in configurations {
-        let image = image(MiB(64), block_size, features);
+        let image = image_of(block_size, features);
         let mounts = |image: &Image| -> u32 {
             let header = dumpe2fs_header(image.path()).unwrap();
             header["Mount count"].parse().unwrap()
@@ -122,18 +109,14 @@ fn a_file_system_without_a_journal_is_written() {
 
 #[test]
 fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for features in ["^has_journal", "^has_journal,^metadata_csum"] {
-        let image = image(MiB(64), 1024, &[features]);
+        let image = image_of(1024, &[features]);
         let fs = mount(&image);
         populate(&fs);
-        let open_file = OpenInode::unnamed(&*fs, InodeNr::ROOT, &NEW).unwrap();
+        let open_file = OpenInode::unnamed(&*fs, InodeNr::ROOT, &OF_USER).unwrap();
         write(&fs, open_file.inode(), 9, 30);
-        let synced = fs.create(InodeNr::ROOT, b"synced", &NEW).unwrap();
+        let synced = fs.create(InodeNr::ROOT, b"synced", &OF_USER).unwrap();
         write(&fs, synced, 77, 100);
         fs.fsync(synced).unwrap();
         let expected = our_tree(&fs);
@@ -175,10 +158,10 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
 }
 
 fn populate_again(fs: &Fs) {
-    let dir = fs.mkdir(InodeNr::ROOT, b"again", &NEW).unwrap();
+    let dir = fs.mkdir(InodeNr::ROOT, b"again", &OF_USER).unwrap();
     for number in 0..100_u64 {
         let name = number.to_string().into_bytes();
-        let inode = fs.create(dir, &name, &NEW).unwrap();
+        let inode = fs.create(dir, &name, &OF_USER).unwrap();
         write(fs, inode, number + 1, 9);
     }
 }
@@ -186,29 +169,21 @@ fn populate_again(fs: &Fs) {
 /// Numbers of inodes are held back until a commit; when they run out, a commit is made.
 #[test]
 fn numbers_of_deleted_inodes_come_back() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = Image::builder(MiB(8)).kind("ext4");
     let image = image.features(&["^has_journal"]).arguments(["-N", "32"]);
     let image = image.make().unwrap();
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
-    let options = MountOptions::new().journal(quiet());
+    let options = quiet();
     let fs = Fs::mount(Arc::new(device), &options).unwrap();
     let mut before = None;
     for number in 0..200_u32 {
-        let inode = fs.create(InodeNr::ROOT, b"file", &NEW).unwrap();
+        let inode = fs.create(InodeNr::ROOT, b"file", &OF_USER).unwrap();
         fs.unlink(InodeNr::ROOT, b"file").unwrap();
         assert_ne!(before.replace(inode), Some(inode), "round {number}");
     }
     fs.unmount().unwrap();
     assert_clean(image.path());
-}
-
-/// Commits happen only on request.
-fn quiet() -> JournalOptions {
-    JournalOptions {
-        background: Background::None,
-        ..JournalOptions::default()
-    }
 }
 
 const ROUNDS: u64 = 10;
@@ -219,15 +194,15 @@ fn record(image: &Image) -> History {
     let base: Arc<dyn BlockDevice> =
         Arc::new(open_path(image.path(), DeviceOptions::default()).unwrap());
     let device = Arc::new(RecordingDevice::new(Arc::clone(&base)));
-    let options = MountOptions::new().journal(quiet());
+    let options = quiet();
     let fs = Fs::mount(device.clone(), &options).unwrap();
     let mut random = Rng::new(11);
     let kept = (0..ROUNDS).map(|round| {
         let name = format!("kept {round}").into_bytes();
-        fs.mkdir(InodeNr::ROOT, &name, &NEW).unwrap()
+        fs.mkdir(InodeNr::ROOT, &name, &OF_USER).unwrap()
     });
     let kept: Vec<InodeNr> = kept.collect();
-    let work = fs.mkdir(InodeNr::ROOT, b"work", &NEW).unwrap();
+    let work = fs.mkdir(InodeNr::ROOT, b"work", &OF_USER).unwrap();
     fs.sync().unwrap();
     device.note(0);
     let mut files: Vec<(u64, InodeNr)> = Vec::new();
@@ -237,7 +212,7 @@ fn record(image: &Image) -> History {
             let name = |owner: u64| owner.to_string().into_bytes();
             match random.below(6) {
                 0..=2 => {
-                    let inode = fs.create(work, &name(next), &NEW).unwrap();
+                    let inode = fs.create(work, &name(next), &OF_USER).unwrap();
                     write(&fs, inode, next, 1 + random.below(40) as u64);
                     files.push((next, inode));
                     next += 1;
@@ -259,7 +234,7 @@ fn record(image: &Image) -> History {
                 _ => {}
             }
         }
-        let inode = fs.create(dir, b"file", &NEW).unwrap();
+        let inode = fs.create(dir, b"file", &OF_USER).unwrap();
         write(&fs, inode, round, 3 * round);
         fs.fsync(inode).unwrap();
         device.note(round);
@@ -305,9 +280,10 @@ fn check_repaired(tree: &Tree, synced: u64) -> Result<()> {
 
 #[test]
 fn a_crash_during_a_commit_exposes_no_data_of_other_files() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for features in ["^has_journal", "^has_journal,^metadata_csum"] {
-        let image = image(MiB(8), 1024, &[features]);
+        let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);
+        let image = image.features(&[features]).make().unwrap();
         let history = record(&image);
         let scratch = Image::blank(MiB(8)).unwrap();
         let effort = Effort {

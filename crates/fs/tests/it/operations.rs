@@ -7,7 +7,7 @@ use fourscore::{
 };
 use fourscore_ondisk::Timestamp;
 use fourscore_sync::{Arc, thread};
-use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
@@ -17,11 +17,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use crate::common::{PLAIN, ROOT, content, mount, mount_with, open};
-
-fn image() -> Image {
-    Image::builder(MiB(64)).kind("ext4").make().unwrap()
-}
+use crate::common::{
+    PLAIN, ROOT, content, image, image_of, mount, mount_with, open, require_e2fsprogs,
+    require_kernel,
+};
 
 /// The file system as it would be read after a crash now.
 fn after_a_crash(image: &Image) -> (Image, Arc<Fs>) {
@@ -41,12 +40,8 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 
 #[test]
 fn several_buffers_are_one_write() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    let image = image();
+    require_kernel!();
+    let image = image(&[]);
     let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     // Short buffers, none, one that is longer than the gathered ones, and short ones again.
@@ -109,12 +104,8 @@ fn copies() -> [(u64, u64, u64); 6] {
 
 #[test]
 fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    let own = image();
+    require_kernel!();
+    let own = image(&[]);
     let twin = own.copy().unwrap();
     let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
     let fs = mount(&own);
@@ -177,8 +168,8 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
 
 #[test]
 fn what_is_synchronised_outlives_a_crash_and_fdatasync_leaves_attributes_out() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image();
+    require_e2fsprogs!();
+    let image = image(&[]);
     let fs = mount_with(&image, &quiet());
     let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
     fs.write_at(file, &pattern(50_000, 1), 0).unwrap();
@@ -218,8 +209,8 @@ fn what_is_synchronised_outlives_a_crash_and_fdatasync_leaves_attributes_out() {
 
 #[test]
 fn an_inode_that_left_memory_before_it_was_synchronised_is_durable_all_the_same() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image();
+    require_e2fsprogs!();
+    let image = image(&[]);
     let options = quiet().open(OpenOptions::new().cache_bytes(256 << 10));
     let fs = mount_with(&image, &options);
     let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
@@ -238,9 +229,8 @@ fn an_inode_that_left_memory_before_it_was_synchronised_is_durable_all_the_same(
 
 #[test]
 fn attributes_lie_where_it_is_said() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(4096);
-    let image = image.make().unwrap();
+    require_e2fsprogs!();
+    let image = image_of(4096, &[]);
     let fs = mount(&image);
     let [none, short, long] =
         [&b"none"[..], b"short", b"long"].map(|name| fs.create(ROOT, name, &PLAIN).unwrap());
@@ -334,14 +324,11 @@ fn names_are_counted_up_to_the_same_limits_as_in_linux() {
         Need::Program("debugfs"),
         Need::KernelMount
     );
-    let with = Image::builder(MiB(64)).kind("ext4").make().unwrap();
+    let with = image(&[]);
     let counts = near_the_limit(&with);
     assert_eq!(counts[0], "None 65000");
     assert_eq!(counts[2], "None 1");
-    let without = Image::builder(MiB(64))
-        .kind("ext4")
-        .features(&["^dir_nlink"]);
-    let counts = near_the_limit(&without.make().unwrap());
+    let counts = near_the_limit(&image(&["^dir_nlink"]));
     assert_eq!(counts[2], "Some(31) 65000");
     assert_eq!(counts[3], "Some(31) 65000");
 }
@@ -353,12 +340,8 @@ fn times(fs: &Fs, inode: InodeNr) -> [Timestamp; 3] {
 
 #[test]
 fn lazy_times_are_shown_at_once_and_written_with_the_next_other_change() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    let image = image();
+    require_kernel!();
+    let image = image(&[]);
     let options = quiet().times(Times::Lazily);
     let options = options.access_times(AccessTimes::Strict);
     let fs = mount_with(&image, &options);
@@ -405,8 +388,8 @@ fn lazy_times_are_shown_at_once_and_written_with_the_next_other_change() {
 
 #[test]
 fn no_more_times_are_kept_in_memory_than_there_is_room_for() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image();
+    require_e2fsprogs!();
+    let image = image(&[]);
     let options = quiet().parse("lazytime,strictatime").unwrap();
     let options = options.open(OpenOptions::new().cache_bytes(1 << 20));
     let fs = mount_with(&image, &options);

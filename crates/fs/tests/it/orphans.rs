@@ -1,7 +1,7 @@
 //! Inodes without a name, and inodes that are freed in several transactions: they are used while
 //! they are open, and after a crash they are finished by us, the kernel and e2fsck.
 
-use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode, OpenOptions, Replace};
+use fourscore::{Fs, InodeNr, MountOptions, OpenInode, OpenOptions, Replace};
 use fourscore_block::RecordingDevice;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
@@ -16,10 +16,10 @@ use fourscore_testkit::tools::Need;
 use std::fs::{self, File};
 use std::io::Write;
 
-use crate::common::{device_to_read, mount, open, try_mount, write_out};
+use crate::common::{
+    OF_USER, device_to_read, mount, open, require_e2fsprogs, require_kernel, try_mount, write_out,
+};
 use crate::tree::recovered::{Forgiven, assert_recovered_alike};
-
-const NEW: NewAttributes = NewAttributes::owned_by(1, 2);
 
 /// File systems whose orphan list is a chain, an orphan file, or a chain with files mapped by
 /// pointers, and one with clusters of 16 blocks.
@@ -45,21 +45,21 @@ fn read(fs: &Fs, inode: InodeNr, len: usize) -> Vec<u8> {
 
 #[test]
 fn files_without_a_name_are_used_until_they_are_closed() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for record in RECORDS {
         let image = image(record);
         let fs = mount(&image);
         let mut held = Vec::new();
         for number in 0..300_u32 {
             let name = number.to_string().into_bytes();
-            let inode = fs.create(InodeNr::ROOT, &name, &NEW).unwrap();
+            let inode = fs.create(InodeNr::ROOT, &name, &OF_USER).unwrap();
             fs.write_at(inode, &name, 0).unwrap();
             held.push(OpenInode::named(Arc::clone(&fs), InodeNr::ROOT, &name).unwrap());
             assert_eq!(held.last().unwrap().inode(), inode);
             if number % 2 == 0 {
                 fs.unlink(InodeNr::ROOT, &name).unwrap();
             } else {
-                let other = fs.create(InodeNr::ROOT, b"other", &NEW).unwrap();
+                let other = fs.create(InodeNr::ROOT, b"other", &OF_USER).unwrap();
                 fs.rename(
                     (InodeNr::ROOT, b"other"),
                     (InodeNr::ROOT, &name),
@@ -73,11 +73,11 @@ fn files_without_a_name_are_used_until_they_are_closed() {
             assert_eq!(again.unwrap_err().errno(), 2);
         }
         assert_eq!(fs.orphans().unwrap().len(), 300);
-        let dir = fs.mkdir(InodeNr::ROOT, b"dir", &NEW).unwrap();
+        let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OF_USER).unwrap();
         let opened = OpenInode::new(&*fs, dir).unwrap();
         fs.rmdir(InodeNr::ROOT, b"dir").unwrap();
         assert_eq!(fs.read_dir(dir).unwrap(), []);
-        assert_eq!(fs.create(dir, b"x", &NEW).unwrap_err().errno(), 2);
+        assert_eq!(fs.create(dir, b"x", &OF_USER).unwrap_err().errno(), 2);
         opened.close().unwrap();
         assert_eq!(fs.stat(dir).unwrap_err().errno(), 2);
 
@@ -111,7 +111,7 @@ fn files_without_a_name_are_used_until_they_are_closed() {
 
 #[test]
 fn a_file_can_be_open_from_the_beginning() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image("orphan_file");
     let fs = mount(&image);
     let mut kept = Vec::new();
@@ -119,7 +119,7 @@ fn a_file_can_be_open_from_the_beginning() {
     // reused.
     for number in 0..300_u32 {
         let name = number.to_string().into_bytes();
-        let made = || OpenInode::created(Arc::clone(&fs), InodeNr::ROOT, &name, &NEW);
+        let made = || OpenInode::created(Arc::clone(&fs), InodeNr::ROOT, &name, &OF_USER);
         let file = made().unwrap();
         assert_eq!(made().unwrap_err().errno(), 17);
         let inode = file.inode();
@@ -148,18 +148,14 @@ fn a_file_can_be_open_from_the_beginning() {
 
 #[test]
 fn a_file_made_without_a_name_gets_one_or_goes() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for record in RECORDS {
         let image = image(record);
         let fs = mount(&image);
-        let dir = fs.mkdir(InodeNr::ROOT, b"dir", &NEW).unwrap();
-        let kept = OpenInode::unnamed(&*fs, dir, &NEW).unwrap();
+        let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OF_USER).unwrap();
+        let kept = OpenInode::unnamed(&*fs, dir, &OF_USER).unwrap();
         fs.write_at(kept.inode(), &[7; 100_000], 0).unwrap();
-        let lost = OpenInode::unnamed(&*fs, dir, &NEW).unwrap();
+        let lost = OpenInode::unnamed(&*fs, dir, &OF_USER).unwrap();
         fs.write_at(lost.inode(), &[8; 100_000], 0).unwrap();
         assert_eq!(fs.orphans().unwrap().len(), 2);
         fs.link(kept.inode(), dir, b"kept").unwrap();
@@ -184,18 +180,14 @@ fn a_file_made_without_a_name_gets_one_or_goes() {
 
 #[test]
 fn orphans_that_we_leave_are_finished_by_all() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for record in RECORDS {
         let image = image(record);
         let fs = mount(&image);
         let mut held = Vec::new();
         for number in 0..40_u32 {
             let name = number.to_string().into_bytes();
-            let inode = fs.create(InodeNr::ROOT, &name, &NEW).unwrap();
+            let inode = fs.create(InodeNr::ROOT, &name, &OF_USER).unwrap();
             fs.write_at(inode, &[7; 5000], 3000).unwrap();
             held.push(OpenInode::new(&*fs, inode).unwrap());
         }
@@ -220,7 +212,7 @@ fn orphans_that_we_leave_are_finished_by_all() {
 
 /// A file with so many extents that one transaction does not have space to free them all.
 fn make_long(fs: &Fs, name: &[u8]) -> InodeNr {
-    let inode = fs.create(InodeNr::ROOT, name, &NEW).unwrap();
+    let inode = fs.create(InodeNr::ROOT, name, &OF_USER).unwrap();
     for number in 0..3000_u64 {
         fs.write_at(inode, b"data", number * 2048).unwrap();
     }
@@ -234,7 +226,7 @@ fn free_long_files(fs: &Fs, round: u32) {
     make_long(fs, &deleted);
     let cut = make_long(fs, &truncated);
     make_long(fs, &replaced);
-    fs.create(InodeNr::ROOT, &new, &NEW).unwrap();
+    fs.create(InodeNr::ROOT, &new, &OF_USER).unwrap();
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
         let commits = || {
@@ -271,11 +263,7 @@ fn unfinished_cuts(device: &RecordingDevice, from: usize) -> Vec<usize> {
 fn what_is_freed_in_several_transactions_is_finished_after_any_crash() {
     /// On a busy machine the committing thread may not run before all steps are done.
     const MOST_ROUNDS: u32 = 20;
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for record in RECORDS {
         let image = image(record);
         let device = Arc::new(RecordingDevice::new(device_to_read(&image)));
@@ -346,7 +334,7 @@ fn a_forged_record_is_refused() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
     let image = image("^orphan_file");
     let fs = mount(&image);
-    let gone = fs.create(InodeNr::ROOT, b"gone", &NEW).unwrap();
+    let gone = fs.create(InodeNr::ROOT, b"gone", &OF_USER).unwrap();
     fs.unlink(InodeNr::ROOT, b"gone").unwrap();
     fs.unmount().unwrap();
     for (nr, reason) in [(8, "reserved"), (gone.0, "not in use")] {
@@ -362,7 +350,7 @@ fn a_forged_record_is_refused() {
 
 #[test]
 fn threads_open_unlink_and_close_side_by_side() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for record in RECORDS {
         let image = image(record);
         let fs = mount(&image);
@@ -371,18 +359,18 @@ fn threads_open_unlink_and_close_side_by_side() {
                 let fs = &fs;
                 scope.spawn(move || {
                     let dir = format!("dir {thread}").into_bytes();
-                    let dir = fs.mkdir(InodeNr::ROOT, &dir, &NEW).unwrap();
+                    let dir = fs.mkdir(InodeNr::ROOT, &dir, &OF_USER).unwrap();
                     let mut held = Vec::new();
                     for number in 0..200_u32 {
                         let name = number.to_string().into_bytes();
                         let had_name = number % 2 == 0;
                         let file = if had_name {
-                            let inode = fs.create(dir, &name, &NEW).unwrap();
+                            let inode = fs.create(dir, &name, &OF_USER).unwrap();
                             let file = OpenInode::new(&**fs, inode).unwrap();
                             fs.unlink(dir, &name).unwrap();
                             file
                         } else {
-                            OpenInode::unnamed(&**fs, dir, &NEW).unwrap()
+                            OpenInode::unnamed(&**fs, dir, &OF_USER).unwrap()
                         };
                         let content = format!("{thread}-{number}").into_bytes();
                         fs.write_at(file.inode(), &content, 0).unwrap();
@@ -407,17 +395,17 @@ fn threads_open_unlink_and_close_side_by_side() {
 /// See docs/FINDINGS.md, 23. If e2fsck clears the orphans, the finding is out of date.
 #[test]
 fn behind_a_torn_commit_block_e2fsck_leaves_orphans() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image("^orphan_file");
     let fs = mount(&image);
     // The last orphan of a chain is cleared.
     let held = [b"one", b"two"].map(|name| {
-        let file = OpenInode::created(Arc::clone(&fs), InodeNr::ROOT, name, &NEW).unwrap();
+        let file = OpenInode::created(Arc::clone(&fs), InodeNr::ROOT, name, &OF_USER).unwrap();
         fs.unlink(InodeNr::ROOT, name).unwrap();
         file
     });
     fs.sync().unwrap();
-    fs.create(InodeNr::ROOT, b"late", &NEW).unwrap();
+    fs.create(InodeNr::ROOT, b"late", &OF_USER).unwrap();
     fs.sync().unwrap();
     let crashed = image.copy().unwrap();
     held.into_iter().for_each(|file| file.close().unwrap());

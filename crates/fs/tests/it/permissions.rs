@@ -8,12 +8,10 @@ use fourscore::{
 };
 use fourscore_ondisk::acl::{self, AclEntry, AclWho};
 use fourscore_testkit::explore::Rng;
-use fourscore_testkit::image::{Image, MiB};
-use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 
-use crate::common::mount;
+use crate::common::Populated;
 
 const PLAIN: [Caller<'static>; 3] = [
     Caller {
@@ -235,13 +233,13 @@ fn the_kernel_lets_users_do_what_we_say_they_may() {
         Need::Program("setfattr"),
         Need::KernelMount
     );
-    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
-    let fs = mount(&image);
-    let all = populate(&fs, &mut Rng::new(5));
-    fs.unmount().unwrap();
-    let twin = image.copy().unwrap();
-    let fs = mount(&twin);
-    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let twins = Populated::new(|fs| populate(fs, &mut Rng::new(5)));
+    let Populated {
+        fs,
+        kernel,
+        made: all,
+        ..
+    } = twins;
     let root = kernel.path();
     // Objects in a directory are reached only by users that may search it.
     let top: Vec<_> = all
@@ -285,13 +283,13 @@ fn a_capability_permits_what_it_permits_in_the_kernel() {
         Need::Program("setfattr"),
         Need::KernelMount
     );
-    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
-    let fs = mount(&image);
-    let all = populate(&fs, &mut Rng::new(7));
-    fs.unmount().unwrap();
-    let twin = image.copy().unwrap();
-    let fs = mount(&twin);
-    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let twins = Populated::new(|fs| populate(fs, &mut Rng::new(7)));
+    let Populated {
+        fs,
+        kernel,
+        made: all,
+        ..
+    } = twins;
     let top: Vec<_> = all
         .into_iter()
         .filter(|(path, _)| !path.contains('/'))
@@ -326,13 +324,13 @@ fn names_are_taken_away_where_the_kernel_lets_them() {
         Need::Program("setpriv"),
         Need::KernelMount
     );
-    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
-    let fs = mount(&image);
-    let all = populate(&fs, &mut Rng::new(6));
-    fs.unmount().unwrap();
-    let twin = image.copy().unwrap();
-    let fs = mount(&twin);
-    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let twins = Populated::new(|fs| populate(fs, &mut Rng::new(6)));
+    let Populated {
+        fs,
+        kernel,
+        made: all,
+        ..
+    } = twins;
     let (mut removed, mut kept) = (0, 0);
     for (path, inode) in all.iter().filter(|(path, _)| path.contains('/')) {
         let (parent, _) = path.split_once('/').unwrap();
@@ -410,13 +408,13 @@ fn a_change_of_content_removes_set_id_bits_and_capabilities_as_in_linux() {
         ("preallocating", "fallocate -l 5000 $f"),
     ];
     for (caller, (what, command)) in PLAIN.iter().zip(ways) {
-        let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
-        let fs = mount(&image);
-        let files = privileged_files(&fs);
-        fs.unmount().unwrap();
-        let twin = image.copy().unwrap();
-        let fs = mount(&twin);
-        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+        let twins = Populated::new(privileged_files);
+        let Populated {
+            fs,
+            kernel,
+            made: files,
+            ..
+        } = twins;
         let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
         let script = format!("for f in {}; do {command} || exit 1; done", names.join(" "));
         run_as(caller, kernel.path(), &script);
@@ -461,13 +459,13 @@ fn a_caller_outside_the_group_loses_the_set_group_bit_with_an_acl_or_a_new_owner
         Need::Program("setfattr"),
         Need::KernelMount
     );
-    let image = Image::builder(MiB(64)).kind("ext4").make().unwrap();
-    let fs = mount(&image);
-    let files = privileged_files(&fs);
-    fs.unmount().unwrap();
-    let twin = image.copy().unwrap();
-    let fs = mount(&twin);
-    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    let twins = Populated::new(privileged_files);
+    let Populated {
+        fs,
+        kernel,
+        made: files,
+        ..
+    } = twins;
     let caller = &PLAIN[0];
     let list = list(&mut Rng::new(9));
     let hex: String = list.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -15,7 +15,7 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::common::{OWNER, ROOT, device_to_read, mount};
+use crate::common::{OWNER, ROOT, device_to_read, mount, require_e2fsprogs};
 
 /// Fills all space with a file.
 fn fill(fs: &Fs) {
@@ -60,7 +60,7 @@ fn needs_a_block_for(reading: Duration, fs: &Fs, what: impl FnOnce()) {
 
 #[test]
 fn names_and_attributes_wait_for_space_that_is_freed() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(4096);
     let image = image.make().unwrap();
     let fs = mount(&image);

@@ -17,7 +17,7 @@ use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 
-use crate::common::{OWNER, ROOT, host_names, mount};
+use crate::common::{OWNER, ROOT, host_names, image, mount, require_e2fsprogs};
 use crate::outcome::{ours, theirs};
 
 fn casefolded(fs: &Fs, name: &[u8]) -> InodeNr {
@@ -44,7 +44,7 @@ fn casefold_image(block_size: u32, features: &[&str], strict: &str) -> Image {
 
 #[test]
 fn names_that_differ_in_case_are_one() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for (block_size, features) in [
         (1024, &[][..]),
         (4096, &["^metadata_csum"]),
@@ -93,7 +93,7 @@ fn names_that_differ_in_case_are_one() {
 
 #[test]
 fn indexes_lead_to_names_in_any_case() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = casefold_image(1024, &[], "");
     let fs = mount(&image);
     let dir = casefolded(&fs, b"dir");
@@ -143,7 +143,7 @@ fn indexes_lead_to_names_in_any_case() {
 
 #[test]
 fn strict_encoding_refuses_what_is_no_text() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = casefold_image(4096, &[], "encoding_flags=strict");
     let fs = mount(&image);
     let dir = casefolded(&fs, b"dir");
@@ -161,8 +161,7 @@ fn strict_encoding_refuses_what_is_no_text() {
 
 /// An image with an encrypted directory, whose key is lost.
 fn encrypted_image() -> Image {
-    let image = Image::builder(MiB(64)).kind("ext4").features(&["encrypt"]);
-    let image = image.make().unwrap();
+    let image = image(&["encrypt"]);
     let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     let folder = kernel.path().join("dir");
     std::fs::create_dir(&folder).unwrap();

@@ -4,11 +4,8 @@
 use fourscore::{BypassLimits, Error, Fs, MountOptions, NewAttributes, SetXattr, XattrSharing};
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
-use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 use rustix::fs::XattrFlags;
 use std::os::unix::fs::MetadataExt;
 
@@ -16,11 +13,13 @@ use crate::common::shared_attributes::{
     LIMIT, NAME, VALUE, block, end, free_blocks, image, image_with, image_with_values, make, set,
     sharing, stats, users,
 };
-use crate::common::{PLAIN, ROOT, mount_with, mount_words};
+use crate::common::{
+    PLAIN, ROOT, image_of_inodes, mount_with, mount_words, require_e2fsprogs, require_kernel,
+};
 
 #[test]
 fn equal_attributes_share_a_block_until_they_differ() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let fs = sharing(&image);
     let files: Vec<_> = (0..10).map(|nr| make(&fs, &format!("{nr}"))).collect();
@@ -66,7 +65,7 @@ fn equal_attributes_share_a_block_until_they_differ() {
 /// What becomes equal by the removal or the addition of another attribute is shared as well.
 #[test]
 fn a_block_is_shared_wherever_it_gets_its_content() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let fs = sharing(&image);
     let (one, two) = (make(&fs, "one"), make(&fs, "two"));
@@ -90,13 +89,8 @@ fn a_block_is_shared_wherever_it_gets_its_content() {
 
 #[test]
 fn inherited_access_control_lists_share_a_block() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = Image::builder(MiB(64))
-        .kind("ext4")
-        .block_size_bytes(4096)
-        .inode_size_bytes(128)
-        .make()
-        .unwrap();
+    require_e2fsprogs!();
+    let image = image_of_inodes(4096, 128, &[]);
     let fs = sharing(&image);
     let dir = fs.mkdir(ROOT, b"dir", &PLAIN).unwrap();
     let list = acl(&[(1, 7), (2, 5), (4, 5), (16, 7), (32, 5)]);
@@ -146,7 +140,7 @@ fn acl(entries: &[(u16, u16)]) -> Vec<u8> {
 
 #[test]
 fn a_block_has_1024_users_at_most_and_takes_another_when_it_loses_one() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let fs = sharing(&image);
     let files: Vec<_> = (0..2 * LIMIT)
@@ -187,7 +181,7 @@ fn cores() -> usize {
 
 #[test]
 fn what_was_loaded_from_disk_is_shared_too() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for reads in [true, false] {
         let image = image();
         let fs = sharing(&image);
@@ -216,7 +210,7 @@ fn what_was_loaded_from_disk_is_shared_too() {
 
 #[test]
 fn values_in_inodes_are_shared_and_go_with_their_last_user() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image_with_values();
     let fs = sharing(&image);
     let files: Vec<_> = (0..12).map(|nr| make(&fs, &format!("{nr}"))).collect();
@@ -276,7 +270,7 @@ fn values_in_inodes_are_shared_and_go_with_their_last_user() {
 /// The inode finds the value that it has, and takes it again: the count of users stays.
 #[test]
 fn the_value_that_an_inode_has_is_set_again() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image_with_values();
     let fs = sharing(&image);
     let (one, two) = (make(&fs, "one"), make(&fs, "two"));
@@ -299,11 +293,7 @@ fn the_value_that_an_inode_has_is_set_again() {
 /// number of a parent.
 #[test]
 fn values_that_the_kernel_has_made_are_shared() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image_with_values();
     let fs = sharing(&image);
     let (one, two) = (make(&fs, "one"), make(&fs, "two"));
@@ -325,7 +315,7 @@ fn values_that_the_kernel_has_made_are_shared() {
 
 #[test]
 fn nothing_is_shared_without_the_cache() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let fs = mount_words(&image, "no_mbcache");
     let files: Vec<_> = (0..5).map(|nr| make(&fs, &format!("{nr}"))).collect();
@@ -337,7 +327,7 @@ fn nothing_is_shared_without_the_cache() {
 
 #[test]
 fn lookups_that_find_nothing_are_left_out_and_come_back() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let limits = BypassLimits {
         window: 50,
@@ -364,7 +354,7 @@ fn lookups_that_find_nothing_are_left_out_and_come_back() {
 /// Lookups are left out, but not if there is no space for what they save.
 #[test]
 fn a_full_file_system_is_searched_for_what_can_be_shared() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let limits = BypassLimits {
         low_permille: 1000,
@@ -408,7 +398,7 @@ fn a_full_file_system_is_searched_for_what_can_be_shared() {
 
 #[test]
 fn a_cache_of_a_few_entries_forgets_and_shares_on() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image();
     let options = MountOptions::new()
         .xattr_sharing(XattrSharing::On)
@@ -429,7 +419,7 @@ fn a_cache_of_a_few_entries_forgets_and_shares_on() {
 /// these files; afterwards all counts are right.
 #[test]
 fn threads_share_divide_and_free_the_same_blocks() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for features in [&[][..], &["ea_inode"]] {
         let image = image_with(features);
         let fs = sharing(&image);
@@ -476,11 +466,7 @@ fn change_at_random(fs: &Fs, mut random: Rng) {
 /// Both sides share, divide and free what the other has shared, up to the limit of users.
 #[test]
 fn the_kernel_and_we_divide_and_free_each_others_blocks() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     const FILES: usize = LIMIT + 100;
     for features in [&[][..], &["ea_inode"], &["^metadata_csum"]] {
         let image = image_with(features);
@@ -544,11 +530,7 @@ fn the_kernel_and_we_divide_and_free_each_others_blocks() {
 /// What the kernel has shared is one block for us too, and the other way round.
 #[test]
 fn the_kernel_shares_our_blocks_up_to_the_limit_and_we_its() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image();
     let name = |nr: usize| format!("{nr}");
     let fs = sharing(&image);

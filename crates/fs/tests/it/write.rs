@@ -21,7 +21,7 @@ use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::common::{mount, mount_with, open};
+use crate::common::{mount, mount_with, open, require_e2fsprogs, require_kernel};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
@@ -38,7 +38,7 @@ fn image(block_size: u32, features: &[&str]) -> Image {
 
 #[test]
 fn what_was_written_is_there_after_unmounting() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(4096, &[]);
     let fs = mount(&image);
     let root = InodeNr::ROOT;
@@ -88,7 +88,7 @@ fn what_was_written_is_there_after_unmounting() {
 
 #[test]
 fn directories_and_maps_grow_deep_and_shrink_again() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(1024, &[]);
     let fs = mount(&image);
     let dir = fs.mkdir(InodeNr::ROOT, b"many", &OWNER).unwrap();
@@ -243,7 +243,7 @@ fn an_index_without_its_feature_is_given_up() {
 
 #[test]
 fn threads_work_side_by_side() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(4096, &[]);
     // The cache is so small that blocks of plans are evicted.
     let cache = OpenOptions::new().cache_bytes(1 << 20);
@@ -304,7 +304,7 @@ fn threads_work_side_by_side() {
 
 #[test]
 fn readers_miss_nothing_while_maps_and_directories_are_divided() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(1024, &[]);
     let fs = mount(&image);
     let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
@@ -345,7 +345,7 @@ fn readers_miss_nothing_while_maps_and_directories_are_divided() {
 
 #[test]
 fn tunables_are_set_at_the_mount_and_while_it_lasts() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(4096, &[]);
     let device = || Arc::new(open_path(image.path(), DeviceOptions::read_write()).unwrap());
     let refused = MountOptions::new().tunable("mb_no_such", 1);
@@ -371,7 +371,7 @@ fn tunables_are_set_at_the_mount_and_while_it_lasts() {
 
 #[test]
 fn unused_buddies_leave_memory() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     // 32 groups of 8 MiB, each nearly filled by a file; the cache has space for four groups.
     let image = image(1024, &[]);
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
@@ -405,7 +405,7 @@ fn unused_buddies_leave_memory() {
 /// The blocks reserved for the super-user are used by mounts that request them.
 #[test]
 fn only_privileged_callers_use_the_reserve() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(1024, &[]);
     let fill = |name: &[u8], options: MountOptions| {
         let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
@@ -437,11 +437,7 @@ fn only_privileged_callers_use_the_reserve() {
 /// Names are exchanged, also across directories, and whiteouts are as overlayfs expects them.
 #[test]
 fn names_change_places_and_leave_whiteouts() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image(4096, &[]);
     let fs = mount(&image);
     let root = InodeNr::ROOT;

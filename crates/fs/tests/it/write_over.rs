@@ -12,10 +12,8 @@ use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, Mutex, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::assert_clean;
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 
-use crate::common::{PLAIN, ROOT};
+use crate::common::{PLAIN, ROOT, require_e2fsprogs};
 
 /// The number of attempts to finish within one tick: the work takes microseconds, a tick
 /// milliseconds.
@@ -135,7 +133,7 @@ impl Setup {
 
 #[test]
 fn writing_over_content_within_a_tick_is_one_write_of_the_device() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     for features in [&[][..], &["^has_journal"], &["^extents", "^64bit"]] {
         let setup = setup(features, OpenOptions::new());
         let recording = &setup.device.inner;
@@ -170,7 +168,7 @@ fn writing_over_content_within_a_tick_is_one_write_of_the_device() {
 
 #[test]
 fn content_that_is_written_over_while_its_inode_commits_is_synced() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let setup = Arc::new(setup(&[], OpenOptions::new()));
     let found = (0..MOST_ATTEMPTS).find(|&with| {
         // It may be the tick of the last attempt; then there is nothing to commit.
@@ -200,7 +198,7 @@ fn content_that_is_written_over_while_its_inode_commits_is_synced() {
 /// A caller that caches data sets the times of its writes itself.
 #[test]
 fn writeback_leaves_the_times_to_the_caller() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let setup = setup(&[], OpenOptions::new());
     let (fs, file) = (&setup.fs, setup.file);
     let told = Timestamp::new(1_000_000_000, 7).unwrap();
@@ -231,7 +229,7 @@ fn writeback_leaves_the_times_to_the_caller() {
 
 #[test]
 fn content_that_is_written_back_does_not_wait_for_other_pieces_of_it() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let setup = Arc::new(setup(&[], OpenOptions::new()));
     let back = |setup: &Setup, with, offset| {
         let data = [with; 4096];
@@ -270,7 +268,7 @@ fn content_that_is_written_back_does_not_wait_for_other_pieces_of_it() {
 /// An fsync that is repeated does not make changes of other inodes durable.
 #[test]
 fn content_that_was_written_over_is_synced_once() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let setup = setup(&[], OpenOptions::new());
     let recording = &setup.device.inner;
     let synced = |name: &str| {
@@ -295,7 +293,7 @@ fn content_that_was_written_over_is_synced_once() {
 
 #[test]
 fn content_that_was_written_over_before_its_inode_left_memory_is_synced() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     // The cache is so small that inodes evict each other.
     let setup = setup(&[], OpenOptions::new().cache_bytes(256 << 10));
     let name = |number: u32| format!("other {number}").into_bytes();

@@ -1,5 +1,6 @@
 //! What the tests of the library share: opening file systems on images, reading what is in them.
 
+mod images;
 pub(crate) mod shared_attributes;
 
 use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions, Result};
@@ -11,11 +12,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+pub(crate) use images::*;
+
 pub(crate) const ROOT: InodeNr = InodeNr::ROOT;
 /// Files and directories of the super-user, which all may read and search.
 pub(crate) const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 /// The same without the permission to search, which the super-user does not need.
 pub(crate) const PLAIN: NewAttributes = NewAttributes::owned_by(0, 0);
+/// The same of an ordinary user.
+pub(crate) const OF_USER: NewAttributes = NewAttributes::owned_by(1, 2);
 
 /// The image as a device, for reading and writing.
 pub(crate) fn device(image: &Image) -> Arc<dyn BlockDevice> {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use fourscore::{Fs, InodeNr, SetXattr, XattrPlace, XattrSharingStats};
 use fourscore_sync::Arc;
-use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::image::Image;
 use fourscore_testkit::oracle::assert_clean;
 
-use super::{PLAIN, ROOT, mount_words};
+use super::{PLAIN, ROOT, image_of, image_of_inodes, mount_words};
 
 /// Too long for an inode.
 pub(crate) const VALUE: [u8; 500] = [7; 500];
@@ -16,12 +16,7 @@ pub(crate) const NAME: &[u8] = b"user.same";
 pub(crate) const LIMIT: usize = 1024;
 
 pub(crate) fn image_with(features: &[&str]) -> Image {
-    Image::builder(MiB(64))
-        .kind("ext4")
-        .block_size_bytes(4096)
-        .features(features)
-        .make()
-        .unwrap()
+    image_of(4096, features)
 }
 
 pub(crate) fn image() -> Image {
@@ -30,13 +25,7 @@ pub(crate) fn image() -> Image {
 
 /// With values in inodes, and no space for attributes in the inode itself.
 pub(crate) fn image_with_values() -> Image {
-    Image::builder(MiB(64))
-        .kind("ext4")
-        .block_size_bytes(4096)
-        .inode_size_bytes(128)
-        .features(&["ea_inode"])
-        .make()
-        .unwrap()
+    image_of_inodes(4096, 128, &["ea_inode"])
 }
 
 /// The cache is asked each time, so that tests do not depend on what a core has found before.

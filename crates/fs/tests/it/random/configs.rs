@@ -15,7 +15,7 @@ use super::histories::{history, one_mount, one_mount_as};
 use super::images::{OWNER, mount};
 use fourscore_proof::{Model, Pair, Rules};
 
-use crate::common::open;
+use crate::common::{open, require_e2fsprogs};
 
 /// The result of a read-write mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,7 @@ fn histories_pass_with_all_mount_options() {
 /// The kernel may not know the feature, so only e2fsck checks names and hashes.
 #[test]
 fn histories_in_directories_that_ignore_case() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let configurations: [(u32, &[&str]); 4] = [
         (1024, &["casefold"]),
         (4096, &["casefold", "inline_data", "verity", "encrypt"]),

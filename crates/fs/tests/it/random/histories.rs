@@ -6,15 +6,13 @@ use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::images::mount_as;
 use fourscore_proof::{Model, Pair, Rules};
 
-use crate::common::open;
+use crate::common::{open, require_e2fsprogs, require_kernel};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 /// The number of calls between two full comparisons.
@@ -74,7 +72,7 @@ fn run(image: &Image, seed: u64, mounts: u64, calls: usize) {
 /// proptest shrinks a failing history as far as it can.
 #[test]
 fn short_histories_end_as_the_model_says() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let empty = image(1024);
     let config = Config {
         cases: 24,
@@ -93,11 +91,7 @@ fn short_histories_end_as_the_model_says() {
 
 #[test]
 fn histories_of_several_mounts_end_as_the_model_says() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for (block_size, seed) in [(4096, 1), (1024, 2)] {
         run(&image(block_size), seed, 3, 1_500);
     }
@@ -107,11 +101,7 @@ fn histories_of_several_mounts_end_as_the_model_says() {
 #[test]
 #[ignore = "takes ten minutes"]
 fn long_histories_end_as_the_model_says() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let seed = std::env::var("FOURSCORE_SEED").map_or(Ok(1_000), |seed| seed.parse::<u64>());
     let first = seed.expect("FOURSCORE_SEED is a number");
     for seed in first..first + 8 {

@@ -7,14 +7,12 @@ use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 
 use super::images::{OWNER, mount, mount_with_cache};
 use super::shared::{Seen, Shared};
 use fourscore_proof::{Model, Pair, Rules};
 
-use crate::common::open;
+use crate::common::{open, require_kernel};
 use crate::tree::{host_tree, our_tree};
 
 const ROOT: InodeNr = InodeNr::ROOT;
@@ -90,11 +88,7 @@ fn image(block_size: u32) -> Image {
 
 #[test]
 fn sixty_four_threads_leave_what_some_order_of_their_calls_allows() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image(4096);
     run(&image, mount(&image).unwrap(), 1, THREADS, 150);
 }
@@ -105,11 +99,7 @@ fn sixty_four_threads_leave_what_some_order_of_their_calls_allows() {
 fn a_tiny_cache_sends_plans_back_less_than_once_per_call() {
     const SOME: usize = 12;
     const CALLS: usize = 250;
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image(1024);
     let fs = mount_with_cache(&image, 1 << 17).unwrap();
     let restarts = run(&image, fs, 9, SOME, CALLS);
@@ -122,11 +112,7 @@ fn a_tiny_cache_sends_plans_back_less_than_once_per_call() {
 #[test]
 #[ignore = "takes ten minutes"]
 fn sixty_four_threads_work_for_long() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     for seed in 2..8 {
         let image = image([1024, 4096][usize::try_from(seed % 2).unwrap()]);
         run(&image, mount(&image).unwrap(), seed, THREADS, 1_500);
