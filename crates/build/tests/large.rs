@@ -1,9 +1,14 @@
 //! Trees that take too long for the ordinary test run: `cargo test -p fourscore-build --test large
 //! -- --ignored`.
+//!
+//! A binary of its own, because it measures the memory of its process.
 
+#[allow(dead_code, reason = "it needs a part of it")]
+#[path = "it/cases/mod.rs"]
+mod cases;
+#[allow(dead_code, reason = "it needs a part of it")]
+#[path = "it/common/mod.rs"]
 mod common;
-#[path = "images/mod.rs"]
-mod images;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +25,7 @@ use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch};
 
-use images::Case;
+use cases::Case;
 
 /// Held by each test, because memory is measured for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -160,7 +165,7 @@ fn one_directory_and_manifests_of_two_million_files_in_bounded_memory() {
     let mut tree = case.tree_of(&Source::Path(archive, Reading::ByContent));
     let manifest = Manifest::read(&list).unwrap();
     manifest.apply(&mut tree, &Excludes::default()).unwrap();
-    let made = build(&case.options, tree, &images::target(&case.image()), &|_| {
+    let made = build(&case.options, tree, &cases::target(&case.image()), &|_| {
         Flow::Continue
     });
     assert_bounded_memory(&made.unwrap());

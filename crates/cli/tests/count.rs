@@ -1,6 +1,10 @@
 //! In the counting build `bench alloc` reports transfers between virtual cores.
+//!
+//! A binary of its own, because only the build with the feature `count` has it.
 #![cfg(feature = "count")]
 
+#[allow(dead_code, reason = "it needs a part of it")]
+#[path = "it/common/mod.rs"]
 mod common;
 
 use common::{fourscore, printed};

@@ -5,6 +5,8 @@
 //! The counting build knows for every shared location which core touched its cache line last. Each
 //! operation is run on 2, 80 and 192 virtual cores in turn. All cores read the same files; once
 //! every core has read them, no line may move any more.
+//!
+//! A binary of its own, because only the build with the feature `count` has it.
 #![cfg(feature = "count")]
 
 mod apart;

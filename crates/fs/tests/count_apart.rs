@@ -4,6 +4,8 @@
 //! All virtual cores run on one thread, whose heap mixes their allocations as the heaps of many
 //! threads would not. So here every allocation has cache lines of its own, and the lines that move
 //! are those that cores share by design.
+//!
+//! A binary of its own, because of that heap and of the feature `count`.
 #![cfg(feature = "count")]
 
 mod apart;

@@ -2,6 +2,8 @@
 //! values that are distinct and do not fit into inodes: few, on 192 cores as on two.
 //!
 //! As in `count_apart`, every allocation has cache lines of its own.
+//!
+//! A binary of its own, because of that heap and of the feature `count`.
 #![cfg(feature = "count")]
 
 mod apart;

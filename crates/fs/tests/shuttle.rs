@@ -1,6 +1,8 @@
 //! The write path in many interleavings of its threads' steps: a whole file system, its caches,
 //! locks and journal included, is mounted, used by a few tasks and unmounted under shuttle's
 //! scheduler, repeatedly; e2fsck checks the image that each interleaving leaves.
+//!
+//! A binary of its own, because only the build with the feature `shuttle` has it.
 #![cfg(feature = "shuttle")]
 
 use fourscore::{

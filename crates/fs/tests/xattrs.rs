@@ -1,7 +1,13 @@
 //! Extended attributes and access control lists: the same operations done by us on one image and by
 //! the kernel on its twin, with the same results and errors; e2fsck looks at both.
+//!
+//! A binary of its own, because it sets the umask of its process, which the kernel applies to files
+//! that other tests would create meanwhile.
 
+#[allow(dead_code, reason = "it needs a part of it")]
+#[path = "it/common/mod.rs"]
 mod common;
+#[path = "it/outcome/mod.rs"]
 mod outcome;
 
 use fourscore::{AttributeChange, Error, FileType, Follow, Fs, InodeNr, NewAttributes, SetXattr};
@@ -11,8 +17,6 @@ use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header};
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 use rustix::fs::XattrFlags;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,22 +26,13 @@ use std::path::{Path, PathBuf};
 
 use outcome::{errno, ours, theirs};
 
-use common::{PLAIN, mount, open};
+use common::{PLAIN, image_of_inodes, mount, open, require_e2fsprogs, require_kernel};
 
 /// The umask of created files, for us and for this process.
 const UMASK: u16 = 0o027;
 
-fn image(block_size: u32, inode_size: u32) -> Image {
-    image_with(block_size, inode_size, &[])
-}
-
-fn image_with(block_size: u32, inode_size: u32, features: &[&str]) -> Image {
-    let image = Image::builder(MiB(64))
-        .kind("ext4")
-        .block_size_bytes(block_size)
-        .inode_size_bytes(inode_size)
-        .features(features);
-    image.make().unwrap()
+fn image(block_size: u32, inode_size: u16) -> Image {
+    image_of_inodes(block_size, inode_size, &[])
 }
 
 /// Two file systems, to which the same operations are applied.
@@ -309,13 +304,9 @@ fn acl(random: &mut Rng) -> Vec<u8> {
 
 #[test]
 fn the_kernel_does_the_same_on_its_twin() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK.into()));
-    let sizes: [(u32, u32, &[&str]); 9] = [
+    let sizes: [(u32, u16, &[&str]); 9] = [
         (1024, 128, &[]),
         (1024, 256, &[]),
         (1024, 1024, &[]),
@@ -327,7 +318,7 @@ fn the_kernel_does_the_same_on_its_twin() {
         (1024, 512, &["ea_inode", "inline_data"]),
     ];
     for (seed, (block_size, inode_size, features)) in (1..).zip(sizes) {
-        let make = || image_with(block_size, inode_size, features);
+        let make = || image_of_inodes(block_size, inode_size, features);
         let (own, twin) = (make(), make());
         let mut random = Rng::new(seed);
         let mut paths = vec![(".".to_owned(), FileType::Directory)];
@@ -360,11 +351,7 @@ fn the_kernel_does_the_same_on_its_twin() {
 
 #[test]
 fn blocks_that_inodes_share_are_divided_and_go_with_their_last_user() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
+    require_kernel!();
     let image = image(1024, 128);
     let name = |number: u32| format!("file {number}");
     {
@@ -428,7 +415,7 @@ fn blocks_that_inodes_share_are_divided_and_go_with_their_last_user() {
 
 #[test]
 fn readers_miss_nothing_while_attributes_move_between_inode_and_block() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(1024, 256);
     let fs = mount(&image);
     let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
@@ -462,7 +449,7 @@ fn readers_miss_nothing_while_attributes_move_between_inode_and_block() {
 
 #[test]
 fn nothing_is_changed_by_what_is_refused() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = image(1024, 256);
     let fs = mount(&image);
     let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
@@ -503,7 +490,7 @@ fn nothing_is_changed_by_what_is_refused() {
 
 #[test]
 fn the_first_block_of_attributes_is_noted_in_the_superblock() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require_e2fsprogs!();
     let image = Image::builder(MiB(64))
         .kind("ext4")
         .features(&["^ext_attr"]);
@@ -529,12 +516,8 @@ fn the_first_block_of_attributes_is_noted_in_the_superblock() {
 /// Values that do not fit into the block of attributes are inodes, which come and go with them.
 #[test]
 fn large_values_have_inodes_of_their_own() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    let image = image_with(1024, 256, &["ea_inode"]);
+    require_kernel!();
+    let image = image_of_inodes(1024, 256, &["ea_inode"]);
     let fs = mount(&image);
     let dir = fs.mkdir(InodeNr::ROOT, b"dir", &PLAIN).unwrap();
     let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
@@ -610,12 +593,8 @@ fn large_values_have_inodes_of_their_own() {
 /// For the kernel, equal values are one inode, which is freed with the last attribute that uses it.
 #[test]
 fn values_that_inodes_share_go_with_their_last_user() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("e2fsck"),
-        Need::KernelMount
-    );
-    let image = image_with(1024, 256, &["ea_inode"]);
+    require_kernel!();
+    let image = image_of_inodes(1024, 256, &["ea_inode"]);
     let name = |number: u32| format!("file {number}");
     {
         let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
@@ -677,8 +656,8 @@ fn values_that_inodes_share_go_with_their_last_user() {
 
 #[test]
 fn readers_miss_nothing_while_values_get_other_inodes() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image_with(4096, 256, &["ea_inode"]);
+    require_e2fsprogs!();
+    let image = image_of_inodes(4096, 256, &["ea_inode"]);
     let fs = mount(&image);
     let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
     fs.set_xattr(file, b"user.large", &[0; 10_000], SetXattr::Any)

@@ -11,10 +11,12 @@
 //! A small file keeps the sum of a target's executions over all runs, and work is done in chunks,
 //! so that a long campaign may be interrupted and resumed: libFuzzer's corpus keeps what was found.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -110,8 +112,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 fn mount(workspace: &Workspace, options: &Options) -> Result<()> {
     run_command(
         cargo(workspace)
-            .args(["test", "--package", "fourscore-cli", "--test", "mount_fuzz"])
-            .args(["--", "--ignored", "--nocapture"])
+            .args(["test", "--package", "fourscore-cli", "--test", "it"])
+            .args(["mount_fuzz", "--", "--ignored", "--nocapture"])
             .env("FOURSCORE_MOUNT_SECONDS", options.seconds.to_string())
             .env("FOURSCORE_MOUNT_SEED", options.seed.to_string()),
     )
@@ -122,14 +124,15 @@ fn campaign(workspace: &Workspace, target: &str, runs: u64) -> Result<()> {
     let counts = Counts::of(workspace, target);
     let mut total = counts.load()?;
     while total < runs {
-        total += execute(workspace, target, CHUNK_RUNS.min(runs - total), None)?;
+        let chunk = CHUNK_RUNS.min(runs - total);
+        total += Running::start(workspace, target, chunk, None)?.finish()?;
         counts.store(total)?;
     }
     println!("{target}: {total} executions");
     Ok(())
 }
 
-/// A short run of every target.
+/// A short run of every target. Each has one thread, so that one target runs on each core.
 pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
     let targets = targets(workspace)?;
     if targets.is_empty() {
@@ -137,9 +140,31 @@ pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     build(workspace, &targets)?;
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let mut running = VecDeque::new();
+    let mut outcome = Ok(());
     for target in &targets {
-        let executed = execute(workspace, target, SMOKE_RUNS, Some(SMOKE_SECONDS))?;
-        println!("{target}: {executed} executions");
+        if running.len() == cores {
+            outcome = outcome.and(finish_first(&mut running));
+        }
+        running.push_back(Running::start(
+            workspace,
+            target,
+            SMOKE_RUNS,
+            Some(SMOKE_SECONDS),
+        )?);
+    }
+    while !running.is_empty() {
+        outcome = outcome.and(finish_first(&mut running));
+    }
+    outcome
+}
+
+/// Waits for the target that was started first.
+fn finish_first(running: &mut VecDeque<Running>) -> Result<()> {
+    if let Some(first) = running.pop_front() {
+        let target = first.target.clone();
+        println!("{target}: {} executions", first.finish()?);
     }
     Ok(())
 }
@@ -209,53 +234,73 @@ fn host_triple() -> Result<String> {
         .to_owned())
 }
 
-/// Runs a target for a number of executions and returns the number that libFuzzer reports.
-fn execute(workspace: &Workspace, target: &str, runs: u64, seconds: Option<u64>) -> Result<u64> {
-    let corpus = workspace.path("fuzz/corpus").join(target);
-    let artifacts = workspace.path("fuzz/artifacts").join(target);
-    fs::create_dir_all(&corpus)?;
-    fs::create_dir_all(&artifacts)?;
-    let program = build_folder(workspace)
-        .join(host_triple()?)
-        .join("fuzz")
-        .join(target);
-    let mut command = Command::new(&program);
-    command
-        .arg(&corpus)
-        .arg(format!("-runs={runs}"))
-        .arg(format!("-rss_limit_mb={MEMORY_LIMIT_MIB}"))
-        .arg(format!("-timeout={INPUT_SECONDS}"))
-        .arg(format!("-artifact_prefix={}/", artifacts.display()))
-        .args(["-print_final_stats=1", "-verbosity=0"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped());
-    let regressions = workspace.path("fuzz/regressions").join(target);
-    for seeds in [seeds_folder(workspace).join(target), regressions] {
-        if seeds.is_dir() {
-            command.arg(seeds);
+/// A target that is being executed.
+struct Running {
+    target: String,
+    child: Child,
+    artifacts: PathBuf,
+}
+
+impl Running {
+    /// Starts a target for a number of executions.
+    fn start(workspace: &Workspace, target: &str, runs: u64, seconds: Option<u64>) -> Result<Self> {
+        let corpus = workspace.path("fuzz/corpus").join(target);
+        let artifacts = workspace.path("fuzz/artifacts").join(target);
+        fs::create_dir_all(&corpus)?;
+        fs::create_dir_all(&artifacts)?;
+        let program = build_folder(workspace)
+            .join(host_triple()?)
+            .join("fuzz")
+            .join(target);
+        let mut command = Command::new(&program);
+        command
+            .arg(&corpus)
+            .arg(format!("-runs={runs}"))
+            .arg(format!("-rss_limit_mb={MEMORY_LIMIT_MIB}"))
+            .arg(format!("-timeout={INPUT_SECONDS}"))
+            .arg(format!("-artifact_prefix={}/", artifacts.display()))
+            .args(["-print_final_stats=1", "-verbosity=0"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        let regressions = workspace.path("fuzz/regressions").join(target);
+        for seeds in [seeds_folder(workspace).join(target), regressions] {
+            if seeds.is_dir() {
+                command.arg(seeds);
+            }
         }
+        if let Some(seconds) = seconds {
+            command.arg(format!("-max_total_time={seconds}"));
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("{}", program.display()))?;
+        Ok(Self {
+            target: target.to_owned(),
+            child,
+            artifacts,
+        })
     }
-    if let Some(seconds) = seconds {
-        command.arg(format!("-max_total_time={seconds}"));
+
+    /// Shows what it prints, waits for its end, and returns the number of executions that libFuzzer
+    /// reports.
+    fn finish(mut self) -> Result<u64> {
+        let stderr = self.child.stderr.take();
+        let stderr = stderr.context("no stderr of the fuzzer")?;
+        let mut executed = None;
+        for line in BufReader::new(stderr).split(b'\n') {
+            let line = String::from_utf8_lossy(&line?).into_owned();
+            executed = executed_units(&line).or(executed);
+            eprintln!("{line}");
+        }
+        let (status, target) = (self.child.wait()?, &self.target);
+        if !status.success() {
+            bail!(
+                "{target}: {status}; the input is in {}",
+                self.artifacts.display()
+            );
+        }
+        executed.with_context(|| format!("{target} printed no number of executions"))
     }
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("{}", program.display()))?;
-    let stderr = child.stderr.take().context("no stderr of the fuzzer")?;
-    let mut executed = None;
-    for line in BufReader::new(stderr).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        executed = executed_units(&line).or(executed);
-        eprintln!("{line}");
-    }
-    let status = child.wait()?;
-    if !status.success() {
-        bail!(
-            "{target}: {status}; the input is in {}",
-            artifacts.display()
-        );
-    }
-    executed.with_context(|| format!("{target} printed no number of executions"))
 }
 
 /// The number in libFuzzer's line `stat::number_of_executed_units: N`.

@@ -15,10 +15,18 @@ pub(crate) fn on_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
 
-/// A `cargo` command in the workspace's root.
+/// The environment variable with which cargo turns incremental compilation on or off.
+const INCREMENTAL: &str = "CARGO_INCREMENTAL";
+
+/// A `cargo` command in the workspace's root. It compiles without incremental files unless the
+/// caller's environment asks for them: a run of the suites compiles each crate once for each set of
+/// features, so that the files would not be read again, and they took half of the disk space.
 pub(crate) fn cargo(workspace: &Workspace) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(&workspace.root);
+    if std::env::var_os(INCREMENTAL).is_none() {
+        command.env(INCREMENTAL, "0");
+    }
     command
 }
 

@@ -7,7 +7,8 @@
 //! for a time.
 //!
 //! A build with the feature `sabotage` also runs the scenarios with the injected fault, and expects
-//! that they fail (the modules `put_back`).
+//! that they fail (the modules `put_back`). Therefore this is a binary of its own, the only
+//! one that is built twice.
 //!
 //! | module | responsibility |
 //! |---|---|

@@ -35,9 +35,9 @@ const CLEAN: &[&str] = &["crates/", "docs/", "README.md", "fuzz/"];
 
 /// Files that name the user `nobody`.
 const WITH_USER_NOBODY: &[&str] = &[
-    "crates/build/tests/tar.rs",
-    "crates/cli/tests/conform_databases.rs",
-    "crates/cli/tests/conform_posix.rs",
+    "crates/build/tests/it/tar.rs",
+    "crates/cli/tests/it/conform_databases.rs",
+    "crates/cli/tests/it/conform_posix.rs",
 ];
 
 /// This file, which has to name the words.

@@ -1,4 +1,4 @@
-//! Tests of the cache by itself. With its plans it is tested in `tests/shared_xattrs.rs`.
+//! Tests of the cache by itself. With its plans it is tested in `tests/it/shared_xattrs.rs`.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::xattr::{NameIndex, NewValue, XattrsMut};

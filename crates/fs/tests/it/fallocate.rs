@@ -1,0 +1,306 @@
+//! Ranges of files: the same calls are applied through the kernel's mount to one image and through
+//! us to another.
+
+use fourscore::{Fallocate, Fs, InodeNr, MountOptions, Seek};
+use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
+use fourscore_sync::Arc;
+use fourscore_testkit::explore::Rng;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions as HostOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::common::{PLAIN, image_of, mount, require_e2fsprogs, require_kernel};
+
+const ALL: [Fallocate; 7] = [
+    Fallocate::Allocate,
+    Fallocate::AllocateKeepSize,
+    Fallocate::PunchHole,
+    Fallocate::ZeroRange,
+    Fallocate::ZeroRangeKeepSize,
+    Fallocate::CollapseRange,
+    Fallocate::InsertRange,
+];
+
+fn flags(what: Fallocate) -> FallocateFlags {
+    match what {
+        Fallocate::Allocate => FallocateFlags::empty(),
+        Fallocate::AllocateKeepSize => FallocateFlags::KEEP_SIZE,
+        Fallocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        Fallocate::ZeroRange => FallocateFlags::ZERO_RANGE,
+        Fallocate::ZeroRangeKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        Fallocate::CollapseRange => FallocateFlags::COLLAPSE_RANGE,
+        Fallocate::InsertRange => FallocateFlags::INSERT_RANGE,
+    }
+}
+
+fn image_with(block_size: u32, features: &[&str], arguments: &[&str]) -> Image {
+    let image = Image::builder(MiB(64))
+        .kind("ext4")
+        .block_size_bytes(block_size)
+        .features(features)
+        .arguments(arguments.iter().copied());
+    image.make().unwrap()
+}
+
+/// A file of ours and one of the kernel's, to which the same operations are applied.
+struct Pair {
+    fs: Arc<Fs>,
+    ours: InodeNr,
+    host: File,
+}
+
+impl Pair {
+    fn step(&self, rng: &mut Rng, unit: u64) {
+        let (mut offset, mut len) = (rng.bits() % 200_000, 1 + rng.bits() % 60_000);
+        match rng.below(10) {
+            0..=2 => {
+                let bytes = vec![u8::try_from(1 + rng.below(255)).unwrap(); 20_000];
+                let bytes = &bytes[..usize::try_from(1 + len % 20_000).unwrap()];
+                self.fs.write_at(self.ours, bytes, offset).unwrap();
+                self.host.write_all_at(bytes, offset).unwrap();
+            }
+            3 => {
+                self.fs.truncate(self.ours, offset).unwrap();
+                self.host.set_len(offset).unwrap();
+            }
+            _ => {
+                let what = *rng.pick(&ALL);
+                if rng.happens(7, 8) {
+                    offset -= offset % unit;
+                    len += unit - len % unit;
+                }
+                let ours = self.fs.fallocate(self.ours, what, offset, len);
+                let theirs = fallocate(&self.host, flags(what), offset, len);
+                let ours = ours.map_err(|error| error.errno());
+                let theirs = theirs.map_err(rustix::io::Errno::raw_os_error);
+                assert_eq!(ours, theirs, "{what:?} {offset} {len}");
+            }
+        }
+    }
+
+    /// Compares data, size, and space except for a few nodes.
+    fn compare(&self, cluster_size: u64) {
+        let found = self.fs.stat(self.ours).unwrap();
+        let size = self.host.metadata().unwrap().len();
+        assert_eq!(found.size_bytes, size);
+        let mut expected = vec![0; usize::try_from(size).unwrap()];
+        self.host.read_exact_at(&mut expected, 0).unwrap();
+        let mut content = vec![1; expected.len()];
+        assert_eq!(
+            self.fs.read_at(self.ours, &mut content, 0).unwrap(),
+            expected.len()
+        );
+        let differs = content.iter().zip(&expected).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "of {size} bytes");
+        // Data that the kernel has not written yet has no blocks there.
+        self.host.sync_all().unwrap();
+        let sectors = self.host.metadata().unwrap().blocks();
+        let nodes = 4 * cluster_size / 512;
+        assert!(
+            found.sectors.abs_diff(sectors) <= nodes,
+            "{} and {sectors}",
+            found.sectors
+        );
+    }
+
+    fn data(&self) -> Vec<u64> {
+        let mut found = Vec::new();
+        let (mut at, mut what) = (0, Seek::Data);
+        while let Some(next) = self.fs.seek(self.ours, at, what).unwrap() {
+            found.push(next);
+            (at, what) = match what {
+                Seek::Data => (next, Seek::Hole),
+                Seek::Hole => (next, Seek::Data),
+            };
+        }
+        found
+    }
+}
+
+#[test]
+fn ranges_end_as_the_kernel_leaves_them() {
+    require_kernel!();
+    // In files that are mapped by pointers, only holes can be punched.
+    let pointers: &[&str] = &["^extent", "^64bit"];
+    let bigalloc: &[&str] = &["bigalloc"];
+    let runs = [
+        (1, 4096_u32, 4096_u32, &[][..]),
+        (2, 1024, 1024, &[]),
+        (3, 1024, 1024, &[]),
+        (4, 1024, 1024, pointers),
+        (5, 4096, 4096, pointers),
+        (6, 4096, 16 << 10, bigalloc),
+        (7, 1024, 16 << 10, bigalloc),
+        (8, 4096, 64 << 10, bigalloc),
+    ];
+    for (seed, block_size, cluster_size, features) in runs {
+        let size = cluster_size.to_string();
+        let clusters = ["-C", &size];
+        let clusters = if cluster_size > block_size {
+            &clusters[..]
+        } else {
+            &[]
+        };
+        let made = || image_with(block_size, features, clusters);
+        let (mine, theirs) = (made(), made());
+        let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
+        let host = HostOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(kernel.path().join("file"))
+            .unwrap();
+        let fs = mount(&mine);
+        let ours = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
+        let pair = Pair { fs, ours, host };
+        let mut rng = Rng::new(seed);
+        for step in 0..400 {
+            let unit = *rng.pick(&[block_size, cluster_size]);
+            pair.step(&mut rng, unit.into());
+            if step % 20 == 19 {
+                pair.compare(cluster_size.into());
+            }
+        }
+        let data = pair.data();
+        let Pair { fs, ours, host } = pair;
+        let size = host.metadata().unwrap().len();
+        drop(host);
+        kernel.unmount().unwrap();
+        fs.unmount().unwrap();
+        assert_clean(mine.path());
+        let kernel = KernelMount::new(mine.path(), Access::ReadOnly, "").unwrap();
+        let file = File::open(kernel.path().join("file")).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), size, "inode {ours}");
+        let mut found = Vec::new();
+        let mut next = 0;
+        while let Ok(start) = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(next)) {
+            next = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(start)).unwrap();
+            found.extend([start, next]);
+        }
+        assert_eq!(data, found);
+    }
+}
+
+/// More extents than fit into a leaf or into one step are moved and freed.
+#[test]
+fn files_of_many_extents_change_in_steps() {
+    require_e2fsprogs!();
+    let image = image_of(1024, &[]);
+    let fs = mount(&image);
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
+    let marked = |number: u64| vec![u8::try_from(number % 251).unwrap() + 1; 1024];
+    let pieces = 1_500;
+    for number in 0..pieces {
+        fs.write_at(file, &marked(number), number * 2048).unwrap();
+    }
+    let before = fs.stat(file).unwrap();
+    let expect = |at: u64, number: Option<u64>| {
+        let mut found = vec![9; 1024];
+        fs.read_at(file, &mut found, at).unwrap();
+        let expected = number.map_or(vec![0; 1024], marked);
+        assert!(found == expected, "at {at}: {number:?}");
+    };
+    fs.fallocate(file, Fallocate::InsertRange, 2048, 3 << 20)
+        .unwrap();
+    expect(0, Some(0));
+    expect(2048, None);
+    for number in 1..pieces {
+        expect((3 << 20) + number * 2048, Some(number));
+    }
+    fs.fallocate(file, Fallocate::CollapseRange, 1024, 3 << 20)
+        .unwrap();
+    for number in 1..pieces {
+        expect(number * 2048, Some(number));
+        expect(number * 2048 - 1024, None);
+    }
+    assert_eq!(fs.stat(file).unwrap().size_bytes, before.size_bytes);
+    fs.fallocate(file, Fallocate::ZeroRange, 0, 1 << 20)
+        .unwrap();
+    expect(4096, None);
+    expect(1 << 20, Some((1 << 20) / 2048));
+    fs.fallocate(file, Fallocate::PunchHole, 0, 1 << 32)
+        .unwrap();
+    let after = fs.stat(file).unwrap();
+    assert_eq!((after.size_bytes, after.sectors), (before.size_bytes, 0));
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+/// Extents of several leaves move in one step, which does not begin before all of them are read.
+#[test]
+fn what_a_collapse_cannot_read_leaves_the_file_as_it_was() {
+    require_e2fsprogs!();
+    let image = image_of(1024, &[]);
+    let fs = mount(&image);
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
+    for number in 0..250 {
+        fs.write_at(file, &[7; 1024], number * 2048).unwrap();
+    }
+    fs.unmount().unwrap();
+    let before = std::fs::read(image.path()).unwrap();
+    let mut expected = vec![0; 250 * 2048 - 1024];
+    for block in expected.chunks_mut(1024).step_by(2) {
+        block.fill(7);
+    }
+    let mut failed = 0;
+    for nth in 1.. {
+        let device = Arc::new(FaultyDevice::new(Arc::new(RamDevice::from_bytes(&before))));
+        let fs = Fs::mount(device.clone(), &MountOptions::new()).unwrap();
+        fs.lookup(InodeNr::ROOT, b"file").unwrap();
+        device.add(Rule::nth(DeviceOp::Read, nth).and_after());
+        let collapsed = fs.fallocate(file, Fallocate::CollapseRange, 0, 10 << 10);
+        device.heal();
+        let mut found = vec![9; 250 * 2048];
+        let got = fs.read_at(file, &mut found, 0).unwrap();
+        found.truncate(got);
+        if collapsed.is_ok() {
+            assert!(found == expected[10 << 10..]);
+            break;
+        }
+        assert!(found == expected, "read {nth}: {collapsed:?}");
+        failed += 1;
+    }
+    assert!(failed > 1, "only {failed} reads");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_as_linux_does() {
+    require!(Need::Program("mke2fs"));
+    let image = image_of(1024, &[]);
+    let fs = mount(&image);
+    let file = fs.create(InodeNr::ROOT, b"file", &PLAIN).unwrap();
+    fs.write_at(file, &[1; 5000], 0).unwrap();
+    let refused = |what, offset, len, errno| {
+        let error = fs.fallocate(file, what, offset, len).unwrap_err();
+        assert_eq!(error.errno(), errno, "{what:?} {offset} {len}: {error}");
+    };
+    for what in ALL {
+        refused(what, 0, 0, 22);
+        refused(what, u64::MAX, 1024, 27);
+        refused(what, 0, 1 << 43, 27);
+    }
+    for what in [Fallocate::CollapseRange, Fallocate::InsertRange] {
+        refused(what, 100, 1024, 22);
+        refused(what, 1024, 100, 22);
+        refused(what, 5120, 1024, 22);
+    }
+    refused(Fallocate::CollapseRange, 1024, 4096, 22);
+    refused(
+        Fallocate::InsertRange,
+        0,
+        (u64::from(u32::MAX) << 10) - 1024,
+        27,
+    );
+    refused(Fallocate::Allocate, 0, 1 << 30, 28);
+    let root = fs.fallocate(InodeNr::ROOT, Fallocate::PunchHole, 0, 1);
+    assert_eq!(root.unwrap_err().errno(), 21);
+    let link = fs.symlink(InodeNr::ROOT, b"link", b"file", &PLAIN).unwrap();
+    assert!(fs.fallocate(link, Fallocate::PunchHole, 0, 1).is_err());
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
