@@ -14,14 +14,20 @@ use super::{PLAIN, ROOT, mount_words};
 pub const VALUE: [u8; 500] = [7; 500];
 pub const NAME: &[u8] = b"user.same";
 pub const LIMIT: usize = 1024;
+pub const BLOCK_SIZES: [u32; 3] = [1024, 2048, 4096];
 
-pub fn image_with(features: &[&str]) -> Image {
+pub fn image_of(block_bytes: u32, features: &[&str]) -> Image {
     Image::builder(MiB(64))
         .kind("ext4")
-        .block_size_bytes(4096)
+        .block_size_bytes(block_bytes)
+        .inode_size_bytes(256)
         .features(features)
         .make()
         .unwrap()
+}
+
+pub fn image_with(features: &[&str]) -> Image {
+    image_of(4096, features)
 }
 
 pub fn image() -> Image {
