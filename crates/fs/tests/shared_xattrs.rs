@@ -662,8 +662,8 @@ fn assert_kernel_reads<'v>(image: &Image, files: usize, value: impl Fn(usize) ->
     kernel.unmount().unwrap();
 }
 
-/// A core that would rather have a block, or a value, of its own takes another core's if there is no
-/// space for one.
+/// A core that would rather have a block, or a value, of its own takes another core's if there is
+/// no space for one.
 #[test]
 fn a_core_without_space_for_a_place_of_its_own_takes_another_cores() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));

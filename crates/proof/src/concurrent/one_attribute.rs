@@ -13,7 +13,7 @@ use fourscore_sync::Arc;
 
 /// Its name.
 pub(super) const NAME: &str = "user.0";
-/// The place of its name among those that the judge knows.
+/// The number in its name.
 pub(super) const NAME_NR: u32 = 0;
 /// The number in its value.
 pub(super) const VERSION: u32 = 0;

@@ -343,3 +343,9 @@ fn a_block_that_is_changed_in_place_is_not_taken_for_its_old_content() {
     require!(Need::Program("mke2fs"));
     CHANGE.run(None);
 }
+
+#[test]
+fn a_value_that_loses_its_last_user_gets_no_other() {
+    require!(Need::Program("mke2fs"));
+    values::FREE.run(None);
+}

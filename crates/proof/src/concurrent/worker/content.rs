@@ -280,7 +280,7 @@ impl<T: Target> Worker<'_, T> {
         match self.random.below(4) {
             0 => {
                 let (version, len) = self.value();
-                self.set_xattr(&shared, (&text, nr), version, len);
+                self.set_xattr(&shared, nr, version, len);
             }
             1 => self.note(Call::RemoveXattr(id, nr), |round| {
                 done(round.target.remove_xattr(file, &text))
@@ -298,9 +298,8 @@ impl<T: Target> Worker<'_, T> {
     pub(super) fn one_xattr(&mut self) {
         let shared = self.file();
         if self.random.happens(1, 3) {
-            let name = (one_attribute::NAME, one_attribute::NAME_NR);
             let (version, len) = (one_attribute::VERSION, one_attribute::VALUE_BYTES);
-            return self.set_xattr(&shared, name, version, len);
+            return self.set_xattr(&shared, one_attribute::NAME_NR, version, len);
         }
         let call = Call::RemoveXattr(shared.id, one_attribute::NAME_NR);
         self.note(call, |round| {
@@ -308,16 +307,10 @@ impl<T: Target> Worker<'_, T> {
         });
     }
 
-    fn set_xattr(
-        &mut self,
-        shared: &SharedFile<T>,
-        (name, nr): (&str, u32),
-        version: u32,
-        len: usize,
-    ) {
-        let value = one_attribute::value(version, len);
+    fn set_xattr(&mut self, shared: &SharedFile<T>, nr: u32, version: u32, len: usize) {
+        let (name, value) = (format!("user.{nr}"), one_attribute::value(version, len));
         self.note(Call::SetXattr(shared.id, nr, version), |round| {
-            done(round.target.set_xattr(&shared.file, name, &value))
+            done(round.target.set_xattr(&shared.file, &name, &value))
         });
     }
 
