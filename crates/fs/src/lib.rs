@@ -111,6 +111,12 @@ pub use crate::xattr::share::{
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;
 
+/// Parts of the file system by themselves, for the measuring runner.
+#[cfg(feature = "lab")]
+pub mod lab {
+    pub use crate::xattr::share::alone::{SharingAlone, TakenBlock};
+}
+
 /// Devices: what a file system is opened on.
 pub mod block {
     pub use fourscore_block::{

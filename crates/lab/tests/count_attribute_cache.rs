@@ -1,6 +1,6 @@
 //! Cache line transfers between virtual cores in caches of attribute blocks: the base with one lock
-//! moves its lock's line with each operation, however different the attributes are
-//! (`cargo test -p fourscore-lab --features count --test count_attribute_cache -- --nocapture`).
+//! moves its lock's line with each operation, however different the attributes are. Ours moves few
+//! (`cargo test -p fourscore-lab --features fs,count --test count_attribute_cache -- --nocapture`).
 #![cfg(feature = "count")]
 
 use fourscore_lab::attribute_cache::{AttributeCache, by_name};
@@ -32,5 +32,16 @@ fn one_lock_moves_on_every_operation_and_no_cache_moves_nothing() {
         println!("one-lock, {cores} cores: {base}\nunshared, {cores} cores: {without}");
         assert!(base.transfers_per_op() >= 0.9, "{base}");
         assert!(without.transfers_per_op() <= 0.0, "{without}");
+    }
+}
+
+/// Each content enters and leaves a table that all cores share.
+#[cfg(feature = "fs")]
+#[test]
+fn our_cache_moves_few_lines_on_any_number_of_cores() {
+    for cores in [2, 80, 192] {
+        let ours = distinct_values("fourscore", cores);
+        println!("fourscore, {cores} cores: {ours}");
+        assert!(ours.transfers_per_op() <= 2.0, "{ours}");
     }
 }

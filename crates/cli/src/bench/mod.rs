@@ -69,7 +69,8 @@ enum What {
     /// are in blocks, which files with equal attributes may share. IMAGE is changed.
     ///
     /// With --cache there is no file system: files take blocks from a cache in memory and give them
-    /// back. `one-lock` is the cache that ext4 had before 2013, `unshared` shares nothing.
+    /// back. `fourscore` is the sharing cache of a mount with the default options, `one-lock` the
+    /// one that ext4 had before 2013, and `unshared` shares nothing.
     #[command(
         name = "xattr",
         after_help = "Examples:\n  fourscore bench xattr disk.img --values distinct --threads 1,2\n  \

@@ -341,7 +341,7 @@ fn attributes_are_set_in_an_image_and_in_a_directory() {
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(message.contains("not supported"), "{message}");
     }
-    for cache in ["one-lock", "unshared"] {
+    for cache in ["one-lock", "unshared", "fourscore"] {
         let whole = [
             "bench",
             "xattr",

@@ -62,6 +62,8 @@ pub enum Sabotage {
     FreedStaysKnown,
     /// A block of attributes gets a user without a second look whether it is still known.
     TakenUnseen,
+    /// A plan or a reader offers a block of attributes, or a value, without the lock of it.
+    OfferedUnlocked,
     /// A plan locks two blocks of attributes in the order in which it meets them.
     UnorderedXattrLocks,
     /// A reader does not notice that the inode that it reads has left memory.

@@ -91,7 +91,7 @@ pub(crate) fn value_for(
         Equal::None { offer } => {
             let nr = new_value(plan, owner, value, checksum)?;
             if let Some((key, users)) = offer
-                && plan.xattrs.try_lock_value(nr)
+                && plan.xattrs.try_lock_new_value(nr)
             {
                 let place = nr.0.into();
                 plan.note_xattrs(Note::Came { key, place, users });

@@ -108,6 +108,11 @@ impl<'f> XattrLocks<'f> {
         true
     }
 
+    /// Locks the inode of a value that the plan makes, to offer it. Returns whether it is locked.
+    pub(crate) fn try_lock_new_value(&mut self, value: InodeNr) -> bool {
+        self.mount.core.faults.lacks(Sabotage::OfferedUnlocked) || self.try_lock_value(value)
+    }
+
     /// Whether the plan has locked the inode of a value.
     pub(crate) fn holds_value(&self, value: InodeNr) -> bool {
         let nth = self.mount.values().nth(value.0.into());
@@ -137,7 +142,8 @@ impl<'f> XattrLocks<'f> {
         debug_assert!(self.new_block.is_none(), "a plan makes one block");
         let locks = self.mount.xattr_blocks();
         let nth = locks.nth(block.0);
-        if self.blocks.iter().flatten().any(|(held, _)| *held == nth) {
+        let is_held = self.blocks.iter().flatten().any(|(held, _)| *held == nth);
+        if is_held || self.mount.core.faults.lacks(Sabotage::OfferedUnlocked) {
             return true;
         }
         self.new_block = locks.try_lock_nth(nth);

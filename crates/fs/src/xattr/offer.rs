@@ -11,9 +11,11 @@
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::xattr::{self, EaInode, MAX_BLOCK_REFS, SharedContent};
 use fourscore_ondisk::{InodeNr, PhysBlock};
-use fourscore_sync::epoch;
+use fourscore_sync::{MutexGuard, epoch};
 
 use crate::core::Core;
+use crate::txn::faults::Sabotage;
+use crate::txn::striped::StripedLocks;
 use crate::xattr::share::Sharing;
 use crate::xattr::shared::SharedXattrs;
 
@@ -24,6 +26,16 @@ fn shared(core: &Core) -> Option<(&SharedXattrs, &Sharing)> {
     (!sharing.is_paused()).then_some((shared, sharing))
 }
 
+/// Takes the lock of a block, or of a value's inode, if it is free.
+fn try_lock<'l>(core: &Core, locks: &'l StripedLocks, place: u64) -> Option<Held<'l>> {
+    let lock = locks.try_lock_nth(locks.nth(place))?;
+    let is_kept = !core.faults.lacks(Sabotage::OfferedUnlocked);
+    Some(Held(is_kept.then_some(lock)))
+}
+
+/// A lock, or none if that is the injected fault.
+struct Held<'l>(#[expect(dead_code, reason = "it is held")] Option<MutexGuard<'l, ()>>);
+
 /// Offers the block of attributes of inode `nr`, which has just been loaded.
 pub(crate) fn offer_block(core: &Core, nr: InodeNr, block: PhysBlock) {
     let _ = try_offer_block(core, nr, block);
@@ -31,8 +43,7 @@ pub(crate) fn offer_block(core: &Core, nr: InodeNr, block: PhysBlock) {
 
 fn try_offer_block(core: &Core, nr: InodeNr, block: PhysBlock) -> Option<()> {
     let (shared, sharing) = shared(core)?;
-    let locks = &shared.blocks;
-    let _lock = locks.try_lock_nth(locks.nth(block.0))?;
+    let _lock = try_lock(core, &shared.blocks, block.0)?;
     let guard = epoch::pin();
     let inode = core.inodes.get(&nr, &guard)?.version(&guard).ok()?;
     if inode.on_disk().file_acl() != Some(block) {
@@ -53,8 +64,6 @@ pub(crate) fn offer_value(core: &Core, nr: InodeNr) {
 
 fn try_offer_value(core: &Core, nr: InodeNr) -> Option<()> {
     let (shared, sharing) = shared(core)?;
-    let locks = &shared.values;
-    let lock = locks.nth(nr.0.into());
     let guard = epoch::pin();
     let key = || {
         let inode = core.inodes.get(&nr, &guard)?.version(&guard).ok()?;
@@ -67,7 +76,7 @@ fn try_offer_value(core: &Core, nr: InodeNr) -> Option<()> {
     if sharing.knows(key()?) {
         return None;
     }
-    let _lock = locks.try_lock_nth(lock)?;
+    let _lock = try_lock(core, &shared.values, nr.0.into())?;
     sharing.come_unproven(key()?, nr.0.into());
     Some(())
 }

@@ -10,7 +10,8 @@ use fourscore_testkit::tools::Need;
 use std::os::unix::fs::FileExt;
 
 use crate::common::shared_attributes::{
-    NAME, VALUE, block, free_blocks, image, image_with_values, make, set, sharing, stats,
+    NAME, VALUE, block, free_blocks, image, image_with, image_with_values, make, set, sharing,
+    stats,
 };
 use crate::common::{self, ROOT, mount_words, open, require_e2fsprogs};
 
@@ -108,6 +109,49 @@ fn a_block_that_was_freed_under_its_users_is_corrupt() {
     assert_corrupt(fs.remove_xattr(two, NAME), &places);
     assert_corrupt(fs.unlink(ROOT, b"two"), &places);
     assert_eq!(free_blocks(&fs), free, "nothing is freed twice");
+    fs.unmount().unwrap();
+}
+
+/// A file has the block of another file's attributes as data, and frees it when it is removed. The
+/// block was changed before, when it was still in use.
+#[test]
+fn a_block_that_a_file_has_as_data_and_frees_is_corrupt() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    let image = image();
+    let fs = sharing(&image);
+    let (file, data) = (make(&fs, "file"), make(&fs, "data"));
+    set(&fs, file, &VALUE);
+    let old = block(&fs, file).unwrap();
+    fs.write_at(data, &[0; 4096], 0).unwrap();
+    fs.sync().unwrap();
+    let at = fs.extents(data).unwrap()[0].physical;
+    fs.unmount().unwrap();
+    let bytes = std::fs::read(image.path()).unwrap();
+    let from = usize::try_from(old).unwrap();
+    let content = bytes[from..from + 4096].to_vec();
+    forge(&image, at.0 * 4096, |block| block.copy_from_slice(&content));
+    debugfs_write(image.path(), &[format!("sif file file_acl {}", at.0)]).unwrap();
+    let fs = mount_words(&image, "mbcache,errors=continue");
+    set(&fs, file, &[1; 500]);
+    set(&fs, file, &[2; 500]);
+    assert_eq!(
+        block(&fs, file),
+        Some(at.0 * 4096),
+        "it is changed in place"
+    );
+    fs.unlink(ROOT, b"data").unwrap();
+    fs.sync().unwrap();
+    let places = [
+        format!("block {} is not in use", at.0),
+        format!("inode {}", file.0),
+    ];
+    let places = places.each_ref().map(|place| &place[..]);
+    assert_corrupt(fs.set_xattr(file, NAME, &[3; 500], SetXattr::Any), &places);
+    assert_corrupt(fs.remove_xattr(file, NAME), &places);
     fs.unmount().unwrap();
 }
 
@@ -246,6 +290,43 @@ fn a_value_without_users_is_corrupt() {
         assert_corrupt(fs.remove_xattr(file, NAME), &["users", &place]);
         assert_corrupt(fs.unlink(ROOT, b"file"), &["users", &place]);
         assert_eq!(free_blocks(&fs), before, "nothing is freed");
+        fs.unmount().unwrap();
+    }
+}
+
+/// The inode of a value that its user has although the bitmap calls it free gets no other user: its
+/// number may be given to a file at any time.
+#[test]
+fn a_value_whose_inode_is_free_is_not_shared() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    for is_free in [false, true] {
+        // The entry is in the inode, so the only place to share is that of the value.
+        let image = image_with(&["ea_inode"]);
+        let fs = sharing(&image);
+        // Numbers that are free and come first.
+        let [early, earlier] = ["early", "earlier"].map(|name| make(&fs, name));
+        let (file, new) = (make(&fs, "file"), make(&fs, "new"));
+        set(&fs, file, &[1; 9000]);
+        let value = InodeNr(new.0 + 1);
+        assert!(fs.holds_value(value).unwrap());
+        for (name, nr) in [("early", early), ("earlier", earlier)] {
+            assert!(nr < value);
+            fs.unlink(ROOT, name.as_bytes()).unwrap();
+        }
+        fs.unmount().unwrap();
+        if is_free {
+            debugfs_write(image.path(), &[format!("freei <{}>", value.0)]).unwrap();
+        }
+        let fs = mount_words(&image, "mbcache,errors=continue");
+        assert_eq!(fs.xattr(file, NAME).unwrap(), [1; 9000], "it can be read");
+        set(&fs, new, &[1; 9000]);
+        let hits = if is_free { 0 } else { 1 };
+        assert_eq!(stats(&fs).hits, hits, "{:?}", stats(&fs));
+        assert_eq!(fs.xattr(new, NAME).unwrap(), [1; 9000]);
         fs.unmount().unwrap();
     }
 }

@@ -1,20 +1,26 @@
 //! Blocks of attributes, and inodes of values, that several inodes use: when they are shared, when
 //! they are divided, and what they cost.
 
-use fourscore::{BypassLimits, Error, Fs, MountOptions, NewAttributes, SetXattr, XattrSharing};
+use fourscore::{
+    BypassLimits, Error, Fs, InodeNr, MountOptions, NewAttributes, SetXattr, XattrSharing,
+};
+use fourscore_ondisk::xattr::EaInode;
 use fourscore_sync::thread;
 use fourscore_testkit::explore::Rng;
+use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use rustix::fs::XattrFlags;
+use rustix::thread::CpuSet;
 use std::os::unix::fs::MetadataExt;
 
 use crate::common::shared_attributes::{
-    LIMIT, NAME, VALUE, block, end, free_blocks, image, image_with, image_with_values, make, set,
-    sharing, stats, users,
+    BLOCK_SIZES, LIMIT, NAME, VALUE, block, end, free_blocks, image, image_with, image_with_values,
+    make, set, sharing, stats, users,
 };
 use crate::common::{
-    PLAIN, ROOT, image_of_inodes, mount_with, mount_words, require_e2fsprogs, require_kernel,
+    PLAIN, ROOT, image_of, image_of_inodes, mount_with, mount_words, require_e2fsprogs,
+    require_kernel,
 };
 
 #[test]
@@ -376,14 +382,7 @@ fn a_full_file_system_is_searched_for_what_can_be_shared() {
     if cores() == 1 {
         assert_ne!(block(&fs, one), block(&fs, two));
     }
-    let piece = [1; 4096];
-    for nr in 0.. {
-        match fs.write_at(large, &piece, nr * 4096) {
-            Ok(_) => {}
-            Err(Error::NoSpace) => break,
-            Err(error) => panic!("{error}"),
-        }
-    }
+    fill(&fs, large);
     set(&fs, three, &VALUE);
     assert!(
         [one, two]
@@ -420,13 +419,15 @@ fn a_cache_of_a_few_entries_forgets_and_shares_on() {
 #[test]
 fn threads_share_divide_and_free_the_same_blocks() {
     require_e2fsprogs!();
-    for features in [&[][..], &["ea_inode"]] {
-        let image = image_with(features);
+    let sizes = BLOCK_SIZES.map(|size| (size, &[][..]));
+    for (block_bytes, features) in sizes.into_iter().chain([(4096, &["ea_inode"][..])]) {
+        let image = image_of(block_bytes, features);
         let fs = sharing(&image);
+        let long = block_bytes as usize * 3 / 4;
         thread::scope(|scope| {
             for seed in 0..4 {
                 let fs = &fs;
-                scope.spawn(move || change_at_random(fs, Rng::new(seed)));
+                scope.spawn(move || change_at_random(fs, Rng::new(seed), long));
             }
         });
         let counts = stats(&fs);
@@ -435,7 +436,8 @@ fn threads_share_divide_and_free_the_same_blocks() {
     }
 }
 
-fn change_at_random(fs: &Fs, mut random: Rng) {
+/// Some of the values have `long` bytes.
+fn change_at_random(fs: &Fs, mut random: Rng, long: usize) {
     for _ in 0..1500 {
         let name = format!("{}", random.below(30));
         let Ok(file) = fs.lookup(ROOT, name.as_bytes()) else {
@@ -449,7 +451,7 @@ fn change_at_random(fs: &Fs, mut random: Rng) {
             NAME
         };
         let byte = u8::try_from(random.below(3)).unwrap();
-        let len = if random.below(4) == 0 { 3000 } else { 500 };
+        let len = if random.below(4) == 0 { long } else { 500 };
         // The file may be gone, or its attributes too long for a block.
         let done = match random.below(10) {
             0 => fs.unlink(ROOT, name.as_bytes()),
@@ -468,8 +470,10 @@ fn change_at_random(fs: &Fs, mut random: Rng) {
 fn the_kernel_and_we_divide_and_free_each_others_blocks() {
     require_kernel!();
     const FILES: usize = LIMIT + 100;
-    for features in [&[][..], &["ea_inode"], &["^metadata_csum"]] {
-        let image = image_with(features);
+    let features = [&[][..], &["ea_inode"], &["^metadata_csum"]];
+    let images = features.map(|features| (4096, features));
+    for (block_bytes, features) in images.into_iter().chain([(1024, &[][..]), (2048, &[])]) {
+        let image = image_of(block_bytes, features);
         let name = |nr: usize| format!("{nr}");
         let fs = sharing(&image);
         let files: Vec<_> = (0..FILES).map(|nr| make(&fs, &name(nr))).collect();
@@ -491,7 +495,8 @@ fn the_kernel_and_we_divide_and_free_each_others_blocks() {
         (1..150)
             .filter(|nr| nr % 3 != 0)
             .for_each(|nr| put(nr, &VALUE));
-        assert_eq!(at(1).metadata().unwrap().blocks(), 8);
+        let sectors = u64::from(block_bytes / 512);
+        assert_eq!(at(1).metadata().unwrap().blocks(), sectors);
         kernel.unmount().unwrap();
         assert_clean(image.path());
         // We divide what the kernel has shared.
@@ -564,5 +569,154 @@ fn the_kernel_shares_our_blocks_up_to_the_limit_and_we_its() {
         block(&fs, files[1]),
         "it can have one more"
     );
+    end(fs, &image);
+}
+
+/// With blocks of each size: shared up to the limit, divided, removed, mounted again, shared with
+/// what was read; the kernel reads what we read.
+#[test]
+fn blocks_of_each_size_are_shared_and_the_kernel_reads_them() {
+    require_kernel!();
+    const FILES: usize = LIMIT + 50;
+    for block_bytes in BLOCK_SIZES {
+        let image = image_of(block_bytes, &[]);
+        let fs = sharing(&image);
+        let files: Vec<_> = (0..FILES).map(|nr| make(&fs, &format!("{nr}"))).collect();
+        let before = free_blocks(&fs);
+        files.iter().for_each(|&file| set(&fs, file, &VALUE));
+        let blocks = users(&fs, &files);
+        assert!(blocks.values().all(|&users| users <= LIMIT), "{blocks:?}");
+        assert!((2..=2 + cores()).contains(&blocks.len()), "{blocks:?}");
+        assert_eq!(free_blocks(&fs), before - blocks.len() as u64);
+        let sectors = u64::from(block_bytes / 512);
+        assert!(
+            files
+                .iter()
+                .all(|&file| fs.stat(file).unwrap().sectors == sectors)
+        );
+        // The value of a file after it has left the block, or stayed.
+        let value = |nr: usize| match nr % 5 {
+            0 => Some(&[9; 600][..]),
+            1 => Some(&b"short"[..]),
+            2 => None,
+            _ => Some(&VALUE[..]),
+        };
+        for (nr, &file) in files.iter().enumerate() {
+            match value(nr) {
+                Some(value) => set(&fs, file, value),
+                None => fs.remove_xattr(file, NAME).unwrap(),
+            }
+        }
+        end(fs, &image);
+        assert_kernel_reads(&image, FILES, value);
+        let fs = sharing(&image);
+        for (nr, &file) in files.iter().enumerate() {
+            assert_eq!(fs.xattr(file, NAME).ok().as_deref(), value(nr), "file {nr}");
+        }
+        let blocks = users(&fs, &[files[3], files[4]]);
+        set(&fs, files[2], &VALUE);
+        assert!(
+            blocks.contains_key(&block(&fs, files[2]).unwrap()),
+            "what was read is shared"
+        );
+        for &file in &files {
+            // Some have none already.
+            let _ = fs.remove_xattr(file, NAME);
+        }
+        assert_eq!(free_blocks(&fs), before);
+        end(fs, &image);
+    }
+}
+
+/// Asserts that for the kernel each of the files `0`, `1`, .. has the attribute with this value.
+fn assert_kernel_reads<'v>(image: &Image, files: usize, value: impl Fn(usize) -> Option<&'v [u8]>) {
+    let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
+    for nr in 0..files {
+        let path = kernel.path().join(nr.to_string());
+        let mut buffer = [0; 1000];
+        let found = rustix::fs::getxattr(path, "user.same", &mut buffer[..]);
+        assert_eq!(found.ok().map(|len| &buffer[..len]), value(nr), "file {nr}");
+    }
+    kernel.unmount().unwrap();
+}
+
+/// A core that would rather have a block, or a value, of its own takes another core's if there is
+/// no space for one.
+#[test]
+fn a_core_without_space_for_a_place_of_its_own_takes_another_cores() {
+    require_e2fsprogs!();
+    let cores = rustix::thread::sched_getaffinity(None).unwrap();
+    let cores: Vec<_> = (0..CpuSet::MAX_CPU)
+        .filter(|&cpu| cores.is_set(cpu))
+        .collect();
+    let [one, two, ..] = cores[..] else {
+        return println!("skipped: it needs two cores");
+    };
+    for (features, value) in [(&[][..], &VALUE[..]), (&["ea_inode"], &[1; 9000])] {
+        let image = image_with(features);
+        let fs = sharing(&image);
+        run_on(one);
+        let files: Vec<_> = (0..34).map(|nr| make(&fs, &format!("{nr}"))).collect();
+        let large = make(&fs, "large");
+        // A multiple of the number of users at which another core makes a place.
+        files[..32].iter().for_each(|&file| set(&fs, file, value));
+        fill(&fs, large);
+        run_on(two);
+        set(&fs, files[32], value);
+        assert_eq!(stats(&fs).shared, 32, "{:?}", stats(&fs));
+        fs.unlink(ROOT, b"large").unwrap();
+        fs.sync().unwrap();
+        // With space it has one.
+        fs.remove_xattr(files[32], NAME).unwrap();
+        set(&fs, files[33], value);
+        assert_eq!(stats(&fs).shared, 32, "{:?}", stats(&fs));
+        end(fs, &image);
+    }
+}
+
+/// Has this thread run on one core.
+fn run_on(core: usize) {
+    let mut only = CpuSet::new();
+    only.set(core);
+    rustix::thread::sched_setaffinity(None, &only).unwrap();
+}
+
+/// Writes to a file until there is no space.
+fn fill(fs: &Fs, file: InodeNr) {
+    for nr in 0.. {
+        match fs.write_at(file, &[1; 4096], nr * 4096) {
+            Ok(_) => {}
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The cache finds values by checksum and length; equal are those with equal bytes.
+#[test]
+fn values_with_equal_checksums_are_not_taken_for_each_other() {
+    require_e2fsprogs!();
+    let image = image_with_values();
+    let fs = sharing(&image);
+    let (one, two, three) = (make(&fs, "one"), make(&fs, "two"), make(&fs, "three"));
+    let value = vec![1; 9000];
+    let mut other = value.clone();
+    // The polynomial of CRC32C, as the bits of 33 bits of the value.
+    let polynomial = 1 | 0x82f6_3b78_u64 << 1;
+    for (byte, bits) in other[100..].iter_mut().zip(polynomial.to_le_bytes()) {
+        *byte ^= bits;
+    }
+    let seed = fs.superblock().checksum_seed();
+    assert_eq!(
+        EaInode::hash_of(&value, seed),
+        EaInode::hash_of(&other, seed)
+    );
+    set(&fs, one, &value);
+    set(&fs, two, &other);
+    assert!(fs.xattr(two, NAME).unwrap() == other);
+    assert_eq!((stats(&fs).unequal, stats(&fs).hits), (1, 0));
+    fs.remove_xattr(one, NAME).unwrap();
+    set(&fs, three, &other);
+    assert!(fs.xattr(three, NAME).unwrap() == other);
     end(fs, &image);
 }

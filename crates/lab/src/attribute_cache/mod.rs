@@ -1,7 +1,7 @@
 //! **Purpose.** Caches of attribute blocks alone, without a file system: the ways to find a block
 //! that can be shared, compared on the workloads of [`xattrs`](crate::xattrs).
 //!
-//! **Not here.** The cache of fourscore. It takes part by implementing [`AttributeCache`].
+//! **Not here.** The cache of fourscore, which takes part through `sharing`.
 //!
 //! **Model.** A cache has blocks in memory, each with its content and the number of its users. A
 //! file takes a block for its attributes and gives it back when it changes or goes. [`CacheTarget`]
@@ -15,9 +15,12 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`one_lock`] | the base: one lock around lookups, users and the list for eviction |
+//! | `sharing` | our sharing cache; with the feature `fs` |
 //! | [`unshared`] | no cache: each file has a block of its own |
 
 pub mod one_lock;
+#[cfg(feature = "fs")]
+pub mod sharing;
 pub mod unshared;
 
 use std::io;
@@ -59,18 +62,24 @@ pub trait AttributeCache: Sync {
     fn give_back(&self, block: u64);
 }
 
-/// Makes a cache by the name it has on the command line; `None` for an unknown one.
+/// Makes a cache by the name it has on the command line; `None` for an unknown one, and for our own
+/// in a build without the feature `fs`.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Box<dyn AttributeCache>> {
     match name {
         "one-lock" => Some(Box::new(one_lock::OneLock::default())),
         "unshared" => Some(Box::new(unshared::Unshared::default())),
+        #[cfg(feature = "fs")]
+        "fourscore" => {
+            let options = fourscore::MountOptions::new();
+            Some(Box::new(sharing::Ours::new(&options)?))
+        }
         _ => None,
     }
 }
 
 /// The names of the caches.
-pub const NAMES: [&str; 2] = ["one-lock", "unshared"];
+pub const NAMES: [&str; 3] = ["one-lock", "unshared", "fourscore"];
 
 /// A cache as a target of workloads.
 pub struct CacheTarget<'c>(pub &'c dyn AttributeCache);
@@ -144,7 +153,10 @@ mod tests {
     #[test]
     fn every_cache_runs_every_load_and_keeps_no_block() {
         for name in NAMES {
-            let cache = by_name(name).expect("it is listed");
+            let Some(cache) = by_name(name) else {
+                assert_eq!((name, cfg!(feature = "fs")), ("fourscore", false));
+                continue;
+            };
             assert_eq!(cache.name(), name);
             for load in [XattrLoad::Set, XattrLoad::Mix] {
                 for values in [Values::Same, Values::Distinct, Values::Few(10)] {

@@ -25,7 +25,9 @@ impl InjectedFault {
 impl InjectedFault {
     /// All faults, by name.
     pub const ALL: [(&str, Self); 13] = {
-        use Theme::{Attributes, Content, Eviction, Listings, Names, NewNames, Reuse, Tree};
+        use Theme::{
+            Attributes, Content, Eviction, Listings, Names, NewNames, OneAttribute, Reuse, Tree,
+        };
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, FreedStaysKnown, ListingToOldEnd,
             NameBeforeInode, PathWithoutRevalidation, RenameByNumber, TakenUnseen, UncountedFree,
@@ -53,7 +55,7 @@ impl InjectedFault {
             ),
             ("unnoticed-eviction", Self::fs(UnnoticedEviction, Eviction)),
             ("freed-stays-known", Self::fs(FreedStaysKnown, Attributes)),
-            ("taken-unseen", Self::fs(TakenUnseen, Attributes)),
+            ("taken-unseen", Self::fs(TakenUnseen, OneAttribute)),
         ]
     };
 

@@ -22,6 +22,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `shape` | what a round is: the file system, the mount, the threads |
+//! | `one_attribute` | what files of the theme of that name have, and have left |
 //! | `theme` | what the threads of a round mostly do |
 //! | `device` | the device: with latency, and full of poison |
 //! | `stamp` | data that names the write it comes from |
@@ -47,6 +48,7 @@ mod in_process;
 mod injected;
 mod judge;
 mod mounted;
+mod one_attribute;
 mod round;
 mod shape;
 mod shared;

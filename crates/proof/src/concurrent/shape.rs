@@ -18,6 +18,7 @@ use fourscore_testkit::explore::rng::mix;
 
 use super::device::{SlowDevice, poisoned};
 use super::injected::InjectedFault;
+use super::one_attribute;
 use super::theme::Theme;
 
 /// The format of the file system.
@@ -66,12 +67,22 @@ const TINY_CACHE_BYTES: usize = 64 << 10;
 impl Shape {
     pub(super) fn draw(seed: u64, wanted: Option<Theme>) -> Self {
         use Theme::{
-            Attributes, Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree,
+            Attributes, Content, Everything, Eviction, Listings, Names, NewNames, OneAttribute,
+            Reuse, Tree,
         };
         let random = &mut Rng::new(mix(seed));
         let themes = [
-            Tree, Content, Names, Reuse, Listings, Content, NewNames, Eviction, Everything,
+            Tree,
+            Content,
+            Names,
+            Reuse,
+            Listings,
+            Content,
+            NewNames,
+            Eviction,
+            Everything,
             Attributes,
+            OneAttribute,
         ];
         let nth = usize::try_from(seed % themes.len() as u64).unwrap_or(0);
         let theme = wanted.unwrap_or(themes[nth]);
@@ -110,13 +121,26 @@ impl Shape {
     /// The shape with the settings that its theme needs.
     fn for_theme(self, random: &mut Rng) -> Self {
         use Theme::{
-            Attributes, Content, Everything, Eviction, Listings, Names, NewNames, Reuse, Tree,
+            Attributes, Content, Everything, Eviction, Listings, Names, NewNames, OneAttribute,
+            Reuse, Tree,
         };
         match self.theme {
             Attributes => Self {
                 threads: 4,
                 // As many as there are users of a block that comes and goes.
                 files: 4 + random.below(8),
+                read_micros: 0,
+                write_micros: 0,
+                file_bytes: 8 << 10,
+                ..self
+            },
+            // More threads than cores, so that a thread is preempted between its lookup and its
+            // lock; and one or two files have the attribute.
+            OneAttribute => Self {
+                threads: 6,
+                inodes: 1024,
+                files: 4,
+                cache_bytes: LARGE_CACHE_BYTES,
                 read_micros: 0,
                 write_micros: 0,
                 file_bytes: 8 << 10,
@@ -243,6 +267,9 @@ impl Shape {
         };
         let layout = Layout::new(&options, &Profile::upstream(), ram.len_bytes())?;
         layout.write(&*ram)?;
+        if self.theme == Theme::OneAttribute {
+            one_attribute::leave_blocks(&ram)?;
+        }
         Ok(ram)
     }
 

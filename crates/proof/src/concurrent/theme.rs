@@ -19,6 +19,9 @@ pub enum Theme {
     Eviction,
     /// Files get and lose attributes of few values, so that they share blocks.
     Attributes,
+    /// Few files get and lose one attribute of one value, so that a block gets a user while it
+    /// loses its last one.
+    OneAttribute,
     /// Blocks are freed and reused while slow reads are in progress.
     Reuse,
     /// All of it.

@@ -53,6 +53,7 @@ enum Step {
     Map,
     Size,
     Xattr,
+    OneXattr,
     Sync,
     StatFs,
     NewFile,
@@ -175,6 +176,7 @@ impl Theme {
             Self::Eviction if thread == 2 => &[(Step::Bystander, 1)],
             Self::Eviction => &[(Step::List, 1)],
             Self::Attributes => ATTRIBUTES,
+            Self::OneAttribute => &[(Step::OneXattr, 300), (Step::NewFile, 1)],
             Self::Everything => EVERYTHING,
         }
     }
@@ -257,6 +259,7 @@ impl<'s, T: Target> Worker<'s, T> {
             Step::Map => self.map(),
             Step::Size => self.size(),
             Step::Xattr => self.xattr(),
+            Step::OneXattr => self.one_xattr(),
             Step::Sync => self.sync(),
             Step::StatFs => self.note(Call::StatFs, |shared| number(shared.target.stat_fs())),
             Step::NewFile => self.new_file(),

@@ -328,8 +328,9 @@ impl Bench {
     fn caches_alone(&self, options: &Options) -> Result<String> {
         let mut text = String::from(
             "\n## The cache alone\n\nFiles take blocks from a cache in memory and give them back, \
-             as in the mix above. `one-lock` is the cache of ext4 before 2013; the work that gave \
-             it several locks made loads of aim7 on 90 cores faster by ",
+             as in the mix above. `fourscore` is our sharing cache with its automatic bypass, \
+             `unshared` is none. `one-lock` is the cache of ext4 before 2013; the work that gave it \
+             several locks made loads of aim7 on 90 cores faster by ",
         );
         let published = PUBLISHED_AIM7.map(|(load, percent)| format!("{percent} % ({load})"));
         // Writing into a String cannot fail.

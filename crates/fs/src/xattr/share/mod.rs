@@ -54,6 +54,7 @@
 //! | `known` | the places of one content |
 //! | `bypass` | when lookups are left out |
 //! | `counts` | statistics |
+//! | `alone` | the cache with blocks in memory, to measure it |
 
 use fourscore_cache::{ClockCache, Config, HitCounting, Seed};
 use fourscore_ondisk::xattr::SharedContent;
@@ -63,6 +64,8 @@ use fourscore_sync::{Arc, CoreNr};
 use crate::Result;
 use crate::txn::faults::{Faults, Sabotage};
 
+#[cfg(feature = "lab")]
+pub(crate) mod alone;
 pub(crate) mod bypass;
 pub(crate) mod counts;
 pub(crate) mod known;

@@ -4,7 +4,12 @@
 //!
 //! **Model.** A [`Scenario`] is a prepared file system, and what two or three tasks do with the
 //! attributes of its files. For each interleaving it is mounted again from the same image. In the
-//! end every block of attributes must be in use and have as many users as it counts.
+//! end every block of attributes, and every inode of a value, must be in use and have as many users
+//! as it counts.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `values` | scenarios in which inodes of values are shared |
 
 use std::collections::BTreeMap;
 
@@ -34,8 +39,17 @@ const NAME: &[u8] = b"user.attribute";
 
 type Task = fn(&Fs);
 
+/// What the inodes of a scenario share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shared {
+    Blocks,
+    /// The entries are in the inodes of the files, the values are in inodes of their own.
+    Values,
+}
+
 #[derive(Clone, Copy)]
 struct Scenario {
+    shared: Shared,
     prepare: Task,
     /// Runs after mounting, before the tasks begin.
     begin: Task,
@@ -63,6 +77,10 @@ impl Scenario {
     /// Runs the scenario with `fault` in as many interleavings as needed.
     fn run(self, fault: Option<Sabotage>) {
         let image = Image::builder(MiB(4)).kind("ext4").block_size_bytes(1024);
+        let image = match self.shared {
+            Shared::Blocks => image,
+            Shared::Values => image.inode_size_bytes(256).features(&["ea_inode"]),
+        };
         let image = image.arguments(["-N", "64", "-m", "0"]).make().unwrap();
         let path = image.path().to_owned();
         model::once(move || {
@@ -88,10 +106,14 @@ impl Scenario {
             running
                 .into_iter()
                 .for_each(|task| task.join().expect("a task"));
-            check(&fs);
+            match self.shared {
+                Shared::Blocks => check_blocks(&fs),
+                Shared::Values => values::check(&fs),
+            }
             for (byte, names) in (1..).zip(self.end) {
                 for name in names {
-                    assert_eq!(fs.xattr(at(&fs, name), NAME).unwrap(), value(byte));
+                    let found = fs.xattr(at(&fs, name), NAME).unwrap();
+                    assert_eq!(found, vec![byte; found.len()]);
                 }
             }
         });
@@ -115,8 +137,16 @@ fn remove(fs: &Fs, name: &str) {
     fs.remove_xattr(at(fs, name), NAME).unwrap();
 }
 
+/// The blocks, or inodes of values, that the cache knows.
+fn known_places(fs: &Fs) -> Vec<(ShareKey, u64)> {
+    let known = &fs.writable().unwrap().sharing().unwrap().known;
+    let mut places = Vec::new();
+    known.for_each(|key, known| places.extend(known.places().iter().map(|place| (*key, *place))));
+    places
+}
+
 /// Checks that each block is in use, and that its count is the number of files that have it.
-fn check(fs: &Fs) {
+fn check_blocks(fs: &Fs) {
     let mut users: BTreeMap<PhysBlock, u32> = BTreeMap::new();
     for name in FILES {
         let inode = cache::inode_copy(&fs.core, at(fs, name)).unwrap();
@@ -124,15 +154,12 @@ fn check(fs: &Fs) {
             *users.entry(block).or_default() += 1;
         }
     }
-    let known = &fs.writable().unwrap().sharing().unwrap().known;
-    let mut places = Vec::new();
-    known.for_each(|_, known| places.extend(known.places()));
-    for place in places.drain(..) {
-        let is_in_use = change::is_in_use(fs.writable().unwrap(), PhysBlock(place)).unwrap();
+    let mount = fs.writable().unwrap();
+    for (_, place) in known_places(fs) {
+        let is_in_use = change::is_in_use(mount, PhysBlock(place)).unwrap();
         assert!(is_in_use, "a free block is known");
     }
     for (block, users) in users {
-        let mount = fs.writable().unwrap();
         let is_in_use = change::is_in_use(mount, block).unwrap();
         assert!(is_in_use, "an inode has a free block");
         let buffer = fs.core.buffers.load(block).unwrap();
@@ -153,6 +180,7 @@ fn evict(fs: &Fs) {
 
 /// A block gets a user while it loses its last one.
 const FREE: Scenario = Scenario {
+    shared: Shared::Blocks,
     prepare: |fs| set(fs, "a", 1),
     // It is loaded, so it is known; and it was taken, so no plan looks into the bitmap again.
     begin: |fs| {
@@ -183,6 +211,7 @@ const EVICT: Scenario = Scenario {
 
 /// Two inodes move in opposite directions between two blocks that others use, too.
 const OPPOSITE: Scenario = Scenario {
+    shared: Shared::Blocks,
     prepare: |fs| {
         for (name, byte) in [("a", 1), ("b", 2), ("c", 1), ("d", 2)] {
             set(fs, name, byte);
@@ -228,15 +257,18 @@ const OFFER: Scenario = Scenario {
 
 /// A file inherits a list, in a new block, and another thread removes the list at once.
 const CREATE: Scenario = Scenario {
+    shared: Shared::Blocks,
     prepare: |fs| {
-        let list = acl();
+        let list = acl(40);
         let name = b"system.posix_acl_default";
         fs.set_xattr(ROOT, name, &list, SetXattr::Any).unwrap();
     },
     begin: |_| {},
     tasks: &[
         |fs| {
-            fs.create(ROOT, b"new", &OWNER).unwrap();
+            // Its list differs from the one that the directory has.
+            let own = NewAttributes::owned_by(0, 0).permissions(0o700);
+            fs.create(ROOT, b"new", &own).unwrap();
         },
         |fs| {
             if let Ok(new) = fs.resolve(b"new", Follow::No) {
@@ -247,9 +279,9 @@ const CREATE: Scenario = Scenario {
     end: [&[], &[]],
 };
 
-/// A list with more entries than fit into an inode, in the form of the system calls.
-fn acl() -> Vec<u8> {
-    let named = (0..40).map(|id| (2, 7, id));
+/// A list with `named` entries for users, in the form of the system calls.
+fn acl(named: u32) -> Vec<u8> {
+    let named = (0..named).map(|id| (2, 7, id));
     let entries = [(1, 7, u32::MAX)].into_iter().chain(named);
     let entries = entries.chain([4, 16, 32].map(|tag| (tag, 5, u32::MAX)));
     let mut list = 2_u32.to_le_bytes().to_vec();
@@ -281,6 +313,9 @@ macro_rules! tests {
     )* };
 }
 
+// Behind the macro, which it uses.
+mod values;
+
 tests! {
     a_block_that_loses_its_last_user_gets_no_other: FREE,
         a_freed_block_that_stays_known_is_found: FreedStaysKnown, "a free block";
@@ -289,17 +324,28 @@ tests! {
     inodes_move_between_two_blocks_in_both_directions: OPPOSITE,
         locks_in_the_order_of_the_move_are_found: UnorderedXattrLocks, "out of order";
     a_block_that_is_offered_while_its_last_user_leaves_is_not_taken: OFFER,
-        an_offered_block_that_stays_known_is_found: FreedStaysKnown, "a free block";
+        a_block_that_a_reader_offers_without_its_lock_is_found: OfferedUnlocked, "a free block";
+    a_block_of_a_new_inode_is_not_known_after_it_was_freed: CREATE,
+        a_block_that_is_offered_without_its_lock_is_found: OfferedUnlocked, "a free block";
 }
 
 #[test]
-fn a_block_of_a_new_inode_is_not_known_after_it_was_freed() {
-    require!(Need::Program("mke2fs"));
-    CREATE.run(None);
+#[should_panic(expected = "a free block")]
+fn an_offered_block_that_stays_known_is_found() {
+    if !Need::Program("mke2fs").is_met() {
+        panic!("a free block");
+    }
+    OFFER.run(Some(Sabotage::FreedStaysKnown));
 }
 
 #[test]
 fn a_block_that_is_changed_in_place_is_not_taken_for_its_old_content() {
     require!(Need::Program("mke2fs"));
     CHANGE.run(None);
+}
+
+#[test]
+fn a_value_that_loses_its_last_user_gets_no_other() {
+    require!(Need::Program("mke2fs"));
+    values::FREE.run(None);
 }

@@ -1,5 +1,7 @@
 //! Tests of the cache by itself. With its plans it is tested in `tests/it/shared_xattrs.rs`.
 
+use std::cell::Cell;
+
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::xattr::{NameIndex, NewValue, XattrsMut};
 
@@ -96,6 +98,43 @@ fn a_candidate_is_valid_while_its_place_is_known() {
     assert!(!sharing.still_has(&candidate));
     sharing.come(key, 79, Users::All);
     assert!(!sharing.still_has(&candidate), "another place");
+}
+
+/// The bitmap is looked into by the first plan that wants what a reader has found, and not again.
+#[test]
+fn what_a_reader_offers_is_proven_once() {
+    for is_in_use in [true, false] {
+        let sharing = sharing(1 << 16);
+        let key = key(&sharing, &block(&[(b"a", b"value")]));
+        sharing.come_unproven(key, 77);
+        let Look::Found(candidate) = sharing.look(Space::Enough, || key).0 else {
+            panic!("not found");
+        };
+        let looks = Cell::new(0);
+        let look = || {
+            looks.set(looks.get() + 1);
+            Ok(is_in_use)
+        };
+        assert_eq!(sharing.has_proof(&candidate, look).unwrap(), is_in_use);
+        assert_eq!(sharing.still_has(&candidate), is_in_use);
+        assert!(sharing.has_proof(&candidate, look).unwrap());
+        assert_eq!(looks.get(), 1, "in use: {is_in_use}");
+    }
+}
+
+/// A look into the bitmap that fails proves nothing.
+#[test]
+fn a_proof_that_fails_is_looked_for_again() {
+    let sharing = sharing(1 << 16);
+    let key = key(&sharing, &block(&[(b"a", b"value")]));
+    sharing.come_unproven(key, 77);
+    let Look::Found(candidate) = sharing.look(Space::Enough, || key).0 else {
+        panic!("not found");
+    };
+    let failed = sharing.has_proof(&candidate, || Err(crate::Error::NoSpace));
+    assert!(failed.is_err());
+    assert!(!sharing.has_proof(&candidate, || Ok(false)).unwrap());
+    assert!(!sharing.still_has(&candidate));
 }
 
 #[test]

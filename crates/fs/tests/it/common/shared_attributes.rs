@@ -14,6 +14,7 @@ use super::{PLAIN, ROOT, image_of, image_of_inodes, mount_words};
 pub(crate) const VALUE: [u8; 500] = [7; 500];
 pub(crate) const NAME: &[u8] = b"user.same";
 pub(crate) const LIMIT: usize = 1024;
+pub(crate) const BLOCK_SIZES: [u32; 3] = [1024, 2048, 4096];
 
 pub(crate) fn image_with(features: &[&str]) -> Image {
     image_of(4096, features)

@@ -9,6 +9,7 @@ use super::super::stamp::{CELL_BYTES, FileId, fill, runs};
 use super::super::target::{IoMode, Target};
 use super::{Worker, done, number};
 use crate::concurrent::call::{Event, Kind};
+use crate::concurrent::one_attribute;
 use crate::concurrent::shape::Format;
 use crate::concurrent::theme::Theme;
 use fourscore_sync::Arc;
@@ -18,7 +19,7 @@ const MOST_BYTES: u64 = 64 << 10;
 /// The number of attribute names.
 const XATTRS: usize = 3;
 /// Lengths of their values in bytes: within the inode, in a block, and in an inode of their own.
-const VALUE_BYTES: [usize; 4] = [4, 40, 600, LARGE_VALUE_BYTES];
+const VALUE_BYTES: [usize; 4] = [4, 40, one_attribute::VALUE_BYTES, LARGE_VALUE_BYTES];
 /// The length of a value that needs an inode of its own.
 const LARGE_VALUE_BYTES: usize = 5000;
 /// The number of different values of each length that files may share.
@@ -279,11 +280,7 @@ impl<T: Target> Worker<'_, T> {
         match self.random.below(4) {
             0 => {
                 let (version, len) = self.value();
-                let mut value = vec![0x2e; len];
-                value[..4].copy_from_slice(&version.to_le_bytes());
-                self.note(Call::SetXattr(id, nr, version), |round| {
-                    done(round.target.set_xattr(file, &text, &value))
-                });
+                self.set_xattr(&shared, nr, version, len);
             }
             1 => self.note(Call::RemoveXattr(id, nr), |round| {
                 done(round.target.remove_xattr(file, &text))
@@ -297,6 +294,26 @@ impl<T: Target> Worker<'_, T> {
         }
     }
 
+    /// Sets or removes the one attribute that files have, so that blocks come and go.
+    pub(super) fn one_xattr(&mut self) {
+        let shared = self.file();
+        if self.random.happens(1, 3) {
+            let (version, len) = (one_attribute::VERSION, one_attribute::VALUE_BYTES);
+            return self.set_xattr(&shared, one_attribute::NAME_NR, version, len);
+        }
+        let call = Call::RemoveXattr(shared.id, one_attribute::NAME_NR);
+        self.note(call, |round| {
+            done(round.target.remove_xattr(&shared.file, one_attribute::NAME))
+        });
+    }
+
+    fn set_xattr(&mut self, shared: &SharedFile<T>, nr: u32, version: u32, len: usize) {
+        let (name, value) = (format!("user.{nr}"), one_attribute::value(version, len));
+        self.note(Call::SetXattr(shared.id, nr, version), |round| {
+            done(round.target.set_xattr(&shared.file, &name, &value))
+        });
+    }
+
     /// The number in a new value of an attribute, and its length.
     fn value(&mut self) -> (u32, usize) {
         let shape = self.shared.shape;
@@ -308,7 +325,7 @@ impl<T: Target> Worker<'_, T> {
         let len = match self.random.below(4) {
             0 => *self.random.pick(small),
             1 if shape.format == Format::Inline => LARGE_VALUE_BYTES,
-            _ => 600,
+            _ => one_attribute::VALUE_BYTES,
         };
         (u32::try_from(number).unwrap_or(0), len)
     }
