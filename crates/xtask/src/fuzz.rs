@@ -132,6 +132,25 @@ fn campaign(workspace: &Workspace, target: &str, runs: u64) -> Result<()> {
     Ok(())
 }
 
+/// A build of all targets beside other steps. It has a folder of its own, so it waits for no other
+/// build; and it compiles each crate in one unit, which leaves the other cores to them.
+pub(crate) struct BuildBeside(Child);
+
+impl BuildBeside {
+    /// Begins the build. It prints nothing but errors.
+    pub(crate) fn begin(workspace: &Workspace) -> Result<Self> {
+        let mut command = build_command(workspace, &targets(workspace)?)?;
+        let child = command.arg("--quiet").spawn();
+        child.map(Self).context("cargo could not be started")
+    }
+
+    /// Waits for its end. Its errors come again in [`smoke`], which builds what is missing.
+    pub(crate) fn wait(mut self) -> Result<()> {
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
 /// A short run of every target. Each has one thread, so that one target runs on each core.
 pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
     let targets = targets(workspace)?;
@@ -188,16 +207,21 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// The command that builds the programs of `targets`.
+fn build_command(workspace: &Workspace, targets: &[String]) -> Result<Command> {
+    let mut command = cargo(workspace);
+    command
+        .args(["build", "--profile", "fuzz", "--package", PACKAGE])
+        .args(["--features", "libfuzzer", "--target", &host_triple()?])
+        .args(targets.iter().flat_map(|target| ["--bin", target]))
+        .env("RUSTFLAGS", SANCOV_FLAGS)
+        .env("CARGO_TARGET_DIR", build_folder(workspace));
+    Ok(command)
+}
+
 /// Builds the programs of `targets`, and writes the first inputs of all targets.
 fn build(workspace: &Workspace, targets: &[String]) -> Result<()> {
-    run_command(
-        cargo(workspace)
-            .args(["build", "--profile", "fuzz", "--package", PACKAGE])
-            .args(["--features", "libfuzzer", "--target", &host_triple()?])
-            .args(targets.iter().flat_map(|target| ["--bin", target]))
-            .env("RUSTFLAGS", SANCOV_FLAGS)
-            .env("CARGO_TARGET_DIR", build_folder(workspace)),
-    )?;
+    run_command(&mut build_command(workspace, targets)?)?;
     run_command(
         cargo(workspace)
             .args([

@@ -50,6 +50,8 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
                 .env(SKIP_LOG, &skip_log),
         )
     });
+    // Not earlier: some tests of the workspace have limits of time.
+    let fuzz_build = fuzz::BuildBeside::begin(workspace);
     steps.step("tests with injected faults", || injected_faults(workspace));
     for feature in [Feature::Shuttle, Feature::Count] {
         steps.step(format!("{} suites", feature.name()), || {
@@ -67,7 +69,10 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     });
     steps.step("concurrent oracle", || oracle::smoke(workspace));
     steps.step("torture", || torture::smoke(workspace));
-    steps.step("fuzz smoke", || fuzz::smoke(workspace));
+    steps.step("fuzz smoke", || {
+        fuzz_build?.wait()?;
+        fuzz::smoke(workspace)
+    });
     let skipped = summarise_skips(&mut steps, &skip_log)?;
     if on_ci() && skipped > 0 {
         steps.step("nothing skipped on CI", || {
