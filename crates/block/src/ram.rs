@@ -34,8 +34,6 @@ use crate::error::{DeviceOp, Operation};
 
 const PAGE_BYTES: usize = 4096;
 const FANOUT: u64 = 512;
-/// 1 PiB, for which the root takes 16 MiB.
-const MAX_BYTES: u64 = 1 << 50;
 
 type Page = [u8; PAGE_BYTES];
 
@@ -122,14 +120,17 @@ impl Leaf {
 }
 
 impl RamDevice {
+    /// The longest device: 1 PiB, for which the root takes 16 MiB.
+    pub const MAX_BYTES: u64 = 1 << 50;
+
     /// A device of `len_bytes` zero bytes.
     ///
     /// # Panics
-    /// If `len_bytes` is more than 1 PiB, the limit of the tree.
+    /// If `len_bytes` is more than [`RamDevice::MAX_BYTES`].
     #[must_use]
     pub fn new(len_bytes: u64) -> Self {
         assert!(
-            len_bytes <= MAX_BYTES,
+            len_bytes <= Self::MAX_BYTES,
             "a RAM device holds at most 1 PiB, not {len_bytes} bytes"
         );
         let pages = len_bytes.div_ceil(to_u64(PAGE_BYTES));
@@ -172,6 +173,29 @@ impl RamDevice {
         leaves
             .map(|leaf| leaf.present.load(Ordering::Relaxed) * to_u64(PAGE_BYTES))
             .sum()
+    }
+
+    /// The ranges that are held in memory, in ascending order: what was written, rounded to pages
+    /// of 4096 bytes. Ranges that touch are joined.
+    #[must_use]
+    pub fn written_ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (root, middle) in self.root.iter().enumerate() {
+            let leaves = middle.get().into_iter().flat_map(|middle| &middle.leaves);
+            for (nr, leaf) in leaves.enumerate() {
+                let Some(leaf) = leaf.get() else { continue };
+                let first = (to_u64(root) * FANOUT + to_u64(nr)) * FANOUT;
+                for slot in (0..leaf.pages.len()).filter(|&slot| !leaf.is_missing(slot)) {
+                    let start = device_byte(first + to_u64(slot), 0);
+                    let end = self.len_bytes.min(start + to_u64(PAGE_BYTES));
+                    match ranges.last_mut() {
+                        Some(last) if last.end == start => last.end = end,
+                        _ => ranges.push(start..end),
+                    }
+                }
+            }
+        }
+        ranges
     }
 
     fn leaf(&self, page: u64) -> Option<&Leaf> {
@@ -422,6 +446,27 @@ mod tests {
             .read_at(&mut tail, (15 << 40) - 6000)
             .expect("read after the discard");
         assert_eq!((&tail[..5999], tail[5999]), (&[0; 5999][..], 7));
+    }
+
+    #[test]
+    fn written_ranges_are_joined_and_in_order() {
+        let base = Arc::new(RamDevice::new((3 << 30) + 5000));
+        let device = RamDevice::over(base);
+        assert!(device.written_ranges().is_empty());
+        device
+            .write_at(&[1; 2], (3 << 30) + 4999 - 1)
+            .expect("the end");
+        device
+            .write_at(&[1; 9000], (1 << 30) - 4096)
+            .expect("over a GiB");
+        device.write_at(&[1], 8191).expect("in a page");
+        device.write_zeroes(4096..4097).expect("in the same page");
+        let expected = [
+            4096..8192,
+            (1 << 30) - 4096..(1 << 30) + 8192,
+            (3 << 30) + 4096..(3 << 30) + 5000,
+        ];
+        assert_eq!(device.written_ranges(), expected);
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! | [`manifest`] | reads and writes lists of objects with owner, mode and type (mtree, fakeroot) |
 //! | [`tree`] | the overlay of all sources, in memory |
 //! | `target` | the output: which file, device or partition, and whether it may be overwritten |
+//! | `partitions` | reads partition tables |
 //! | [`host`] | reads a directory of the host into the tree |
 //! | `layout` | assigns inode numbers and blocks, encodes directories, computes the size |
 //! | `write` | reads file data and writes the image, on all cores |
@@ -47,6 +48,7 @@ mod identity;
 mod layout;
 pub mod manifest;
 mod options;
+mod partitions;
 mod read_back;
 mod recognise;
 pub mod source;
@@ -61,9 +63,11 @@ use fourscore_ondisk::Timestamp;
 pub use error::{BuildError, BuildResult};
 pub use layout::XattrProblem;
 pub use options::{Flow, Options, Phase, Progress, Size, Summary, Watch};
+pub use partitions::{Partition, partitions};
 pub use read_back::{Comparison, Difference, ReadBack};
 pub use target::{Overwrite, Target};
 pub use tree::{Content, Kind, Meta, NodeId, Tree, TreeError, Xattrs};
+pub use write::read_file;
 
 /// Builds an image of `tree` and puts it at `target`, replacing what was there. The image is
 /// durable when this returns.

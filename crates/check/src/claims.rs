@@ -9,6 +9,7 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
+use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
 
 use crate::bits::Bits;
@@ -56,7 +57,7 @@ impl Sink for Searcher<'_> {
         false
     }
 
-    fn content(&mut self, _logical: u64, _run: Range<PhysBlock>) {}
+    fn content(&mut self, _logical: u64, _run: Range<PhysBlock>, _state: ExtentState) {}
 
     fn fault(&mut self, _finding: Finding) {}
 }

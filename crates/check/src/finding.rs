@@ -186,7 +186,7 @@ findings! {
             => "superblock: {why}", "clear the field, and the feature that needs it";
         /// Counts of the superblock lie within their limits.
         Error SuperblockCount "superblock-count" { field: &'static str, found: u64, most: u64 }
-            => "superblock: {field} is {found}, at most {most} is valid", "lower it";
+            => "superblock: {field} is {found}, at most {most} is valid", "set it to a twentieth of the blocks";
         /// Features are consistent with each other.
         Warning Features "superblock-features" { why: &'static str }
             => "superblock: features: {why}", "set the feature that is missing, or clear the other";
@@ -214,7 +214,7 @@ findings! {
             => "group {group}: {why}", "recompute the checksum and distrust the uninit flags";
         /// Bitmaps and inode tables lie where the layout permits.
         Error GroupPlace "group-place" { group: GroupNr, why: GroupDescError }
-            => "group {group}: {why}", "move the table to free blocks";
+            => "group {group}: {why}", "take the place from a backup, or move it to free blocks";
         /// Without descriptor checksums nothing is uninitialised.
         Warning GroupFlags "group-flags" { group: GroupNr, found: u16 }
             => "group {group}: bg_flags is {found:#x} without descriptor checksums",
@@ -230,14 +230,14 @@ findings! {
         Error MetadataOverlap "metadata-overlap"
         { group: GroupNr, field: &'static str, block: PhysBlock }
             => "group {group}: {field} at block {block} lies on other metadata",
-            "move it to free blocks";
+            "take the place from a backup, or move it to free blocks";
         /// Backups of the superblock describe this file system.
         Warning BackupSuperblock "backup-superblock" { group: GroupNr, why: String }
             => "group {group}: backup superblock: {why}", "write the primary one over it";
         /// Backups of descriptors name the same tables.
         Warning BackupDescriptors "backup-descriptors" { group: GroupNr, other: GroupNr }
             => "group {group}: the backup descriptor of group {other} names other tables",
-            "write the primary one over it";
+            "take the place with more sound inodes, write it over the other one";
         /// The journal's inode is a regular file without holes, large enough for a log.
         Error JournalInode "journal-inode" { inode: InodeNr, why: &'static str }
             => "inode {inode} (journal): {why}", "clear it and recreate the journal";
@@ -251,7 +251,10 @@ findings! {
         /// A journal that needs recovery is marked so.
         Error JournalUnmarked "journal-unmarked" { start: u32 }
             => "journal: the log begins at {start}, but needs_recovery is not set",
-            "set the flag and replay the journal";
+            "mark the log as empty";
+        /// The journal records no error that aborted it.
+        Error JournalErrno "journal-errno" { errno: u32 }
+            => "journal: error {errno} aborted it (s_errno)", "set it to 0";
         /// A journal that was replayed in memory.
         Note JournalReplayed "journal-replayed" { inode: InodeNr }
             => "inode {inode} (journal): replayed in memory; what follows is its outcome",
@@ -286,7 +289,7 @@ findings! {
     One {
         /// Inodes match their checksums.
         Error InodeChecksum "inode-checksum" { inode: InodeNr, why: ChecksumMismatch }
-            => "inode {inode}: {why}", "recompute it if all else is sound, else clear the inode";
+            => "inode {inode}: {why}", "recompute it";
         /// The time of deletion is 0 or a time; a small number is a link of a lost orphan list.
         Error LowDtime "inode-low-dtime" { inode: InodeNr, found: u32 }
             => "inode {inode}: i_dtime is {found}, a link of a lost orphan list",
@@ -299,7 +302,7 @@ findings! {
             => "inode {inode}: in use with i_dtime {found}", "set i_dtime to 0";
         /// The root is a directory.
         Error RootMode "root-mode" { inode: InodeNr, found: u16 }
-            => "inode {inode}: the root has mode {found:#o}", "clear it and make a root";
+            => "inode {inode}: the root has mode {found:#o}", "set its type, or make a root";
         /// Reserved inodes have the type of their role.
         Error ReservedMode "reserved-mode" { inode: InodeNr, found: u16 }
             => "inode {inode} (reserved): mode is {found:#o}", "set it to the type of the role";
@@ -311,11 +314,11 @@ findings! {
             => "inode {inode} (bad blocks): has more than blocks", "clear the other fields";
         /// A mode has a known type.
         Error InodeMode "inode-mode" { inode: InodeNr, found: u16 }
-            => "inode {inode}: mode {found:#o} has no known type", "clear the inode";
+            => "inode {inode}: mode {found:#o} has no known type", "set it to a directory if it is one, else clear the inode";
         /// Devices, pipes and sockets map nothing.
         Error SpecialMapped "special-mapped" { inode: InodeNr, flags: u32 }
             => "inode {inode}: a special file with flags {flags:#x}, which imply data",
-            "clear the flags, or the inode";
+            "clear the flags";
         /// Special files and links are neither immutable nor append-only.
         Error SpecialImmutable "special-immutable" { inode: InodeNr, flags: u32 }
             => "inode {inode}: immutable or append-only (flags {flags:#x}), \
@@ -326,7 +329,7 @@ findings! {
             => "inode {inode}: a special file of {found} bytes", "set the size to 0";
         /// A symbolic link has a target as long as its size says.
         Error Symlink "symlink" { inode: InodeNr, why: &'static str }
-            => "inode {inode}: symbolic link: {why}", "clear the inode";
+            => "inode {inode}: symbolic link: {why}", "set the size to that of the target, or clear the inode";
         /// Reserved fields are zero.
         Error ReservedField "inode-reserved-field"
         { inode: InodeNr, field: &'static str, found: u32 }
@@ -375,18 +378,18 @@ findings! {
             "set it to the number of inodes";
         /// The root of an extent tree is valid.
         Error ExtentRoot "extent-root" { inode: InodeNr, why: ExtentError }
-            => "inode {inode}: {why}", "clear the wrong entries of the root, or the inode";
+            => "inode {inode}: {why}", "build the map again of what can be followed";
         /// A node of an extent tree is valid.
         Error ExtentNode "extent-node" { inode: InodeNr, block: PhysBlock, why: ExtentError }
-            => "inode {inode}: block {block}: {why}", "remove the wrong entries of the node";
+            => "inode {inode}: block {block}: {why}", "build the map again of what can be followed";
         /// `eh_max` is the capacity of the node.
         Error ExtentMax "extent-max" { inode: InodeNr, found: u16, expected: u16 }
-            => "inode {inode}: eh_max is {found}, expected {expected}", "rebuild the tree";
+            => "inode {inode}: eh_max is {found}, expected {expected}", "build the map again";
         /// Extents have the same offset within a cluster in the file and on the device.
         Error ClusterAlign "cluster-align"
         { inode: InodeNr, logical: LogicalBlock, block: PhysBlock }
             => "inode {inode}: block {logical} lies at {block}, at another offset within its cluster",
-            "copy the cluster";
+            "copy the blocks to a cluster of their own";
         /// Pointers refer to blocks inside the file system.
         Error BlockOutside "block-outside" { inode: InodeNr, logical: u64, block: PhysBlock }
             => "inode {inode}: block {logical}: pointer to {block}, outside the file system",
@@ -394,7 +397,7 @@ findings! {
         /// Blocks of maps and trees do not overlap fixed metadata.
         Error MapOnMetadata "map-on-metadata" { inode: InodeNr, block: PhysBlock }
             => "inode {inode}: its map's block {block} lies on the file system's own metadata",
-            "copy the block";
+            "build the map again without it";
         /// Files together map at most a bounded multiple of the blocks of the file system.
         Error SharedBeyond "shared-beyond-measure" { inode: InodeNr }
             => "inode {inode}: too many blocks are shared; the rest of its map \
@@ -402,7 +405,7 @@ findings! {
             "clear the inode";
         /// A directory has written blocks from its first to its last.
         Error DirUnwritten "dir-unwritten" { inode: InodeNr, logical: LogicalBlock }
-            => "inode {inode}: directory block {logical} is marked unwritten", "mark it written";
+            => "inode {inode}: directory block {logical} is marked unwritten", "build the map again, written";
         /// See [`Finding::DirUnwritten`].
         Error DirHole "dir-hole" { inode: InodeNr, logical: u64 }
             => "inode {inode}: the directory has a hole at block {logical}",
@@ -425,7 +428,7 @@ findings! {
             => "inode {inode}: {size} bytes without the feature large_file", "set the feature";
         /// With `bigalloc`, files have extents.
         Error BigallocBlockMap "bigalloc-block-map" { inode: InodeNr }
-            => "inode {inode}: has a block map, which bigalloc forbids", "make extents of it";
+            => "inode {inode}: has a block map, which bigalloc forbids", "build the map again";
         /// Inline data can be found.
         Error Inline "inline-data" { inode: InodeNr, why: InlineError }
             => "inode {inode}: {why}", "cut the file to 0 bytes";
@@ -434,7 +437,7 @@ findings! {
             => "inode {inode}: encryption context: {why}", "clear the inode";
         /// The orphan file is valid.
         Error OrphanFile "orphan-file" { inode: InodeNr, block: LogicalBlock, why: OrphanError }
-            => "inode {inode} (orphan file): block {block}: {why}", "recreate the file";
+            => "inode {inode} (orphan file): block {block}: {why}", "write the file again";
         /// The orphan list is valid.
         Error OrphanList "orphan-list" { inode: InodeNr, why: &'static str }
             => "inode {inode} (orphan list): {why}", "drop the rest of the list";
@@ -444,24 +447,24 @@ findings! {
         /// A block belongs to one owner.
         Error SharedBlocks "shared-blocks" { block: PhysBlock, count: u64, inodes: Inodes }
             => "blocks {block} to +{count}: claimed by inodes {inodes}",
-            "give each inode a copy, or delete them";
+            "give each inode but the first a copy";
         /// A block of fixed metadata belongs to no inode.
         Error SharedWithMetadata "shared-with-metadata"
         { block: PhysBlock, count: u64, inodes: Inodes }
             => "blocks {block} to +{count}: metadata of the file system, claimed by \
                 inodes {inodes}",
-            "give each inode a copy, or delete them";
+            "give each inode a copy";
     }
     Two {
         /// Blocks of directories match their checksums.
         Error DirChecksum "dir-checksum" { dir: InodeNr, block: LogicalBlock, why: DirentError }
-            => "directory {dir}: block {block}: {why}", "recompute it, or salvage the block";
+            => "directory {dir}: block {block}: {why}", "write the block again with its entries";
         /// Records fill a block from its start to its end.
         Error DirRecord "dir-record" { dir: InodeNr, block: LogicalBlock, why: DirentError }
-            => "directory {dir}: block {block}: {why}", "salvage the records that follow";
+            => "directory {dir}: block {block}: {why}", "write the block again with the entries that are found";
         /// A directory inside its inode is valid.
         Error DirInline "dir-inline" { dir: InodeNr, why: InlineError }
-            => "directory {dir}: {why}", "clear the directory";
+            => "directory {dir}: {why}", "write it again with the entries that are found";
         /// The first entry is `.` and refers to the directory.
         Error Dot "dir-dot" { dir: InodeNr, why: &'static str }
             => "directory {dir}: its first entry {why}", "write '.' there";
@@ -545,28 +548,28 @@ findings! {
             "remove the entry";
         /// The root of an index is valid.
         Error IndexRoot "index-root" { dir: InodeNr, why: HtreeError }
-            => "directory {dir}: {why}", "rebuild the index";
+            => "directory {dir}: {why}", "remove the index; the blocks stay";
         /// A block of an index is valid.
         Error IndexNode "index-node" { dir: InodeNr, block: LogicalBlock, why: HtreeError }
-            => "directory {dir}: block {block}: {why}", "rebuild the index";
+            => "directory {dir}: block {block}: {why}", "remove the index; the blocks stay";
         /// Each block is in the index once.
         Error IndexUnreferenced "index-unreferenced" { dir: InodeNr, block: LogicalBlock }
-            => "directory {dir}: block {block} is not in the index", "rebuild the index";
+            => "directory {dir}: block {block} is not in the index", "remove the index; the blocks stay";
         /// See [`Finding::IndexUnreferenced`].
         Error IndexTwice "index-twice" { dir: InodeNr, block: LogicalBlock }
-            => "directory {dir}: block {block} is in the index twice", "rebuild the index";
+            => "directory {dir}: block {block} is in the index twice", "remove the index; the blocks stay";
         /// All leaves have the same depth.
         Error IndexDepth "index-depth"
         { dir: InodeNr, block: LogicalBlock, found: u32, expected: u32 }
             => "directory {dir}: block {block} is at depth {found} of the index, \
                 expected {expected}",
-            "rebuild the index";
+            "remove the index; the blocks stay";
         /// Hashes of names lie in the range of their block.
         Error IndexHash "index-hash"
         { dir: InodeNr, block: LogicalBlock, found: u32, first: u32, last: u32 }
             => "directory {dir}: block {block} has a name of hash {found:#010x}, \
                 expected {first:#010x} to {last:#010x}",
-            "rebuild the index";
+            "remove the index; the blocks stay";
     }
     Three {
         /// There is a root.
@@ -644,7 +647,7 @@ findings! {
     Six {
         /// A quota file is valid.
         Error QuotaFile "quota-file" { inode: InodeNr, why: &'static str }
-            => "inode {inode} (quota): {why}", "recreate the file";
+            => "inode {inode} (quota): {why}", "write the file again";
         /// Quota files hold the usage of each identifier.
         Error QuotaUsage "quota-usage"
         { inode: InodeNr, id: u32, bytes: u64, expected_bytes: u64, inodes: u64,

@@ -181,6 +181,10 @@ fn log_fault(
     if log.nr_users() > 1 {
         return Some("its superblock counts several file systems");
     }
+    if log.errno() != 0 {
+        let errno = log.errno().unsigned_abs();
+        findings.push(Finding::JournalErrno { errno });
+    }
     let needs_recovery = volume.incompat(Incompat::RECOVER);
     if let Some(start) = log.start().filter(|_| !needs_recovery) {
         findings.push(Finding::JournalUnmarked { start: start.0 });

@@ -13,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Not here.** Repair. Each finding says what a repair would do.
+//! [`repair()`] mends what a check finds. Each finding says what a repair does with it.
 //!
 //! **Model.** Passes run one after the other, each on all threads. Within a pass, threads take
 //! groups, directories or ranges of inodes in order, and collect the results in shared bitmaps
@@ -34,6 +34,7 @@
 //! | `pass2`, `pass3`, `pass4`, `pass5` | directories, their tree, links, bitmaps |
 //! | `policies` | the encryption policies of inodes |
 //! | `quota` | quota files |
+//! | [`mod@repair`] | patches for findings, over the image in memory, checked again until it is clean |
 //! | `finding`, `report`, `text` | findings and their text |
 //!
 //! # Invariants
@@ -60,6 +61,7 @@ mod pass4;
 mod pass5;
 mod policies;
 mod quota;
+mod repair;
 mod replay;
 mod report;
 mod state;
@@ -75,10 +77,13 @@ use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_sync::Arc;
 
 pub use finding::{Finding, Inodes, Invariant, Name, Pass, Severity};
+pub use repair::{Repaired, Scope, UndoDevice, UndoError, apply_undo, repair};
 pub use report::{Report, Tally};
 
+use fourscore_ondisk::quota::QuotaUsage;
 use report::Findings;
 use state::State;
+use volume::Volume;
 
 /// Options of a check.
 #[derive(Clone, Debug)]
@@ -120,6 +125,20 @@ pub enum CheckError {
 /// There is no superblock, or it has unknown features. Everything else is a finding, also blocks
 /// that cannot be read.
 pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Report, CheckError> {
+    examine(device, options).map(|examined| examined.report)
+}
+
+/// The result of a check, with everything that it found out.
+struct Examined {
+    volume: Volume,
+    state: State,
+    tree: pass2::Tree,
+    usage: QuotaUsage,
+    report: Report,
+}
+
+/// As [`check`].
+fn examine(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Examined, CheckError> {
     let threads = options.threads;
     let mut findings = Findings::new(options.most_of_a_code);
     let mut tally = Tally::default();
@@ -158,5 +177,11 @@ pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Rep
         &mut tally,
     );
     quota::check(&volume, &scanned.usage, &mut findings);
-    Ok(Report::new(findings, tally))
+    Ok(Examined {
+        volume,
+        state,
+        tree,
+        usage: scanned.usage,
+        report: Report::new(findings, tally),
+    })
 }

@@ -130,7 +130,13 @@ pub(crate) fn primary(device: &dyn BlockDevice) -> Result<Superblock, CheckError
 }
 
 /// The primary superblock, or the first valid backup.
-fn superblock(device: &dyn BlockDevice, findings: &mut Findings) -> Result<Superblock, CheckError> {
+///
+/// # Errors
+/// `Refused` or `Io`.
+pub(crate) fn superblock(
+    device: &dyn BlockDevice,
+    findings: &mut Findings,
+) -> Result<Superblock, CheckError> {
     let (primary, why) = match read_superblock(device, SUPERBLOCK_OFFSET_BYTES)? {
         Ok(sb) => match descriptors_fault(&sb) {
             None => return Ok(sb),

@@ -48,7 +48,11 @@ pub(crate) trait Sink {
     /// Whether [`content`](Self::content) is to be called for this inode.
     fn wants_content(&self, inode: &InodeView<'_>) -> bool;
     /// The data from `logical` on lies in `run`.
-    fn content(&mut self, logical: u64, run: Range<PhysBlock>);
+    fn content(&mut self, logical: u64, run: Range<PhysBlock>, state: ExtentState);
+    /// Whether a block of the map, which was claimed, is to be read.
+    fn enters(&self, _block: PhysBlock) -> bool {
+        true
+    }
     /// A rule is broken.
     fn fault(&mut self, finding: Finding);
 }
@@ -211,6 +215,9 @@ impl<'a> Walker<'a> {
         }
         self.left.nodes -= 1;
         self.claim_map(child.block, walk);
+        if !walk.sink.enters(child.block) {
+            return;
+        }
         let Some(buffer) = self.read_node(child.block, level, walk) else {
             return;
         };
@@ -284,14 +291,20 @@ impl<'a> Walker<'a> {
                 walk.sink.fault(Finding::DirHole { inode, logical });
             }
         }
-        self.run(logical, extent.physical..PhysBlock(end), walk);
+        self.run(logical, extent.physical..PhysBlock(end), extent.state, walk);
         if extent.state == ExtentState::Written {
             walk.mapped.written_end = walk.mapped.end;
         }
     }
 
     /// Claims a run of data for the inode.
-    fn run<S: Sink>(&mut self, logical: u64, run: Range<PhysBlock>, walk: &mut Walk<'_, S>) {
+    fn run<S: Sink>(
+        &mut self,
+        logical: u64,
+        run: Range<PhysBlock>,
+        state: ExtentState,
+        walk: &mut Walk<'_, S>,
+    ) {
         let blocks = run.end.0 - run.start.0;
         let log = self.volume.geometry().blocks_per_cluster_log();
         let mut first = run.start;
@@ -310,7 +323,7 @@ impl<'a> Walker<'a> {
             }
         }
         if walk.wants_content && self.left.blocks >= blocks {
-            walk.sink.content(logical, run.clone());
+            walk.sink.content(logical, run.clone(), state);
         }
         walk.mapped.end = logical + blocks;
         walk.mapped.last = Some((walk.mapped.end - 1, PhysBlock(run.end.0 - 1)));
@@ -384,6 +397,9 @@ impl Walker<'_> {
         } else {
             walk.mapped.clusters += 1;
         }
+        if !walk.sink.enters(block) {
+            return;
+        }
         let level = 3_usize.saturating_sub(depth as usize);
         let Some(buffer) = self.read_node(block, level, walk) else {
             return;
@@ -442,7 +458,7 @@ impl Walker<'_> {
             let logical = walk.mapped.end;
             walk.sink.fault(Finding::DirHole { inode, logical });
         }
-        self.run(logical, run, walk);
+        self.run(logical, run, ExtentState::Written, walk);
     }
 
     fn is_inside<S: Sink>(&self, block: PhysBlock, logical: u64, walk: &mut Walk<'_, S>) -> bool {

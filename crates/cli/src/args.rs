@@ -6,11 +6,15 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::image::ImageSpec;
 use crate::mkfs::ProgramName;
+use crate::verbosity::Verbosity;
 
 /// ext4 in user space, made for many cores.
 ///
-/// IMAGE is an image file or a block device; IMAGE@OFFSET is the file system of a partition
-/// that begins OFFSET bytes into it (K, M, G and T are powers of 1024).
+/// IMAGE is an image file or a block device; IMAGE@p2, IMAGE@NAME and IMAGE@PARTUUID are a
+/// partition of it (NAME is that of the partition or of its file system), and IMAGE@OFFSET is the
+/// file system that begins OFFSET bytes into it (K, M, G and T are powers of 1024, s is sectors of
+/// 512 bytes, 0x a hexadecimal number). IMAGE PATH may be written IMAGE:PATH. Patterns (*, ?,
+/// [a-z]) in paths inside an image are quoted from the shell.
 #[derive(Debug, Parser)]
 #[command(
     name = "fourscore",
@@ -20,6 +24,8 @@ use crate::mkfs::ProgramName;
 )]
 #[command(arg_required_else_help = true, max_term_width = 100)]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) verbosity: Verbosity,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
@@ -41,7 +47,10 @@ pub(crate) enum Verb {
     #[command(after_help = "Example:\n  fourscore info --groups disk.img")]
     Info(Info),
     /// Lists a directory of an image
-    #[command(after_help = "Example:\n  fourscore ls -l disk.img /etc")]
+    #[command(
+        disable_help_flag = true,
+        after_help = "Example:\n  fourscore ls -l disk.img /etc"
+    )]
     Ls(Ls),
     /// Shows all attributes of a file, directory or other object
     #[command(after_help = "Example:\n  fourscore stat disk.img /etc/passwd")]
@@ -54,12 +63,27 @@ pub(crate) enum Verb {
     Readlink(OnePath),
     /// Copies files and trees into an image, or out of one
     ///
-    /// A path inside an image is IMAGE:PATH, or IMAGE@OFFSET:PATH for a partition. A path of the
-    /// host that contains a colon begins with ./. Without -a, only files and their permissions are
-    /// copied, and existing files are replaced. With -a, trees are copied with all attributes.
+    /// A path inside an image is IMAGE:PATH, or IMAGE@p2:PATH for a partition. A path of the host
+    /// that contains a colon begins with ./. Into an image it works as GNU cp: existing files are
+    /// written over, through symbolic links inside the image, and directories are merged. New files
+    /// belong to the user who copies, unless -a or --owner says otherwise.
     #[command(after_help = "Examples:\n  fourscore cp disk.img:/etc/fstab .\n  \
-                            fourscore cp -a rootfs/etc overlay/opt disk.img:/")]
+                            fourscore cp -a rootfs/. overlay/opt disk.img:/\n  \
+                            fourscore cp --owner root:root - disk.img:/etc/motd < motd\n  \
+                            fourscore cp -r old.img:/home disk.img:/")]
     Cp(crate::cp::Cp),
+    /// Changes an image without mounting it, by a command or by a script
+    ///
+    /// Without --atomic the changes before an error stay. A script has one change on a line; words
+    /// are separated and quoted as in a shell, # begins a comment, and <FILE behind write names a
+    /// file of this machine. New objects belong to user and group 0. Names of users and groups are
+    /// those of /etc/passwd and /etc/group in the image.
+    #[command(
+        after_help = "Examples:\n  fourscore edit disk.img rm -r /var/cache\n  \
+                            echo eighty | fourscore edit disk.img write /etc/hostname\n  \
+                            fourscore edit disk.img --atomic -f changes.txt"
+    )]
+    Edit(Box<crate::edit::Edit>),
     /// Copies the tree of an image to a directory, or as a tar archive to standard output
     ///
     /// A directory gets owners (as root), modes, times in nanoseconds, hard links, symbolic links,
@@ -98,7 +122,7 @@ pub(crate) enum Verb {
     /// cache_size=, mb_*.
     /// Unmount with `fourscore umount DIR`, with `umount DIR` or, as a user, `fusermount3 -u DIR`.
     #[command(after_help = "Examples:\n  fourscore mount disk.img mnt\n  \
-                            fourscore mount -o ro,allow_other disk.img@1M /mnt")]
+                            fourscore mount -o ro,allow_other disk.img@p2 /mnt")]
     Mount(crate::mount::Mount),
     /// Unmounts for a server whose sandbox forbids that
     #[command(hide = true)]
@@ -136,9 +160,29 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:\n  fourscore xattr-report disk.img\n  \
                             fourscore xattr-report --cache 64K,1M --blocks --json disk.img")]
     XattrReport(crate::xattr_report::XattrReport),
-    /// Changes or shows the tunables of a mount
-    #[command(after_help = "Example:\n  fourscore tune /mnt mb_stream_req=32")]
-    Tune(crate::live::Tune),
+    /// Changes label, UUID, reserved blocks and features of an image; or tunables of a mount
+    ///
+    /// The options are those of tune2fs. All changes are made at once by one write of the
+    /// superblock. What would move, allocate or rewrite other blocks is refused.
+    #[command(
+        after_help = "Examples:\n  fourscore tune disk.img -L data -m 1 -c 0 -O fast_commit\n  \
+                            fourscore tune /mnt mb_stream_req=32"
+    )]
+    Tune(Box<crate::tune::Tune>),
+    /// Runs requests, for a command that is called as debugfs
+    #[command(hide = true)]
+    Debugfs(crate::debugfs::Debugfs),
+    /// Changes the size of a file system that is not mounted
+    ///
+    /// An image file gets the length that the file system needs. A crash leaves the old or the new
+    /// size, or one on the way, with all files.
+    #[command(after_help = "Examples:\n  fourscore resize disk.img 4G\n  \
+                            fourscore resize disk.img@p2\n  \
+                            fourscore resize -M disk.img")]
+    Resize(crate::resize::Resize),
+    /// Prints the label, for a command that is called as e2label
+    #[command(hide = true)]
+    PrintLabel(crate::tune::PrintLabel),
     /// Unmounts, and returns when all data is on the device and the server has ended
     ///
     /// Open files stay usable; the command waits until the last one is closed.
@@ -151,6 +195,9 @@ pub(crate) enum Verb {
                             fourscore bench read-tree disk.img --threads 1,2"
     )]
     Bench(crate::bench::Bench),
+    /// Reruns published experiments: ext4 before a change, with it, and ours
+    #[command(after_help = "Examples:\n  fourscore lab list\n  fourscore lab run s4-goals")]
+    Lab(crate::lab::Lab),
     /// Checks what e2fsck checks, on all cores, and changes nothing
     ///
     /// Prints one line for each violated invariant: the object and what was found, the name of the
@@ -158,17 +205,28 @@ pub(crate) enum Verb {
     /// status: 0 clean, 4 errors found, 8 the check could not run, 2 wrong command line.
     #[command(after_help = "Example:\n  fourscore check -n --json disk.img")]
     Check(crate::check::Check),
+    /// Prints completions for a shell
+    #[command(after_help = "Example:\n  \
+                            fourscore completions bash > ~/.local/share/bash-completion/completions/fourscore")]
+    Completions(crate::manual::Completions),
+    /// Prints the man page of the command or of a verb
+    #[command(after_help = "Examples:\n  fourscore man mount | man -l -\n  \
+                            fourscore man --output ~/.local/share/man/man1")]
+    Man(crate::manual::ManArgs),
 }
 
 /// `info`
 #[derive(Debug, Args)]
 pub(crate) struct Info {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition
     #[arg(required_unless_present = "features")]
     pub(crate) image: Option<ImageSpec>,
     /// Lists the block groups too
     #[arg(long)]
     pub(crate) groups: bool,
+    /// Shows what users, groups and projects use and may use, as repquota does
+    #[arg(long, conflicts_with_all = ["groups", "features"])]
+    pub(crate) quota: bool,
     /// Shows only the feature flags and which of them can be read and written
     #[arg(long, conflicts_with_all = ["groups", "image"])]
     pub(crate) features: bool,
@@ -180,17 +238,32 @@ pub(crate) struct Info {
 /// `ls`
 #[derive(Debug, Args)]
 pub(crate) struct Ls {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition
     pub(crate) image: ImageSpec,
-    /// Path inside the image
-    #[arg(default_value = "/")]
-    pub(crate) path: PathBuf,
+    /// Paths inside the image, or patterns
+    #[arg(default_value = "/", value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
     /// Shows mode, links, owner, size and time
     #[arg(short = 'l', long)]
     pub(crate) long: bool,
+    /// Lists . and .. too; other names that begin with a dot are always listed
+    #[arg(short = 'a', long)]
+    pub(crate) all: bool,
+    /// Lists directories themselves and not what is in them
+    #[arg(short = 'd', long, conflicts_with = "recursive")]
+    pub(crate) directory: bool,
+    /// Shows sizes with K, M, G and T, with -l
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
+    /// Sorts by the time of the last change, newest first
+    #[arg(short = 't')]
+    pub(crate) by_time: bool,
     /// Lists subdirectories too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
+    /// Prints help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -199,7 +272,7 @@ pub(crate) struct Ls {
 /// `stat`
 #[derive(Debug, Args)]
 pub(crate) struct Stat {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition
     pub(crate) image: ImageSpec,
     /// Path inside the image
     pub(crate) path: PathBuf,
@@ -214,9 +287,9 @@ pub(crate) struct Stat {
 /// `cat`
 #[derive(Debug, Args)]
 pub(crate) struct Cat {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition
     pub(crate) image: ImageSpec,
-    /// Paths inside the image
+    /// Paths inside the image, or patterns
     #[arg(required = true)]
     pub(crate) paths: Vec<PathBuf>,
 }
@@ -224,7 +297,7 @@ pub(crate) struct Cat {
 /// `readlink`, `filefrag`
 #[derive(Debug, Args)]
 pub(crate) struct OnePath {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition
     pub(crate) image: ImageSpec,
     /// Path inside the image
     pub(crate) path: PathBuf,
@@ -236,10 +309,13 @@ pub(crate) struct OnePath {
 /// `extract`
 #[derive(Debug, Args)]
 pub(crate) struct Extract {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition
     pub(crate) image: ImageSpec,
     /// Directory, created if it does not exist, or `-` for a tar archive on standard output
     pub(crate) destination: PathBuf,
+    /// Paths inside the image, or patterns; they keep their directories [default: everything]
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
     /// Number of threads [default: all cores]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
@@ -248,12 +324,15 @@ pub(crate) struct Extract {
 /// `walk`
 #[derive(Debug, Args)]
 pub(crate) struct Walk {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition
     #[arg(required_unless_present = "host")]
     pub(crate) image: Option<ImageSpec>,
     /// Path inside the image at which the walk begins
     #[arg(conflicts_with = "host")]
     pub(crate) path: Option<PathBuf>,
+    /// Prints JSON, an object on each line
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Walks a directory of this host instead of an image
     #[arg(long, value_name = "DIR", conflicts_with = "image")]
     pub(crate) host: Option<PathBuf>,
@@ -272,7 +351,7 @@ pub(crate) struct Walk {
 /// `freefrag`
 #[derive(Debug, Args)]
 pub(crate) struct Freefrag {
-    /// Image file or block device, with @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition
     pub(crate) image: ImageSpec,
     /// Counts free chunks of this size in KiB too
     #[arg(short = 'c', long, value_name = "KIB")]

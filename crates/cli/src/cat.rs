@@ -2,9 +2,11 @@
 //! symbolic link.
 //!
 //! **Model.** If standard output is a regular file that is written at its end, holes are seeked
-//! over, so that a sparse file stays sparse. If it is a pipe, long runs are spliced.
+//! over, so that a sparse file stays sparse. If it is a pipe, long runs are spliced. A file that
+//! cannot be read does not keep the others from being printed; the exit status says that it failed.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use fourscore::{Follow, Stat};
 use serde_json::json;
@@ -12,7 +14,7 @@ use serde_json::json;
 use crate::args::{Cat, OnePath};
 use crate::content::{Stopped, for_each_run, read_exactly};
 use crate::facts::{Facts, Kind};
-use crate::failure::Result;
+use crate::failure::{Failure, Problems, Result};
 use crate::image::Image;
 use crate::output::Stdout;
 use crate::text::printable;
@@ -27,23 +29,41 @@ pub(crate) fn run(args: &Cat) -> Result<()> {
     let image = Image::open(&args.image)?;
     let mut out = Stdout::open()?;
     let mut buffer = Vec::new();
-    for path in &args.paths {
-        let inode = image.resolve(path, Follow::Yes)?;
-        let path = path.as_os_str().as_bytes();
-        let stat = image
-            .fs
-            .stat(inode)
-            .map_err(|why| image.failure(path, why))?;
-        let kind = Facts::from(&stat).kind;
-        if kind != Kind::File {
-            return Err(image.failure(path, format_args!("is a {}", kind.name())));
+    let problems = Problems::default();
+    let expanded: Vec<_> = { args.paths.iter() }
+        .map(|path| image.expand(path))
+        .collect::<Result<_>>()?;
+    for path in expanded.iter().flatten() {
+        match self::path(&image, path, &mut buffer, &mut out) {
+            Err(Failure::BrokenPipe) => return Err(Failure::BrokenPipe),
+            Err(failure) => problems.report(&failure),
+            Ok(()) => {}
         }
-        file(&image, path, &stat, &mut buffer, &mut out)?;
     }
-    out.finish()
+    out.finish()?;
+    problems.result()
 }
 
-fn file(
+/// Writes the data of the file at `path` to standard output.
+pub(crate) fn path(
+    image: &Image,
+    path: &Path,
+    buffer: &mut Vec<u8>,
+    out: &mut Stdout,
+) -> Result<()> {
+    let inode = image.resolve(path, Follow::Yes)?;
+    let path = path.as_os_str().as_bytes();
+    let stat = image.fs.stat(inode);
+    let stat = stat.map_err(|why| image.failure(path, why))?;
+    let kind = Facts::from(&stat).kind;
+    if kind != Kind::File {
+        return Err(image.failure(path, format_args!("is a {}", kind.name())));
+    }
+    file(image, path, &stat, buffer, out)
+}
+
+/// Writes the data of a regular file to standard output.
+pub(crate) fn file(
     image: &Image,
     path: &[u8],
     stat: &Stat,

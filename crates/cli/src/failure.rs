@@ -37,6 +37,8 @@ pub(crate) enum Failure {
     NotChecked(Box<Failure>),
     /// The check found errors and has reported them.
     ErrorsLeft,
+    /// A repair mended all errors and has reported them.
+    ErrorsMended,
 }
 
 impl Failure {
@@ -44,7 +46,7 @@ impl Failure {
     pub(crate) fn new(what: impl Into<String>, why: impl fmt::Display) -> Self {
         Self::Error {
             what: what.into(),
-            why: why.to_string(),
+            why: without_numbers(why.to_string()),
             advice: None,
         }
     }
@@ -63,7 +65,7 @@ impl Failure {
             Self::Usage { .. } => 2,
             Self::NotChecked(_) => 8,
             Self::ErrorsLeft => 4,
-            Self::Error { .. } | Self::BrokenPipe | Self::AlreadyReported => 1,
+            Self::Error { .. } | Self::BrokenPipe | Self::AlreadyReported | Self::ErrorsMended => 1,
         }
     }
 
@@ -78,6 +80,34 @@ impl Failure {
             Self::BrokenPipe
         } else {
             Self::new("standard output", error)
+        }
+    }
+
+    /// The same failure, about the object at `path`.
+    pub(crate) fn named(self, path: &[u8]) -> Self {
+        match self {
+            Self::Error { why, advice, .. } => Self::Error {
+                what: printable(path),
+                why,
+                advice,
+            },
+            other => other,
+        }
+    }
+
+    /// The same failure, of something that is in `place`: an image, or the line of a script.
+    pub(crate) fn within(self, place: impl fmt::Display) -> Self {
+        match self {
+            Self::Error { what, why, advice } => Self::Error {
+                what: format!("{place}: {what}"),
+                why,
+                advice,
+            },
+            Self::Usage { what, why } => Self::Usage {
+                what: format!("{place}: {what}"),
+                why,
+            },
+            other => other,
         }
     }
 
@@ -107,11 +137,26 @@ impl fmt::Display for Failure {
             Self::AlreadyReported => f.write_str("there were errors"),
             Self::NotChecked(failure) => failure.fmt(f),
             Self::ErrorsLeft => f.write_str("the file system has errors"),
+            Self::ErrorsMended => f.write_str("errors were repaired"),
         }
     }
 }
 
 impl std::error::Error for Failure {}
+
+/// Takes out the numbers that std adds to the host's errors: ` (os error 2)`.
+fn without_numbers(mut text: String) -> String {
+    const BEGIN: &str = " (os error ";
+    while let Some(at) = text.find(BEGIN) {
+        let digits = &text[at + BEGIN.len()..];
+        let count = digits.bytes().take_while(u8::is_ascii_digit).count();
+        if count == 0 || !digits[count..].starts_with(')') {
+            break;
+        }
+        text.replace_range(at..at + BEGIN.len() + count + 1, "");
+    }
+    text
+}
 
 /// Prints one line to standard error.
 pub(crate) fn message(text: &str) {
@@ -163,6 +208,15 @@ mod tests {
             "disk.img: bad magic found 0 (use a file system)"
         );
         assert_eq!(Failure::at(b"a\nb", "gone").to_string(), "a\\nb: gone");
+    }
+
+    #[test]
+    fn errors_of_the_host_have_no_numbers() {
+        let missing = io::Error::from_raw_os_error(2);
+        let failure = Failure::new("disk.img", &missing);
+        assert_eq!(failure.to_string(), "disk.img: No such file or directory");
+        let text = "a (os error 12) b (os error x)";
+        assert_eq!(without_numbers(text.into()), "a b (os error x)");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! **Purpose.** The argument `IMAGE[@OFFSET]`, and opening the file system it names.
+//! **Purpose.** The argument `IMAGE[@PART]`, and opening the file system it names. PART is an
+//! offset or names a partition of a disk ([`crate::partition`]).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,16 +16,19 @@ use fourscore_sync::Arc;
 
 use crate::facts::{Facts, Kind, Time};
 use crate::failure::{Failure, Result};
+use crate::{foreign, glob, partition, qcow2};
 
 /// Cache of a command that reads a tree once: the metadata of some hundred thousand objects fits,
 /// so that nothing is evicted.
 const CACHE_BYTES: usize = 512 << 20;
 
-/// An image file or block device, and the offset of the file system in it.
+/// An image file or block device, and the part of it that the file system may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageSpec {
     pub(crate) path: PathBuf,
     pub(crate) offset_bytes: u64,
+    /// The length of the partition; `None` if none was named.
+    pub(crate) len_bytes: Option<u64>,
 }
 
 impl ImageSpec {
@@ -35,23 +39,40 @@ impl ImageSpec {
         let whole = || Self {
             path: PathBuf::from(text),
             offset_bytes: 0,
+            len_bytes: None,
         };
         let Some(at) = bytes.iter().rposition(|&byte| byte == b'@') else {
             return Ok(whole());
         };
-        let (path, offset) = (&bytes[..at], &bytes[at + 1..]);
-        match std::str::from_utf8(offset).ok().and_then(parse_size) {
-            Some(offset_bytes) if !path.is_empty() => Ok(Self {
-                path: PathBuf::from(OsStr::from_bytes(path)),
+        let (path, part) = (&bytes[..at], &bytes[at + 1..]);
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        let part = std::str::from_utf8(part).unwrap_or_default();
+        let has_path = !path.as_os_str().is_empty();
+        if let Some(offset_bytes) = parse_offset(part).filter(|_| has_path) {
+            return Ok(Self {
+                path,
                 offset_bytes,
-            }),
-            _ if whole().path.exists() => Ok(whole()),
-            _ => Err(format!(
-                "'{}' is not an offset; give a number of bytes with K, M, G or T, as in \
-                 disk.img@1M",
-                String::from_utf8_lossy(offset)
-            )),
+                len_bytes: None,
+            });
         }
+        if whole().path.exists() {
+            return Ok(whole());
+        }
+        if has_path && !part.is_empty() && path.exists() {
+            let range = partition::find(&path, part);
+            let range = range.map_err(|why| format!("{} {why}", path.display()))?;
+            return Ok(Self {
+                path,
+                offset_bytes: range.start,
+                len_bytes: Some(range.end - range.start),
+            });
+        }
+        Err(format!(
+            "'{part}' is not an offset, and there is no disk '{}' with such a partition; give a \
+             number of bytes with K, M, G or T (disk.img@1M), of sectors (@2048s), or a partition \
+             (@p2)",
+            path.display()
+        ))
     }
 }
 
@@ -65,7 +86,7 @@ pub(crate) struct Image {
 impl Image {
     /// Opens the file system for reading; a dirty journal is replayed in memory.
     pub(crate) fn open(spec: &ImageSpec) -> Result<Self> {
-        let device = device(spec, DeviceOptions::default(), Access::ReadOnly)?;
+        let device = device_to_read(spec)?;
         let options = OpenOptions::new().cache_bytes(CACHE_BYTES);
         Self::of(spec, Fs::open(device, &options))
     }
@@ -77,17 +98,39 @@ impl Image {
         Self::of(spec, Fs::mount(device, &MountOptions::new().use_reserve()))
     }
 
+    /// As [`Image::open_to_write`], for a file that messages call `name`.
+    pub(crate) fn open_named(spec: &ImageSpec, name: &str) -> Result<Self> {
+        let device = device(spec, DeviceOptions::read_write(), Access::ReadWrite)?;
+        let opened = Fs::mount(device, &MountOptions::new().use_reserve());
+        let fs = opened.map_err(|why| Failure::new(name, why))?;
+        let name = name.to_owned();
+        Ok(Self { name, fs })
+    }
+
     fn of(spec: &ImageSpec, opened: fourscore::Result<Arc<Fs>>) -> Result<Self> {
         let name = spec.path.display().to_string();
-        let fs = opened.map_err(|why| {
-            let failure = Failure::new(name.as_str(), &why);
-            match why {
-                Error::Refused(SuperblockRejected::NotExt4 { .. }) => failure.advise(OFFSET_ADVICE),
-                Error::JournalNotGiven { .. } => failure.advise(JOURNAL_ADVICE),
-                _ => failure,
-            }
-        })?;
+        let fs = opened.map_err(|why| Self::refusal(spec, why))?;
+        tracing::info!(
+            image = name,
+            offset_bytes = spec.offset_bytes,
+            blocks = fs.geometry().blocks().0,
+            block_bytes = fs.geometry().block_size().bytes(),
+            "the file system is open"
+        );
         Ok(Self { name, fs })
+    }
+
+    /// The error of a file system that cannot be opened.
+    #[expect(clippy::needless_pass_by_value, reason = "map_err passes it by value")]
+    pub(crate) fn refusal(spec: &ImageSpec, why: Error) -> Failure {
+        let failure = Failure::new(spec.path.display().to_string(), &why);
+        match why {
+            Error::Refused(SuperblockRejected::NotExt4 { .. }) => {
+                foreign::failure(spec).unwrap_or_else(|| failure.advise(OFFSET_ADVICE))
+            }
+            Error::JournalNotGiven { .. } => failure.advise(JOURNAL_ADVICE),
+            _ => failure,
+        }
     }
 
     /// The inode at `path`.
@@ -98,10 +141,25 @@ impl Image {
             .map_err(|why| self.failure(bytes, why))
     }
 
+    /// The paths that a path or a pattern stands for.
+    pub(crate) fn expand(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        let bytes = path.as_os_str().as_bytes();
+        let found = glob::expand(&self.fs, bytes).map_err(|why| self.failure(bytes, why))?;
+        let paths = found
+            .iter()
+            .map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        Ok(paths.collect())
+    }
+
     /// Inodes in use according to the superblock: approximately the number of objects.
     pub(crate) fn objects(&self) -> u64 {
         let free = self.fs.superblock().free_inodes();
         u64::from(self.fs.geometry().inodes().saturating_sub(free))
+    }
+
+    /// The path of an object of the image, for messages.
+    pub(crate) fn shown(&self, path: &[u8]) -> String {
+        format!("{}: {}", self.name, crate::text::printable(path))
     }
 
     /// An error about the image as a whole.
@@ -111,10 +169,7 @@ impl Image {
 
     /// An error about a path inside the image.
     pub(crate) fn failure(&self, path: &[u8], why: impl std::fmt::Display) -> Failure {
-        Failure::new(
-            format!("{}: {}", self.name, crate::text::printable(path)),
-            why,
-        )
+        Failure::new(self.shown(path), why)
     }
 
     /// The attributes of an inode.
@@ -129,24 +184,53 @@ pub(crate) fn device(
     options: DeviceOptions,
     access: Access,
 ) -> Result<Arc<dyn BlockDevice>> {
-    let name = spec.path.display().to_string();
-    let in_file = |why: std::io::Error| Failure::new(name.as_str(), why);
-    let file: Arc<dyn BlockDevice> = Arc::new(open_path(&spec.path, options).map_err(in_file)?);
-    if spec.offset_bytes == 0 {
-        return Ok(file);
+    let name = || spec.path.display().to_string();
+    if qcow2::is_one(&spec.path) {
+        let why = format_args!(
+            "is {}, which can be read, but neither changed nor mounted",
+            qcow2::NAME
+        );
+        return Err(Failure::new(name(), why).advise(foreign::QEMU));
     }
-    let len_bytes = file.len_bytes();
+    let file = open_path(&spec.path, options).map_err(|why| Failure::new(name(), why))?;
+    part_of(Arc::new(file), spec, access)
+}
+
+/// As [`device`] for a command that only reads: the image may be in the qcow2 format.
+pub(crate) fn device_to_read(spec: &ImageSpec) -> Result<Arc<dyn BlockDevice>> {
+    let found = qcow2::open(&spec.path);
+    match found.map_err(|why| Failure::new(spec.path.display().to_string(), why))? {
+        Some(content) => part_of(Arc::new(content), spec, Access::ReadOnly),
+        None => device(spec, DeviceOptions::default(), Access::ReadOnly),
+    }
+}
+
+/// The part of a disk that holds the file system.
+fn part_of(
+    disk: Arc<dyn BlockDevice>,
+    spec: &ImageSpec,
+    access: Access,
+) -> Result<Arc<dyn BlockDevice>> {
+    if spec.offset_bytes == 0 {
+        return Ok(disk);
+    }
+    let name = spec.path.display().to_string();
+    let len_bytes = disk.len_bytes();
     if spec.offset_bytes >= len_bytes {
         let offset = spec.offset_bytes;
         let why = format!("ends at byte {len_bytes}, before the offset {offset}");
         return Err(Failure::new(name, why).advise("check the offset after the @"));
     }
-    let window = Window::from_offset(file, spec.offset_bytes, access);
-    Ok(Arc::new(window.map_err(in_file)?))
+    let end = spec
+        .len_bytes
+        .map(|len| spec.offset_bytes.saturating_add(len));
+    let range = spec.offset_bytes..end.unwrap_or(len_bytes).min(len_bytes);
+    let window = Window::new(disk, range, access);
+    Ok(Arc::new(window.map_err(|why| Failure::new(name, why))?))
 }
 
-const OFFSET_ADVICE: &str =
-    "for a partition of a disk image, add its byte offset, as in disk.img@1M";
+const OFFSET_ADVICE: &str = "for a file system inside an image, add its byte offset, as in disk.img@1M, or its partition, as \
+     in disk.img@p2";
 
 /// Advice for a file system whose journal is on a device that was not given.
 pub(crate) const JOURNAL_ADVICE: &str =
@@ -208,6 +292,22 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
+/// An offset: a size, a number of sectors of 512 bytes (`2048s`), or a hexadecimal number of bytes
+/// (`0x100000`).
+fn parse_offset(text: &str) -> Option<u64> {
+    if let Some(digits) = text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        let digits = Some(digits).filter(|digits| !digits.starts_with('+'));
+        return u64::from_str_radix(digits?, 16).ok();
+    }
+    match text.strip_suffix(['s', 'S']) {
+        Some(sectors) if sectors.bytes().all(|byte| byte.is_ascii_digit()) => {
+            sectors.parse::<u64>().ok()?.checked_mul(512)
+        }
+        Some(_) => None,
+        None => parse_size(text),
+    }
+}
+
 /// Parses the argument as bytes, which need not be UTF-8.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ImageSpecParser;
@@ -253,6 +353,8 @@ mod tests {
         assert_eq!(parsed("a@b@1M"), Ok(("a@b".into(), 1 << 20)));
         assert_eq!(parsed("disk@3k"), Ok(("disk".into(), 3 << 10)));
         assert_eq!(parsed("d@2T"), Ok(("d".into(), 2 << 40)));
+        assert_eq!(parsed("d@2048s"), Ok(("d".into(), 1 << 20)));
+        assert_eq!(parsed("d@0x100000"), Ok(("d".into(), 1 << 20)));
     }
 
     #[test]
@@ -263,6 +365,10 @@ mod tests {
             "disk@-1",
             "disk@1X",
             "disk@99999999999T",
+            "disk@0x",
+            "disk@0x+1",
+            "disk@s",
+            "disk@p1",
             "@1M",
         ] {
             assert!(parsed(text).is_err(), "{text}");

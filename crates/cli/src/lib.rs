@@ -10,13 +10,17 @@
 //! |---|---|
 //! | `args` | verbs and options |
 //! | `failure` | errors and their messages |
-//! | `image` | `IMAGE[@OFFSET]` and opening it |
+//! | `image`, `partition` | `IMAGE[@PART]` and opening it |
+//! | `qcow2` | reads images in the qcow2 format |
+//! | `foreign` | what a file is that is no image |
+//! | `spelling`, `glob` | `IMAGE:PATH`, and patterns in paths |
+//! | `verbosity` | `-q` and `-v` |
 //! | `output` | standard output through one large buffer |
 //! | `text`, `facts`, `time` | numbers and names as text, attributes of objects, times |
 //! | `tree` | walks a tree with many threads and outputs in order |
 //! | `content`, `progress` | data runs of a file, the progress bar |
 //! | `mb_stats` | the allocator's counters as JSON |
-//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `extract`, `tar`, `walk`, `mount`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `check`, `live`, `xattr_report` | the verbs |
+//! | `build`, `info`, `ls`, `stat`, `cat`, `cp`, `edit`, `extract`, `tar`, `walk`, `mount`, `mkfs`, `freefrag`, `filefrag`, `stats`, `bench`, `lab`, `check`, `live`, `tune`, `resize`, `xattr_report`, `manual` | the verbs |
 #![forbid(unsafe_code)]
 
 mod args;
@@ -26,26 +30,39 @@ mod cat;
 mod check;
 mod content;
 mod cp;
+mod debugfs;
+mod e2fsprogs;
+mod edit;
 mod extract;
 mod facts;
 mod failure;
 mod filefrag;
+mod foreign;
 mod freefrag;
+mod glob;
 mod image;
 mod info;
+mod lab;
 mod live;
 mod ls;
+mod manual;
 mod mb_stats;
 mod mkfs;
 mod mount;
 mod output;
+mod partition;
 mod progress;
+mod qcow2;
+mod resize;
+mod spelling;
 mod stat;
 mod stats;
 mod tar;
 mod text;
 mod time;
 mod tree;
+mod tune;
+mod verbosity;
 mod walk;
 mod xattr_report;
 
@@ -76,13 +93,20 @@ pub fn command() -> clap::Command {
 }
 
 /// Runs the command with `arguments`, the program's name first. If that is the name of mke2fs,
-/// fuse2fs or a helper of mount(8), the arguments are those of that program.
+/// another program of e2fsprogs, fuse2fs or a helper of mount(8), the arguments are those of that
+/// program.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_verb = |word: &OsStr| Cli::command().find_subcommand(word).is_some();
-    if let Some(translated) = mount::names::translate(&arguments, is_verb) {
+    // An argument of another program may be the path of an image, and looks like a call by
+    // mount.fuse(8) then.
+    let mut usage_status = 2;
+    if let Some(translated) = e2fsprogs::translate(&arguments) {
+        (arguments, usage_status) = (translated.arguments, translated.usage_status);
+    } else if let Some(translated) = mount::names::translate(&arguments, is_verb) {
         arguments = translated;
     }
+    let mut arguments = spelling::split(arguments);
     let program = arguments.first().and_then(|name| ProgramName::of(name));
     if program.is_some() {
         arguments.insert(1, "mkfs".into());
@@ -91,15 +115,16 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli.under_name(program),
         Err(error) => {
             // Help and version are printed to standard output and are not errors.
-            let status = if error.use_stderr() { 2 } else { 0 };
+            let status = if error.use_stderr() { usage_status } else { 0 };
             // If this cannot be printed, there is no other place for the message.
             let _ = error.print();
             return ExitCode::from(status);
         }
     };
-    match run(cli.verb) {
+    cli.verbosity.begin();
+    match run(cli) {
         Ok(()) | Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
-        Err(failure @ (Failure::AlreadyReported | Failure::ErrorsLeft)) => {
+        Err(failure @ (Failure::AlreadyReported | Failure::ErrorsLeft | Failure::ErrorsMended)) => {
             ExitCode::from(failure.status())
         }
         Err(failure) => {
@@ -109,28 +134,36 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn run(verb: Verb) -> Result<()> {
-    match verb {
+fn run(cli: Cli) -> Result<()> {
+    let verbosity = cli.verbosity;
+    match cli.verb {
         Verb::Info(args) => info::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Cat(args) => cat::run(&args),
         Verb::Readlink(args) => cat::readlink(&args),
         Verb::Cp(args) => cp::run(&args),
+        Verb::Edit(args) => edit::run(&args),
         Verb::Extract(args) => extract(&args),
         Verb::Walk(args) => walk(&args),
         Verb::Build(args) => build::run(&args),
-        Verb::Mount(args) => mount::run(&args),
+        Verb::Mount(args) => mount::run(&args, verbosity),
         Verb::KeepMount(args) => mount::keeper::run(&args),
-        Verb::Mkfs(args) => mkfs::run(&args),
+        Verb::Mkfs(args) => mkfs::run(&args, verbosity),
         Verb::Freefrag(args) => freefrag::run(&args),
         Verb::Filefrag(args) => filefrag::run(&args),
         Verb::Stats(args) => stats::run(&args),
         Verb::XattrReport(args) => xattr_report::run(&args),
-        Verb::Tune(args) => live::tune(&args),
+        Verb::Tune(args) => tune::run(&args),
+        Verb::Debugfs(args) => debugfs::run(&args),
+        Verb::Resize(args) => resize::run(&args),
+        Verb::PrintLabel(args) => tune::print_label(&args),
         Verb::Umount(args) => live::umount(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Lab(args) => lab::run(&args),
         Verb::Check(args) => check::run(&args),
+        Verb::Completions(args) => manual::completions(&args),
+        Verb::Man(args) => manual::man(&args),
     }
 }
 
@@ -141,9 +174,16 @@ fn threads(given: Option<usize>) -> usize {
 }
 
 fn extract(args: &args::Extract) -> Result<()> {
+    let to_archive = args.destination.as_os_str() == "-";
+    if to_archive && !args.paths.is_empty() {
+        let why = "are extracted to a directory; an archive has the whole tree";
+        return Err(Failure::usage("paths", why));
+    }
     let image = Image::open(&args.image)?;
     let threads = threads(args.threads);
-    if args.destination.as_os_str() == "-" {
+    if !args.paths.is_empty() {
+        extract::paths(&image, &args.destination, &args.paths, threads)
+    } else if to_archive {
         tar::to_stdout(&image, threads, &mut Stdout::open()?)
     } else {
         extract::to_directory(&image, &args.destination, threads)
@@ -161,6 +201,10 @@ fn walk(args: &args::Walk) -> Result<()> {
             Hashing::Sha256
         } else {
             Hashing::No
+        },
+        form: match args.json {
+            true => walk::Form::Json,
+            false => walk::Form::Lines,
         },
     };
     let threads = threads(args.threads);

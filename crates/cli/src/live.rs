@@ -1,4 +1,4 @@
-//! **Purpose.** The verbs about a mount: `tune`, `umount`, and `stats` of a mount point.
+//! **Purpose.** What commands do with a mount: `umount`, and `tune` and `stats` of a mount point.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,6 @@ use serde_json::Value;
 use crate::failure::{Failure, Result};
 use crate::mount::figures;
 use crate::output::Stdout;
-
-/// `tune`
-#[derive(Debug, Args)]
-pub(crate) struct Tune {
-    /// Mount point
-    #[arg(value_name = "DIR")]
-    point: PathBuf,
-    /// Tunables with their new values, such as mb_stream_req=32 [default: shows all]
-    #[arg(value_name = "NAME=VALUE")]
-    values: Vec<String>,
-}
 
 /// `umount`
 #[derive(Debug, Args)]
@@ -34,23 +23,23 @@ fn failed(point: &Path, why: impl std::fmt::Display) -> Failure {
     Failure::new(point.display().to_string(), why)
 }
 
-/// Runs `tune`.
-pub(crate) fn tune(args: &Tune) -> Result<()> {
-    for value in &args.values {
+/// Changes the tunables of the mount on `point`, or shows all if there is none to change.
+pub(crate) fn tune(point: &Path, values: &[String]) -> Result<()> {
+    for value in values {
         let Some((name, number)) = value.split_once('=') else {
             return Err(Failure::usage(value, "does not have the form NAME=VALUE"));
         };
         let line = format!("tune {name} {number}");
-        let reply = figures::request(&args.point, &line);
-        let reply = reply.map_err(|why| failed(&args.point, why).advise(NO_SERVER))?;
+        let reply = figures::request(point, &line);
+        let reply = reply.map_err(|why| failed(point, why).advise(NO_SERVER))?;
         if !reply.is_empty() {
             return Err(Failure::new(value.as_str(), reply));
         }
     }
-    if !args.values.is_empty() {
+    if !values.is_empty() {
         return Ok(());
     }
-    let stats = read_stats(&args.point)?;
+    let stats = read_stats(point)?;
     let mut out = Stdout::open()?;
     for (name, value) in stats["tunables"].as_object().into_iter().flatten() {
         out.write(format!("{name}={value}\n").as_bytes())?;

@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 /// Converts the text of `mb_stats`, fourscore's or the kernel's, to an object with the same names.
 /// A line `name: value` is a member, and a line `name:` begins an object of the deeper lines below
-/// it.
+/// it. Of a value `part/whole` (`buddies_generated`, whose whole is the number of groups) the part
+/// is kept.
 pub(crate) fn mb_stats_to_json(text: &str) -> Value {
     let mut whole = Map::new();
     let mut section: Option<(usize, String)> = None;
@@ -16,6 +17,7 @@ pub(crate) fn mb_stats_to_json(text: &str) -> Value {
         if section.as_ref().is_some_and(|(own, _)| depth <= *own) {
             section = None;
         }
+        let value = value.split('/').next().unwrap_or_default();
         match (value.trim().parse::<u64>(), &section) {
             (Ok(value), Some((_, section))) => {
                 whole[section][name] = value.into();
@@ -56,5 +58,6 @@ mod tests {
         );
         assert_eq!(stats["cr_p2_aligned_stats"]["extents_scanned"], 4);
         assert_eq!(stats["goal_hits"], 2);
+        assert_eq!(stats["buddies_generated"], 1);
     }
 }

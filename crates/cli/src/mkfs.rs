@@ -30,6 +30,7 @@ use crate::build;
 use crate::failure::{Failure, Result};
 use crate::image::ImageSpec;
 use crate::output::Stdout;
+use crate::verbosity::{self, Verbosity};
 use target::{Destination, Kind};
 
 /// The size of a device is rounded down to a multiple of this, as in mke2fs.
@@ -48,12 +49,6 @@ pub(crate) struct Mkfs {
     /// Shows what would be made and writes nothing
     #[arg(short = 'n')]
     dry_run: bool,
-    /// Prints nothing
-    #[arg(short = 'q')]
-    quiet: bool,
-    /// Prints more
-    #[arg(short = 'v')]
-    verbose: bool,
     /// Overwrites the content of the device, even if it is in use
     #[arg(short = 'F')]
     force: bool,
@@ -219,7 +214,7 @@ impl Mkfs {
 }
 
 /// Runs the verb.
-pub(crate) fn run(args: &Mkfs) -> Result<()> {
+pub(crate) fn run(args: &Mkfs, verbosity: Verbosity) -> Result<()> {
     args.refuse_unsupported()?;
     let path = args.image.path.as_path();
     let name = path.display().to_string();
@@ -232,9 +227,16 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         None => None,
         Some(text) => Some(parse_size("SIZE", text, unit_bytes(&options)).map_err(format_failure)?),
     };
-    let len_bytes = match given {
-        Some(bytes) => bytes,
-        None => target.rest_bytes(offset, &name)? & !(PAGE_BYTES - 1),
+    let part = args.image.len_bytes;
+    let part = part.map(|len| len.saturating_sub(options.offset_bytes));
+    let len_bytes = match (given, part) {
+        (Some(bytes), Some(part)) if bytes > part => {
+            let why = format!("is larger than the partition, which has {part} bytes");
+            return Err(Failure::usage("SIZE", why));
+        }
+        (Some(bytes), _) => bytes,
+        (None, Some(part)) => part & !(PAGE_BYTES - 1),
+        (None, None) => target.rest_bytes(offset, &name)? & !(PAGE_BYTES - 1),
     };
     options.old_content = match target.kind {
         _ if options.old_content == OldContent::AllZero => OldContent::AllZero,
@@ -264,7 +266,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         let plan = Layout::new(&options, &profile, len_bytes);
         Planned::FileSystem(Box::new(plan.map_err(format_failure)?))
     };
-    plan.print(args)?;
+    plan.print(args, verbosity)?;
     if args.dry_run {
         return Ok(());
     }
@@ -344,7 +346,7 @@ fn fill(
     }
     let interrupt = build::Interrupt::install()?;
     let summary = build::make(&options(format), tree, &target, &interrupt, bar)?;
-    match args.quiet {
+    match verbosity::is_quiet() {
         true => Ok(()),
         false => build::report(path, &summary, build::Style::Text),
     }
@@ -388,17 +390,17 @@ enum Planned {
 }
 
 impl Planned {
-    fn print(&self, args: &Mkfs) -> Result<()> {
+    fn print(&self, args: &Mkfs, verbosity: Verbosity) -> Result<()> {
         if let Self::FileSystem(plan) = self
             && plan.is_too_small_for_a_journal()
         {
             crate::failure::message("the file system is too small for a journal and gets none");
         }
-        if args.quiet && !args.dry_run {
+        if verbosity::is_quiet() && !args.dry_run {
             return Ok(());
         }
         let text = match self {
-            Self::FileSystem(plan) if args.verbose => plan.verbose_report().to_string(),
+            Self::FileSystem(plan) if verbosity.is_verbose() => plan.verbose_report().to_string(),
             Self::FileSystem(plan) => plan.report().to_string(),
             Self::Journal(plan) => plan.to_string(),
         };
@@ -559,7 +561,7 @@ fn creator_os(text: &str) -> std::result::Result<CreatorOs, FormatError> {
 }
 
 /// The time for reproducible builds, from the environment.
-fn time_seconds() -> std::result::Result<Option<u64>, FormatError> {
+pub(crate) fn time_seconds() -> std::result::Result<Option<u64>, FormatError> {
     for variable in ["SOURCE_DATE_EPOCH", "E2FSPROGS_FAKE_TIME"] {
         if let Ok(text) = std::env::var(variable) {
             let seconds = text.parse();

@@ -9,6 +9,8 @@ use std::time::Duration;
 use fourscore_sync::{Arc, Condvar, Counter, Mutex, thread};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::verbosity;
+
 /// Time before the bar is shown.
 const SILENT: Duration = Duration::from_secs(1);
 const REDRAW: Duration = Duration::from_millis(100);
@@ -43,7 +45,7 @@ impl Progress {
             stopped: Mutex::new(false),
             stop: Condvar::new(),
         });
-        let drawer = shown.then(|| {
+        let drawer = (shown && !verbosity::is_quiet()).then(|| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.draw(total))
         });

@@ -1,7 +1,6 @@
 //! In the counting build `bench alloc` reports transfers between virtual cores.
 //!
 //! A binary of its own, because only the build with the feature `count` has it.
-#![cfg(feature = "count")]
 
 #[allow(dead_code, reason = "it needs a part of it")]
 #[path = "it/common/mod.rs"]

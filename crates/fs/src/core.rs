@@ -23,6 +23,7 @@ use crate::inode::reuse::{ReuseClock, ReuseTime};
 use crate::mount::damage::{FoundBy, JournalDamage};
 use crate::mount::fast_commit::{DirChanges, FastCommitOverlay, InodeChange, RangeEdits};
 use crate::mount::modes::DataMode;
+use crate::mount::tune::InodeReadahead;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::{Faults, Sabotage};
 use crate::xattr::shared::SharedXattrs;
@@ -46,6 +47,7 @@ pub(crate) struct Core {
     pub(crate) live: Option<Live>,
     /// The fault that is injected for a test.
     pub(crate) faults: Faults,
+    pub(crate) inode_readahead: InodeReadahead,
 }
 
 /// The parts of a read-write mount that readers need.

@@ -85,6 +85,20 @@ pub enum Error {
     /// There are no free blocks, or no free inodes.
     #[error("no space left")]
     NoSpace,
+    /// A limit of the owner, the group or the project would be exceeded.
+    #[error("disk quota exceeded")]
+    QuotaExceeded,
+    /// Changes that were to be made all at once ([`Staged`](crate::Staged)) do not fit into one
+    /// transaction.
+    #[error(
+        "the changes take {blocks} blocks of one transaction, and its journal has space for {most}"
+    )]
+    NotOneTransaction {
+        /// The blocks that change and are in use already.
+        blocks: u64,
+        /// The most that a transaction can hold, a quarter of the journal.
+        most: u64,
+    },
     /// The file system was opened for reading, or must not be written.
     #[error("read-only: {0}")]
     ReadOnly(String),
@@ -163,7 +177,8 @@ impl Error {
             Self::NotEmpty => libc_errno::ENOTEMPTY,
             Self::Busy | Self::InUse(_) => libc_errno::EBUSY,
             Self::NoMemory => libc_errno::ENOMEM,
-            Self::NoSpace => libc_errno::ENOSPC,
+            Self::NoSpace | Self::NotOneTransaction { .. } => libc_errno::ENOSPC,
+            Self::QuotaExceeded => libc_errno::EDQUOT,
             Self::ReadOnly(_) => libc_errno::EROFS,
             Self::TooManyLinks => libc_errno::EMLINK,
             Self::OffsetOverflow => libc_errno::EOVERFLOW,
@@ -311,6 +326,7 @@ mod libc_errno {
     pub(crate) const EFBIG: i32 = 27;
     pub(crate) const ENOSPC: i32 = 28;
     pub(crate) const EROFS: i32 = 30;
+    pub(crate) const EDQUOT: i32 = 122;
     pub(crate) const EMLINK: i32 = 31;
     pub(crate) const ENOTEMPTY: i32 = 39;
     pub(crate) const EUCLEAN: i32 = 117;

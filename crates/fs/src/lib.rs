@@ -59,6 +59,7 @@ mod map;
 mod metadata;
 mod mount;
 mod paths;
+mod quota;
 mod txn;
 mod xattr;
 
@@ -70,6 +71,7 @@ use crate::mount::state::Mount;
 
 pub use fourscore_ondisk::extent::{Extent, ExtentState};
 pub use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType, InodeFlags};
+pub use fourscore_ondisk::quota::{GraceTimes, QuotaCounts, QuotaEntry, QuotaKind, QuotaLimits};
 pub use fourscore_ondisk::{
     BlockCount, BlockSize, Corrupt, CorruptKind, Geometry, GroupDesc, GroupNr, InodeGeneration,
     InodeNr, LogicalBlock, PhysBlock, Superblock, Timestamp,
@@ -81,6 +83,8 @@ pub use crate::dir::path::Follow;
 pub use crate::dir::rename::Replace;
 pub use crate::error::{Error, Result};
 pub use crate::facade::open_inode::OpenInode;
+pub use crate::facade::replace::replace_blocks;
+pub use crate::facade::staged::Staged;
 pub use crate::facade::stats::{FastCommitStats, MountStats, Stats};
 pub use crate::file::fallocate::Fallocate;
 pub use crate::file::finish::WrittenAt;
@@ -94,7 +98,7 @@ pub use crate::mount::damage::{FoundBy, JournalDamage};
 pub use crate::mount::error_policy::OnError;
 pub use crate::mount::modes::{AccessTimes, DataMode};
 pub use crate::mount::open_options::{OpenOptions, Replay, SuperblockCopy};
-pub use crate::mount::options::{Barriers, Discard, MountOptions};
+pub use crate::mount::options::{Barriers, BitmapLoading, Discard, MountOptions};
 pub use crate::mount::statfs::StatFs;
 pub use crate::mount::trim::Trim;
 pub use crate::paths::as_path::AsPath;
@@ -102,6 +106,8 @@ pub use crate::paths::file::File;
 pub use crate::paths::options::FileOptions;
 pub use crate::paths::view::Paths;
 pub use crate::paths::walk::{Walk, WalkEntry};
+pub use crate::quota::control::QuotaReport;
+pub use crate::quota::limits::exempt_from_quota;
 pub use crate::xattr::get::{MAX_VALUE_BYTES, Xattr, XattrPlace};
 pub use crate::xattr::set::SetXattr;
 pub use crate::xattr::share::{
@@ -114,6 +120,7 @@ pub use crate::txn::faults::Sabotage;
 /// Parts of the file system by themselves, for the measuring runner.
 #[cfg(feature = "lab")]
 pub mod lab {
+    pub use crate::txn::fast_commit::alone::{ChangeTime, FastCommitsAlone};
     pub use crate::xattr::share::alone::{SharingAlone, TakenBlock};
 }
 

@@ -7,7 +7,6 @@
 //! every core has read them, no line may move any more.
 //!
 //! A binary of its own, because only the build with the feature `count` has it.
-#![cfg(feature = "count")]
 
 mod apart;
 

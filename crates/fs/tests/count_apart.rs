@@ -6,7 +6,6 @@
 //! are those that cores share by design.
 //!
 //! A binary of its own, because of that heap and of the feature `count`.
-#![cfg(feature = "count")]
 
 mod apart;
 

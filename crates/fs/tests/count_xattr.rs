@@ -4,7 +4,6 @@
 //! As in `count_apart`, every allocation has cache lines of its own.
 //!
 //! A binary of its own, because of that heap and of the feature `count`.
-#![cfg(feature = "count")]
 
 mod apart;
 

@@ -3,11 +3,10 @@
 //! scheduler, repeatedly; e2fsck checks the image that each interleaving leaves.
 //!
 //! A binary of its own, because only the build with the feature `shuttle` has it.
-#![cfg(feature = "shuttle")]
 
 use fourscore::{
-    AttributeChange, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
-    OpenInode, OpenOptions, Replace,
+    AttributeChange, Error, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, NewAttributes,
+    OpenInode, OpenOptions, QuotaCounts, QuotaKind, QuotaLimits, Replace,
 };
 use fourscore_block::BlockDevice;
 use fourscore_journal::{Background, Batching, JournalOptions};
@@ -63,7 +62,7 @@ impl BlockDevice for Memory {
 
 /// A small image: `/one`, `/two` and `/one/below`, a file in each, and `/large`, which has an index
 /// with several leaves.
-fn image() -> Image {
+fn image(features: &[&str]) -> Image {
     let source = tempfile::tempdir().unwrap();
     let at = |path: &str| source.path().join(path);
     std::fs::create_dir_all(at("one/below")).unwrap();
@@ -79,7 +78,7 @@ fn image() -> Image {
         .kind("ext4")
         .block_size_bytes(1024)
         .journal(MiB(1))
-        .features(&["^resize_inode"])
+        .features(features)
         .source(source.path())
         .make()
         .unwrap();
@@ -97,8 +96,19 @@ fn check(tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
 
 /// Does the same, after one task has run `first`.
 fn check_from(first: fn(&Fs), tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
+    check_on(&["^resize_inode"], "", first, tasks, then);
+}
+
+/// Does the same on a file system with these features, and with these mount options.
+fn check_on(
+    features: &[&str],
+    words: &'static str,
+    first: fn(&Fs),
+    tasks: &'static [fn(&Fs)],
+    then: fn(&Fs),
+) {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let image = image();
+    let image = image(features);
     let content: Arc<[u8]> = std::fs::read(image.path()).unwrap().into();
     model::check(SCHEDULES, move || {
         let device = Arc::new(Memory {
@@ -111,6 +121,8 @@ fn check_from(first: fn(&Fs), tasks: &'static [fn(&Fs)], then: fn(&Fs)) {
             ..JournalOptions::default()
         };
         let options = MountOptions::new()
+            .parse(words)
+            .unwrap()
             .journal(journal)
             .open(OpenOptions::new().cache_bytes(1 << 16));
         let fs = Fs::mount(Arc::clone(&device) as Arc<dyn BlockDevice>, &options).unwrap();
@@ -426,5 +438,86 @@ fn a_waiter_for_space_is_woken_when_the_space_becomes_free() {
                 assert!(sectors(path) >= HALF_BYTES / 512);
             }
         },
+    );
+}
+
+/// What a user uses, by the quota file, which is written at each seal.
+fn used(fs: &Fs, id: u32) -> QuotaCounts {
+    let report = fs.quota(QuotaKind::User).unwrap().unwrap();
+    let entry = report.entries.get(&id);
+    entry.map(|entry| entry.counts).unwrap_or_default()
+}
+
+/// Makes files of user 7 with a block each, with commits in between, until a limit is met.
+fn fill(fs: &Fs, dir: &str) {
+    let dir = at(fs, dir);
+    for nth in 0..4 {
+        let name = format!("{nth}");
+        match fs.create(dir, name.as_bytes(), &OWNER) {
+            Ok(file) => match fs.write_at(file, &[1; 1000], 0) {
+                Ok(_) | Err(Error::QuotaExceeded) => {}
+                Err(error) => panic!("{error}"),
+            },
+            Err(Error::QuotaExceeded) => {}
+            Err(error) => panic!("{error}"),
+        }
+        if nth == 1 {
+            fs.sync().unwrap();
+        }
+        if nth == 2 {
+            let _ = fs.unlink(dir, b"0");
+        }
+    }
+}
+
+#[test]
+fn usage_adds_up_at_the_seal_and_stays_within_limits() {
+    check_on(
+        &["quota", "^resize_inode"],
+        "usrquota",
+        |fs| {
+            let limits = QuotaLimits {
+                hard_inodes: 5,
+                hard_bytes: 4096,
+                ..QuotaLimits::default()
+            };
+            fs.set_quota(QuotaKind::User, 7, limits).unwrap();
+        },
+        &[
+            |fs| fill(fs, "/one"),
+            |fs| fill(fs, "/two"),
+            |fs| {
+                for _ in 0..3 {
+                    let counts = used(fs, 7);
+                    assert!(counts.inodes <= 5 && counts.bytes <= 4096, "{counts:?}");
+                }
+            },
+        ],
+        |fs| {
+            let counts = used(fs, 7);
+            assert!((3..=5).contains(&counts.inodes), "{counts:?}");
+        },
+    );
+}
+
+/// Makes and removes files, so that one core gives back what another has taken.
+fn come_and_go(fs: &Fs, dir: &str) {
+    let dir = at(fs, dir);
+    for nth in 0..6 {
+        let name = format!("{nth}");
+        let file = fs.create(dir, name.as_bytes(), &OWNER).unwrap();
+        fs.write_at(file, &[1; 1000], 0).unwrap();
+        fs.unlink(dir, name.as_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn what_one_core_takes_another_gives_back() {
+    check_on(
+        &["quota", "^resize_inode"],
+        "",
+        |_| {},
+        &[|fs| come_and_go(fs, "/one"), |fs| come_and_go(fs, "/two")],
+        |fs| assert_eq!(used(fs, 7), QuotaCounts::default()),
     );
 }

@@ -26,7 +26,9 @@ use std::path::{Path, PathBuf};
 
 use outcome::{errno, ours, theirs};
 
-use common::{PLAIN, image_of_inodes, mount, open, require_e2fsprogs, require_kernel};
+use common::{
+    PLAIN, image_of_inodes, mount, open, require_e2fsprogs, require_kernel, unmount_clean,
+};
 
 /// The umask of created files, for us and for this process.
 const UMASK: u16 = 0o027;
@@ -386,8 +388,7 @@ fn blocks_that_inodes_share_are_divided_and_go_with_their_last_user() {
         }
     });
     fs.sync().unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = mount(&image);
     for number in 0..40 {
         let name = name(number);
@@ -407,8 +408,7 @@ fn blocks_that_inodes_share_are_divided_and_go_with_their_last_user() {
         fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap();
     }
     fs.sync().unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let free_now = open(&image).statfs().unwrap().free_blocks;
     assert_eq!(free_now, free + 1, "the block that all shared");
 }
@@ -443,8 +443,7 @@ fn readers_miss_nothing_while_attributes_move_between_inode_and_block() {
         }
         done.store(1, fourscore_sync::atomic::Ordering::Release);
     });
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -543,8 +542,7 @@ fn large_values_have_inodes_of_their_own() {
     let recovered = mount(&between);
     recovered.unlink(InodeNr::ROOT, b"file").unwrap();
     recovered.rmdir(InodeNr::ROOT, b"dir").unwrap();
-    recovered.unmount().unwrap();
-    assert_clean(between.path());
+    unmount_clean(recovered, &between);
     // Values are replaced by other ones, by short ones, and removed.
     for number in 0..7 {
         let name = format!("user.{number}");
@@ -558,8 +556,7 @@ fn large_values_have_inodes_of_their_own() {
             _ => {}
         }
     }
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     {
         let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
         let found = host_attributes(&kernel.path().join("file"));
@@ -586,8 +583,7 @@ fn large_values_have_inodes_of_their_own() {
     assert_eq!(after.free_inodes, before.free_inodes + 1);
     // The directory had a block.
     assert_eq!(after.free_blocks, before.free_blocks + 1);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// For the kernel, equal values are one inode, which is freed with the last attribute that uses it.
@@ -629,8 +625,7 @@ fn values_that_inodes_share_go_with_their_last_user() {
             });
         }
     });
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = mount(&image);
     for number in 0..40 {
         let name = name(number);
@@ -650,8 +645,7 @@ fn values_that_inodes_share_go_with_their_last_user() {
     // The reserved inodes and lost+found.
     let inodes = fs.superblock().geometry().inodes();
     assert_eq!(inodes - found.free_inodes, 11);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -683,6 +677,5 @@ fn readers_miss_nothing_while_values_get_other_inodes() {
         }
         done.store(1, fourscore_sync::atomic::Ordering::Release);
     });
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }

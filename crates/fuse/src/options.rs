@@ -77,6 +77,9 @@ pub struct SessionOptions {
     pub permissions: Permissions,
     /// Which changes are durable when a call returns.
     pub durability: Durability,
+    /// Limits of quota are kept (`usrquota`, `grpquota`, `prjquota`), so that writes are sent at
+    /// once, by the process that makes them.
+    pub keeps_limits: bool,
 }
 
 impl Default for SessionOptions {
@@ -93,6 +96,7 @@ impl Default for SessionOptions {
             may_hide: false,
             permissions: Permissions::default(),
             durability: Durability::default(),
+            keeps_limits: false,
         }
     }
 }
@@ -125,6 +129,14 @@ impl SessionOptions {
                 "transport=auto" => self.transport = Transport::Auto,
                 "transport=classic" => self.transport = Transport::Classic,
                 "transport=ring" => self.transport = Transport::Ring,
+                "quota" | "usrquota" | "grpquota" | "prjquota" => {
+                    self.keeps_limits = true;
+                    others.push(word);
+                }
+                "noquota" => {
+                    self.keeps_limits = false;
+                    others.push(word);
+                }
                 // The kernel always checks permissions.
                 "default_permissions" => {}
                 _ => match word.strip_prefix("fsname=") {
@@ -136,10 +148,12 @@ impl SessionOptions {
         others.join(",")
     }
 
-    /// How the kernel caches writes: writethrough if changes are to be durable at once.
+    /// How the kernel caches writes: writethrough if changes are to be durable at once, or if
+    /// limits depend on the caller, whom cached writes do not name.
     pub(crate) fn cache(&self) -> Cache {
         match self.durability {
             Durability::Everything => Cache::Writethrough,
+            _ if self.keeps_limits => Cache::Writethrough,
             _ => self.cache,
         }
     }
@@ -177,5 +191,17 @@ mod tests {
         assert_eq!(options.cache(), Cache::Writeback);
         options.source = "a,b\n".into();
         assert_eq!(options.source_word(), "a_b_");
+    }
+
+    #[test]
+    fn limits_are_kept_with_writes_that_name_their_user() {
+        let mut options = SessionOptions::default();
+        assert_eq!(
+            options.take("usrquota,delalloc,prjquota"),
+            "usrquota,prjquota"
+        );
+        assert_eq!(options.cache(), Cache::Writethrough);
+        assert_eq!(options.take("noquota"), "noquota");
+        assert_eq!(options.cache(), Cache::Writeback);
     }
 }

@@ -368,7 +368,10 @@ impl Lists {
             }
         }
         let mut freed = 0;
-        while let Some(settled) = self.transactions.pop_front_if(|oldest| oldest.latest == 0) {
+        let is_settled = |oldest: &Committed| oldest.latest == 0;
+        while self.transactions.front().is_some_and(is_settled)
+            && let Some(settled) = self.transactions.pop_front()
+        {
             freed += settled.log_blocks;
         }
         let tail = match self.transactions.front() {

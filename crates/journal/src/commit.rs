@@ -40,7 +40,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fourscore_block::BlockDevice as _;
 use fourscore_ondisk::{PhysBlock, Tid};
-use fourscore_sync::{Condvar, Mutex, MutexGuard, thread};
+use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::spin::{WAKE_UP, spin};
+use fourscore_sync::{Condvar, CoreNr, Mutex, MutexGuard, thread};
 
 use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
@@ -55,8 +57,14 @@ use crate::transaction::{ChangedBuffer, Changes, OnCommit};
 /// The longest wait for more threads that want the same commit.
 const MAX_BATCHING: Duration = Duration::from_millis(5);
 
-/// The shortest such wait: a sleep takes about that long, however short it is to be.
+/// The shortest such wait asleep: a sleep takes about that long, however short it is to be.
 const MIN_BATCHING: Duration = Duration::from_micros(50);
+
+/// The shortest such wait at all: in less, no thread comes back from the last commit.
+const MIN_AWAKE: Duration = Duration::from_micros(2);
+
+/// Commits that take longer on average are waited for asleep from the beginning.
+const LONGEST_AWAKE: Duration = Duration::from_micros(40);
 
 /// The state of the commit queue.
 #[derive(Debug)]
@@ -107,6 +115,10 @@ pub(crate) struct Queue {
     work: Condvar,
     /// One more waiter has arrived.
     arrived: Condvar,
+    /// How often a commit has ended, for threads that wait awake.
+    ends: AtomicU64,
+    /// How often a waiter has arrived, for a committer that waits awake.
+    arrivals: AtomicU64,
 }
 
 /// The result of taking the role of committer.
@@ -135,7 +147,35 @@ impl Queue {
             done: Condvar::new(),
             work: Condvar::new(),
             arrived: Condvar::new(),
+            ends: AtomicU64::new(0),
+            arrivals: AtomicU64::new(0),
         }
+    }
+
+    /// Notes one more waiter.
+    fn arrive(&self, mut waiting: MutexGuard<'_, Waiting>) {
+        waiting.waiters += 1;
+        waiting.waits += 1;
+        drop(waiting);
+        self.arrivals.fetch_add(1, Ordering::Release);
+        self.arrived.notify_all();
+    }
+
+    /// Waits for the end of the commit in progress. The thread stays awake as long as that is
+    /// likely to be soon, and sleeps after that.
+    fn wait_for_end<'q>(&'q self, waiting: MutexGuard<'q, Waiting>) -> MutexGuard<'q, Waiting> {
+        let mut waiting = waiting;
+        if waiting.is_end_near() {
+            let before = self.ends.load(Ordering::Acquire);
+            drop(waiting);
+            let has_ended = || (self.ends.load(Ordering::Acquire) != before).then_some(());
+            let _ = spin(WAKE_UP, has_ended);
+            waiting = self.waiting.lock();
+        }
+        if waiting.committing {
+            self.done.wait(&mut waiting);
+        }
+        waiting
     }
 
     /// The last transaction that is durable.
@@ -186,10 +226,10 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Notes one more waiter. The caller then notifies `arrived`.
-    fn arrive(&mut self) {
-        self.waiters += 1;
-        self.waits += 1;
+    /// Whether the commit in progress is likely to end before a thread that sleeps could be woken,
+    /// and each waiter has a core to wait on.
+    fn is_end_near(&self) -> bool {
+        self.commit_time <= LONGEST_AWAKE && self.waiters <= CoreNr::count()
     }
 
     fn request(&mut self, tid: Tid) {
@@ -236,6 +276,7 @@ impl Drop for Role<'_> {
         let is_requested = waiting.requested.is_after(waiting.committed);
         drop(waiting);
         if !self.journal.skips(Sabotage::NoWakeUp) {
+            self.journal.queue().ends.fetch_add(1, Ordering::Release);
             self.journal.queue().done.notify_all();
         }
         if is_requested {
@@ -251,9 +292,8 @@ impl Inner {
             !handle::is_inside(),
             "a thread waits for a commit of the transaction that its own handle keeps open"
         );
+        self.queue().arrive(self.queue().waiting.lock());
         let mut waiting = self.queue().waiting.lock();
-        waiting.arrive();
-        self.queue().arrived.notify_all();
         let result = loop {
             if !tid.is_after(waiting.committed) {
                 break Ok(());
@@ -263,7 +303,7 @@ impl Inner {
             }
             waiting.request(tid);
             if waiting.committing {
-                self.queue().done.wait(&mut waiting);
+                waiting = self.queue().wait_for_end(waiting);
                 continue;
             }
             let role = self.take_role(waiting);
@@ -296,8 +336,7 @@ impl Inner {
             Covered::InFull(tid) => return self.wait_in_full(tid).map(|()| Flushed::No),
             Covered::No => {}
         }
-        self.queue().waiting.lock().arrive();
-        self.queue().arrived.notify_all();
+        self.queue().arrive(self.queue().waiting.lock());
         let ended = self.wait_until_covered(tid, covered);
         self.queue().waiting.lock().waiters -= 1;
         match ended? {
@@ -328,8 +367,7 @@ impl Inner {
                 return Err(self.aborted());
             }
             if waiting.committing {
-                self.queue().done.wait(&mut waiting);
-                drop(waiting);
+                drop(self.queue().wait_for_end(waiting));
             } else {
                 // Others may wait for the full commit, which serves all.
                 let in_full = waiting.requested.is_after(waiting.committed);
@@ -481,8 +519,11 @@ impl Inner {
             Batching::Adaptive => self.queue().waiting.lock().longest_gathering(),
         };
         // Threads that sync what is durable already need not wait for others.
-        if longest < MIN_BATCHING || self.running().is_empty() {
+        if longest < MIN_AWAKE || self.running().is_empty() {
             return;
+        }
+        if longest < MIN_BATCHING {
+            return self.gather_awake(longest);
         }
         let mut waiting = self.queue().waiting.lock();
         while waiting.expects_more() && !self.is_aborted() {
@@ -491,6 +532,17 @@ impl Inner {
             };
             self.queue().arrived.wait_for(&mut waiting, left);
         }
+    }
+
+    /// Waits awake for as many waiters as recent commits served.
+    fn gather_awake(&self, longest: Duration) {
+        let queue = self.queue();
+        let mut seen = None;
+        let _ = spin(longest, || {
+            let arrivals = queue.arrivals.load(Ordering::Acquire);
+            let is_new = seen.replace(arrivals) != Some(arrivals);
+            (is_new && !queue.waiting.lock().expects_more()).then_some(())
+        });
     }
 
     /// Makes a sealed transaction durable. Returns the callbacks that are to be called now.
@@ -645,9 +697,9 @@ mod tests {
     #[test]
     fn a_thread_that_is_alone_again_waits_for_no_other() {
         let queue = Queue::new(Tid(1));
+        queue.arrive(queue.waiting.lock());
+        queue.arrive(queue.waiting.lock());
         let mut waiting = queue.waiting.lock();
-        waiting.arrive();
-        waiting.arrive();
         waiting.note_commit(Duration::from_millis(1));
         waiting.waiters = 1;
         assert!(waiting.longest_gathering() > Duration::ZERO);

@@ -23,7 +23,8 @@
 //! Each of THREADS threads runs it COUNT times, in the DIRECTORIES directories in turn. With as
 //! many directories as threads each thread has its own. A directory has FIRST names before: 5000
 //! make an index with many leaves, 0 an unindexed directory. One thread does the preparation.
-//! Prints nanoseconds per operation and thread.
+//! Prints nanoseconds per operation and thread, and how often and how long threads waited for the
+//! locks of each kind.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -33,6 +34,11 @@ use std::time::Instant;
 use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode, Result};
 use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
 use fourscore_sync::{Arc, thread};
+
+/// The allocator of the `fourscore` command: that of the C library serialises threads that free
+/// each other's memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 /// The data of one read or write.
@@ -92,6 +98,7 @@ fn main() -> Result<()> {
             }
         }
     }
+    let waits_before: Vec<_> = Fs::lock_waits().collect();
     let begin = Instant::now();
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -111,5 +118,14 @@ fn main() -> Result<()> {
     })?;
     let each = begin.elapsed().as_nanos() / u128::from(count.max(1));
     println!("{what}: {each} ns, {threads} threads in {dirs} directories");
+    for ((name, after), (_, before)) in Fs::lock_waits().zip(waits_before) {
+        let (count, time) = (after.count - before.count, after.time - before.time);
+        if count > 0 {
+            println!(
+                "  {name}: {count} waits of {:?}",
+                time / u32::try_from(count).unwrap_or(u32::MAX)
+            );
+        }
+    }
     fs.unmount()
 }

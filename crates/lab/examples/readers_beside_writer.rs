@@ -9,10 +9,10 @@
 //! The image is not changed. One thread reads blocks of 4 KiB at random offsets of a file of 16 MiB
 //! for half a second. Meanwhile another thread overwrites blocks, appends and truncates, or punches
 //! holes and fills them: in that file on one side, in another file on the other side. So what the
-//! two cores have to share in any case affects both sides. The last row does the same without a
-//! file system, on two halves of a device in memory: it shows what it costs that the other core was
-//! the last to write a block. Prints reads per second as the median of
-//! the rounds (here 5), and the ratio of the two sides.
+//! two cores have to share in any case affects both sides. The last two rows do the same without a
+//! file system, on parts of a device in memory: they show what it costs that the other core was the
+//! last to write a block, and in the last row that it has moved the block as well. Prints reads per
+//! second as the median of the rounds (here 5), and the ratio of the two sides.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use fourscore::{Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result};
 use fourscore_block::{BlockDevice, DeviceOptions, RamDevice, open_path};
-use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{Arc, thread};
 
 /// The allocator of the `fourscore` command: that of the C library serialises threads that free
@@ -101,10 +101,14 @@ fn main() -> anyhow::Result<()> {
         let beside = |nth| change(&fs, to_read, nth);
         report(name, rounds, read, apart, beside)?;
     }
-    let bare = RamDevice::new(2 * BLOCKS * BLOCK);
-    for block in 0..2 * BLOCKS {
-        bare.write_at(&[3; BLOCK_BYTES], block * BLOCK)?;
-    }
+    overwrite_without_file_system(rounds)?;
+    move_without_file_system(rounds)?;
+    Ok(fs.unmount()?)
+}
+
+/// Both threads use a device in memory: the other one writes to blocks that are read, or to others.
+fn overwrite_without_file_system(rounds: usize) -> Result<()> {
+    let bare = filled_device(2 * BLOCKS)?;
     let read = |nth| Ok(bare.read_at(&mut [0; BLOCK_BYTES], random_block(nth) * BLOCK)?);
     let write = |block: u64| Ok(bare.write_at(&[4; BLOCK_BYTES], block * BLOCK)?);
     let apart = |nth| write(BLOCKS + random_block(nth));
@@ -115,8 +119,50 @@ fn main() -> anyhow::Result<()> {
         read,
         apart,
         beside,
-    )?;
-    Ok(fs.unmount()?)
+    )
+}
+
+/// As [`overwrite_without_file_system`], with a table of the places of blocks. The other thread
+/// writes a block to a place that is free, and changes its entry: the least that is left of a punch
+/// and a write to the hole.
+fn move_without_file_system(rounds: usize) -> Result<()> {
+    let bare = filled_device(4 * BLOCKS)?;
+    let table = |first: u64| -> Vec<AtomicU64> {
+        (first..first + 2 * BLOCKS).map(AtomicU64::new).collect()
+    };
+    let entry = |block: u64| usize::try_from(block).unwrap_or(usize::MAX);
+    // The second half of each table has the free places.
+    let (read_table, other_table) = (table(0), table(2 * BLOCKS));
+    let read = |nth| {
+        let place = read_table[entry(random_block(nth))].load(Ordering::Acquire);
+        Ok(bare.read_at(&mut [0; BLOCK_BYTES], place * BLOCK)?)
+    };
+    let change = |table: &[AtomicU64], nth: u64| {
+        let (moved, free) = (entry(random_block(nth)), entry(BLOCKS + nth % BLOCKS));
+        let place = table[free].load(Ordering::Relaxed);
+        bare.write_at(&[2; BLOCK_BYTES], place * BLOCK)?;
+        let old = table[moved].swap(place, Ordering::AcqRel);
+        table[free].store(old, Ordering::Relaxed);
+        Ok(())
+    };
+    let apart = |nth| change(&other_table, nth);
+    let beside = |nth| change(&read_table, nth);
+    report(
+        "moves blocks, without a file system",
+        rounds,
+        read,
+        apart,
+        beside,
+    )
+}
+
+/// A device in memory with so many blocks, all of which were written.
+fn filled_device(blocks: u64) -> Result<RamDevice> {
+    let device = RamDevice::new(blocks * BLOCK);
+    for block in 0..blocks {
+        device.write_at(&[3; BLOCK_BYTES], block * BLOCK)?;
+    }
+    Ok(device)
 }
 
 fn create_file(fs: &Fs, name: &[u8]) -> Result<InodeNr> {

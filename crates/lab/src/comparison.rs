@@ -66,8 +66,8 @@ impl ThreadCount {
 
     /// `count` threads, or one for 0.
     #[must_use]
-    pub fn new(count: usize) -> Self {
-        Self(count.max(1))
+    pub const fn new(count: usize) -> Self {
+        Self(if count == 0 { 1 } else { count })
     }
 
     /// The number.

@@ -31,6 +31,7 @@ enum Kind {
     Unlink,
     List,
     Write,
+    Append,
     Fallocate2,
     Fallocate3,
 }
@@ -62,6 +63,11 @@ impl FileWorkload {
             name: "write",
             about: "writes the next MiB of a file, which is truncated to 0 at 64 MiB",
             kind: Kind::Write,
+        },
+        Self {
+            name: "append",
+            about: "appends 4 KiB to a file, which is truncated to 0 at 1 MiB",
+            kind: Kind::Append,
         },
         Self {
             name: "fallocate2",
@@ -99,7 +105,8 @@ impl FileWorkload {
             Kind::Stat => (&StatFiles { files }, files),
             Kind::Unlink => (&UnlinkFiles { files }, 0),
             Kind::List => (&ListFiles, ListFiles::FILES),
-            Kind::Write => (&WriteFile, 1),
+            Kind::Write => (&WriteFile::IN_LARGE_PIECES, 1),
+            Kind::Append => (&WriteFile::BLOCK_BY_BLOCK, 1),
             Kind::Fallocate2 => (&Fallocate2, 0),
             Kind::Fallocate3 => (&Fallocate3, 0),
         };
@@ -127,6 +134,7 @@ pub(crate) fn drive_and_sync(
     let began = clock.now();
     worker.apply(FileNr(0), Operation::SyncAll)?;
     let synced = clock.now().saturating_sub(began);
+    driven.sync = synced;
     for work in &mut driven.workers {
         work.wall = work.wall.map(|wall| wall + synced);
     }
@@ -245,12 +253,21 @@ impl Workload for ListFiles {
     }
 }
 
-/// Writes a file in large pieces.
-struct WriteFile;
+/// Writes a file from its beginning to its end, again and again.
+struct WriteFile {
+    step_bytes: u64,
+    file_bytes: u64,
+}
 
 impl WriteFile {
-    const STEP_BYTES: u64 = 1 << 20;
-    const STEPS_PER_FILE: u64 = 64;
+    const IN_LARGE_PIECES: Self = Self {
+        step_bytes: 1 << 20,
+        file_bytes: 64 << 20,
+    };
+    const BLOCK_BY_BLOCK: Self = Self {
+        step_bytes: 4 << 10,
+        file_bytes: 1 << 20,
+    };
 }
 
 impl Workload for WriteFile {
@@ -260,11 +277,11 @@ impl Workload for WriteFile {
     }
 
     fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
-        let in_file = step % Self::STEPS_PER_FILE;
-        if in_file == 0 {
+        let len = self.step_bytes;
+        let offset = step * len % self.file_bytes;
+        if offset == 0 {
             worker.apply(FileNr(0), Operation::Truncate { len: 0 })?;
         }
-        let (offset, len) = (in_file * Self::STEP_BYTES, Self::STEP_BYTES);
         Ok(one(
             worker.apply(FileNr(0), Operation::Write { offset, len })?
         ))

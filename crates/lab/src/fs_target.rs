@@ -7,7 +7,9 @@ use std::ops::ControlFlow;
 use fourscore::{Fallocate, Fs, InodeNr, NewAttributes, OpenInode, SetXattr};
 use fourscore_sync::Arc;
 
-use crate::target::{ATTRIBUTE, FileNr, MAX_ATTRIBUTE_BYTES, Operation, Target, Worker, WorkerNr};
+use crate::target::{
+    ATTRIBUTE, FileNr, MAX_ATTRIBUTE_BYTES, Operation, Placement, Target, Worker, WorkerNr,
+};
 
 /// Attributes of new directories and files; no workload depends on them.
 const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
@@ -16,13 +18,23 @@ const NEW: NewAttributes = NewAttributes::owned_by(0, 0).permissions(0o755);
 #[derive(Debug)]
 pub struct FsTarget {
     fs: Arc<Fs>,
+    placement: Placement,
 }
 
 impl FsTarget {
     /// Runs workloads in `fs`, each worker in a directory `w<number>` of its own.
     #[must_use]
     pub fn new(fs: Arc<Fs>) -> Self {
-        Self { fs }
+        Self {
+            fs,
+            placement: Placement::Apart,
+        }
+    }
+
+    /// The same with another placement of the workers' files.
+    #[must_use]
+    pub fn placed(self, placement: Placement) -> Self {
+        Self { placement, ..self }
     }
 
     /// The file system.
@@ -44,7 +56,7 @@ impl Target for FsTarget {
     }
 
     fn worker(&self, nr: WorkerNr) -> io::Result<Box<dyn Worker + '_>> {
-        let name = format!("w{}", nr.0);
+        let name = self.placement.directory(nr);
         let directory = match self.fs.mkdir(InodeNr::ROOT, name.as_bytes(), &NEW) {
             Err(fourscore::Error::Exists) => self.fs.lookup(InodeNr::ROOT, name.as_bytes()),
             created => created,
@@ -53,6 +65,7 @@ impl Target for FsTarget {
             nr,
             fs: &self.fs,
             directory: directory.map_err(io_error)?,
+            prefix: self.placement.prefix(nr),
             open: Vec::new(),
             name: String::new(),
             buffer: Vec::new(),
@@ -68,6 +81,7 @@ struct FsWorker<'f> {
     nr: WorkerNr,
     fs: &'f Fs,
     directory: InodeNr,
+    prefix: String,
     open: Vec<Option<OpenInode<&'f Fs>>>,
     name: String,
     buffer: Vec<u8>,
@@ -79,7 +93,7 @@ impl FsWorker<'_> {
         use std::fmt::Write as _;
         self.name.clear();
         // Writing into a String cannot fail.
-        let _ = write!(self.name, "f{}", nr.0);
+        let _ = write!(self.name, "{}{}", self.prefix, nr.0);
     }
 
     fn find(&mut self, nr: FileNr) -> fourscore::Result<InodeNr> {

@@ -27,16 +27,19 @@
 //! |---|---|
 //! | [`alloc`] | the block allocator alone, on file systems in memory |
 //! | [`attribute_cache`] | caches of attribute blocks alone |
+//! | [`fast_commit`] | ways to make the records of new files alone |
 //! | [`clock`] | the source of times, which tests replace |
 //! | [`files`] | creating, looking up, writing and removing files, with a sync at the end |
 //! | [`fairness`] | how evenly threads make progress |
 //! | [`fsync`] | appending, creating files and preparing changes, with calls of fsync |
+//! | [`interval`] | a ratio of two sets of samples with a confidence interval |
 //! | [`stats`] | medians, extremes, spread, ratios |
 //! | [`comparison`] | sides run in turns |
 //! | [`process`] | a whole command line as a side, with its CPU time and memory |
 //! | [`machine`] | the machine and the code that were measured |
 //! | [`mounted`] | loads on a mounted file system |
 //! | [`report`] | text tables, JSON, Markdown rows |
+//! | `study` | (feature `fs`) experiments on fast commits and on caches of attribute blocks alone |
 //! | [`target`] | the interface of targets: a directory, a file system in process, an allocator |
 //! | [`tree`] | reading an existing tree |
 //! | `fs_attributes` | (feature `fs`) making files with the attributes that those of an image have |
@@ -52,6 +55,7 @@ pub mod attribute_cache;
 pub mod clock;
 pub mod comparison;
 pub mod fairness;
+pub mod fast_commit;
 pub mod files;
 #[cfg(feature = "fs")]
 pub mod fs_attributes;
@@ -60,6 +64,7 @@ pub mod fs_target;
 #[cfg(feature = "fs")]
 pub mod fs_tree;
 pub mod fsync;
+pub mod interval;
 pub mod machine;
 pub mod mounted;
 pub mod process;
@@ -67,6 +72,8 @@ pub mod report;
 #[cfg(feature = "fs")]
 pub mod slow_memory;
 pub mod stats;
+#[cfg(feature = "fs")]
+pub mod study;
 pub mod target;
 pub mod tree;
 pub mod workload;
@@ -76,10 +83,13 @@ pub use clock::{Clock, MonotonicClock};
 pub use comparison::{Comparison, LabError, Rounds, Side, ThreadCount, Work};
 pub use fairness::Fairness;
 pub use fsync::{FsyncRun, FsyncSize, FsyncWorkload};
+pub use interval::RatioInterval;
 pub use machine::MachineFacts;
 pub use process::CommandLine;
 pub use report::{ComparisonReport, Report};
 pub use stats::{Ratio, Summary};
-pub use target::{AttributeValue, DirectoryTarget, FileNr, Operation, Target, Worker, WorkerNr};
+pub use target::{
+    AttributeValue, DirectoryTarget, FileNr, Operation, Placement, Target, Worker, WorkerNr,
+};
 pub use workload::{Driven, Fallocate2, ReadFiles, Until, Workload, drive};
 pub use xattrs::{Values, XattrLoad, XattrWorkload};

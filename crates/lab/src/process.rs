@@ -66,7 +66,7 @@ impl CommandLine {
             command: self.to_string(),
             source,
         };
-        let child = Command::new(&self.program)
+        let mut child = Command::new(&self.program)
             .args(&self.arguments)
             .env(THREADS_VARIABLE, threads.to_string())
             .stdin(Stdio::null())

@@ -113,6 +113,34 @@ impl AttributeValue {
     }
 }
 
+/// Where the files of several workers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Each worker has a directory `w<number>` of its own.
+    #[default]
+    Apart,
+    /// All workers have one directory, `shared`.
+    OneDirectory,
+}
+
+impl Placement {
+    /// The name of the directory of worker `nr`.
+    pub(crate) fn directory(self, nr: WorkerNr) -> String {
+        match self {
+            Self::Apart => format!("w{}", nr.0),
+            Self::OneDirectory => "shared".to_owned(),
+        }
+    }
+
+    /// What the names of the files of worker `nr` begin with.
+    pub(crate) fn prefix(self, nr: WorkerNr) -> String {
+        match self {
+            Self::Apart => "f".to_owned(),
+            Self::OneDirectory => format!("w{}f", nr.0),
+        }
+    }
+}
+
 /// What workloads run against.
 pub trait Target: Sync {
     /// The name of the target in reports.
@@ -141,6 +169,7 @@ pub trait Worker {
 #[derive(Debug)]
 pub struct DirectoryTarget {
     directory: PathBuf,
+    placement: Placement,
 }
 
 impl DirectoryTarget {
@@ -149,7 +178,14 @@ impl DirectoryTarget {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
+            placement: Placement::Apart,
         }
+    }
+
+    /// The same with another placement of the workers' files.
+    #[must_use]
+    pub fn placed(self, placement: Placement) -> Self {
+        Self { placement, ..self }
     }
 }
 
@@ -159,11 +195,12 @@ impl Target for DirectoryTarget {
     }
 
     fn worker(&self, nr: WorkerNr) -> io::Result<Box<dyn Worker + '_>> {
-        let directory = self.directory.join(format!("w{}", nr.0));
+        let directory = self.directory.join(self.placement.directory(nr));
         DirBuilder::new().recursive(true).create(&directory)?;
         Ok(Box::new(DirectoryWorker {
             nr,
             directory,
+            prefix: self.placement.prefix(nr),
             open: Vec::new(),
             buffer: Vec::new(),
         }))
@@ -173,13 +210,14 @@ impl Target for DirectoryTarget {
 struct DirectoryWorker {
     nr: WorkerNr,
     directory: PathBuf,
+    prefix: String,
     open: Vec<Option<File>>,
     buffer: Vec<u8>,
 }
 
 impl DirectoryWorker {
     fn path(&self, file: FileNr) -> PathBuf {
-        Path::new(&self.directory).join(format!("f{}", file.0))
+        Path::new(&self.directory).join(format!("{}{}", self.prefix, file.0))
     }
 
     fn set_open(&mut self, nr: FileNr, file: File) -> io::Result<u64> {

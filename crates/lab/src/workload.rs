@@ -54,6 +54,8 @@ pub enum Until {
 pub struct Driven {
     /// By worker number, each with the time from the common start to its own end.
     pub workers: Vec<Work>,
+    /// How much of that time was the sync of the whole target, after the steps of all workers.
+    pub sync: Duration,
 }
 
 impl Driven {
@@ -131,7 +133,10 @@ pub fn drive(
         // All are joined before the first failure is returned.
         ended.collect::<Vec<_>>().into_iter().collect()
     });
-    workers.map(|workers| Driven { workers })
+    workers.map(|workers| Driven {
+        workers,
+        sync: Duration::ZERO,
+    })
 }
 
 /// Batches of steps grow until one takes this long, so that reading the clock costs next to

@@ -1,6 +1,5 @@
 //! Cache line transfers between 2, 80 and 192 virtual cores that allocating and freeing cause (
 //! `cargo test --release -p fourscore-lab --features count --test alloc_count -- --nocapture`).
-#![cfg(feature = "count")]
 
 use fourscore_lab::ThreadCount;
 use fourscore_lab::alloc::transfers::count_transfers;

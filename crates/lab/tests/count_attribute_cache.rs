@@ -1,7 +1,6 @@
 //! Cache line transfers between virtual cores in caches of attribute blocks: the base with one lock
 //! moves its lock's line with each operation, however different the attributes are. Ours moves few
 //! (`cargo test -p fourscore-lab --features fs,count --test count_attribute_cache -- --nocapture`).
-#![cfg(feature = "count")]
 
 use fourscore_lab::attribute_cache::{AttributeCache, by_name};
 use fourscore_sync::count::{Report, with_cores};
@@ -36,7 +35,6 @@ fn one_lock_moves_on_every_operation_and_no_cache_moves_nothing() {
 }
 
 /// Each content enters and leaves a table that all cores share.
-#[cfg(feature = "fs")]
 #[test]
 fn our_cache_moves_few_lines_on_any_number_of_cores() {
     for cores in [2, 80, 192] {

@@ -21,7 +21,7 @@ use crate::request::{Provider, Reach, Request, Sizing, Window, normalize, provid
 use crate::search::{Search, Want};
 use crate::source::GroupSource;
 use crate::stats::{Count, Hit, Quick, Stats, Tally};
-use crate::stream::StreamGoals;
+use crate::stream::{BY_CORE, StreamGoals};
 use crate::table::{GroupTable, Patience};
 use crate::tokens::{Privilege, Reservation};
 use crate::tunables::{Tunable, Tunables};
@@ -105,6 +105,7 @@ impl Allocator {
     pub fn mb_stats(&self) -> Tally {
         let mut sum = self.table.shared.stats.sum();
         self.table.add_hits(&mut sum);
+        sum[Count::Groups] = self.table.geometry.groups().into();
         sum
     }
 
@@ -112,6 +113,13 @@ impl Allocator {
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.table.shared.stats
+    }
+
+    /// Counts accesses as if the words of a group lay as in ext4: its state on the line of its free
+    /// counts, its lock elsewhere.
+    #[cfg(feature = "count")]
+    pub fn lay_out_as_ext4(&self, cores: &fourscore_sync::count::Cores) {
+        self.table.lay_out_as_ext4(cores);
     }
 
     pub(crate) fn table(&self) -> &GroupTable {
@@ -172,7 +180,10 @@ impl Allocator {
             prefetch::finish(&self.table, &self.started, core, &mut tally);
         }
         let is_whole = len >= request.len;
-        self.table.shared.stats.end(core, hit, is_whole, &mut tally);
+        let shared = &self.table.shared;
+        shared
+            .stats
+            .end(&shared.tunables, core, hit, is_whole, &mut tally);
         result.map(Claim::new)
     }
 
@@ -354,10 +365,12 @@ impl Allocator {
             goal: (group, offset.0),
             try_goal: continued.is_some() || request.sizing == Sizing::GoalOnly,
             goal_only: request.sizing == Sizing::GoalOnly,
+            shares_goal: sharing != BY_CORE && provider == Provider::Stream,
             stream: match provider {
                 Provider::Direct => None,
                 Provider::Stream => Some(self.streams.slot(sharing, request.inode, core)),
-                Provider::Locality => Some(self.streams.of_core(core)),
+                // In ext4 a locality group begins at the file's own goal.
+                Provider::Locality => (sharing == BY_CORE).then(|| self.streams.of_core(core)),
             },
         };
         Attempt {
@@ -609,7 +622,7 @@ impl Allocator {
     /// Groups that are not loaded.
     #[must_use]
     pub fn absent_groups(&self) -> u32 {
-        self.table.absent()
+        self.table.not_loaded()
     }
 
     /// Evicts up to `most` buddies in which nothing is claimed or pending and that were not used

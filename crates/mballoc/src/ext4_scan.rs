@@ -10,17 +10,20 @@
 //! **Locking.** The scan works on a copy of the bitmap, taken in slices of 4 KiB with the lock
 //! held while one slice is copied, and tests an extent again under the lock before it claims it.
 //! ext4 holds the lock for the whole scan, for which its threads contend (83 % of the time of a run
-//! with 64 of them).
+//! with 64 of them). `mb_scan_locked` brings that back, `mb_wait_busy`, `mb_skip_short` and
+//! `mb_best_avail` what ext4 did before the changes that they are named after.
 //!
 //! **References.** `fs/ext4/mballoc.c` of Linux 6.17.
 
 use std::ops::ControlFlow;
 
 use fourscore_ondisk::{GroupNr, GroupOffset};
+use fourscore_sync::work;
 
 use crate::criteria::Criterion;
 use crate::error::Error;
 use crate::geometry::{ClusterCount, Run};
+use crate::group::LockedGroup;
 use crate::num::{floor_log2, len32};
 use crate::order_index::{Direction, Fitness, Settle};
 use crate::prefetch;
@@ -31,17 +34,33 @@ use crate::table::{GroupState, Patience};
 use crate::tunables::Tunable;
 use crate::words;
 
+/// The work of finding the next free extent in a bitmap, in steps of [`work`].
+const EXTENT_WORK: u64 = 6;
+
 /// Words copied at a time.
 const SLICE_WORDS: usize = 512;
 
 /// The state of one request over all its scans.
-struct Scan {
+struct Scan<'a> {
     /// Extents measured.
     found: u32,
     /// The best of them that was not claimed.
     best: Option<Run>,
     /// Whether to take the first extent found.
     first_fit: bool,
+    /// The group that is being scanned, if its lock is held for the whole scan.
+    held: Option<LockedGroup<'a>>,
+}
+
+impl Scan<'_> {
+    fn new(first_fit: bool) -> Self {
+        Self {
+            found: 0,
+            best: None,
+            first_fit,
+            held: None,
+        }
+    }
 }
 
 /// The state of a walk over groups.
@@ -58,23 +77,32 @@ struct Visit {
 }
 
 impl<'a> Search<'a> {
-    /// Tries ext4's criteria in turn; `sets` says whether the order sets are used.
+    /// Tries ext4's criteria in turn; `sets` says whether the order sets are used. A hit in the
+    /// group of a shared stream goal counts as one at the stream goal too, as in ext4.
     pub(crate) fn ext4_criteria(&mut self, sets: bool) -> Result<Option<Run>, Error> {
-        let mut scan = Scan {
-            found: 0,
-            best: None,
-            first_fit: false,
-        };
+        let goal = self.want.goal.0;
+        let found = self.ladder(sets)?;
+        if self.want.shares_goal && found.is_some_and(|run| run.group == goal) {
+            self.tally[Count::StreamGoalHits] += 1;
+        }
+        Ok(found)
+    }
+
+    fn ladder(&mut self, sets: bool) -> Result<Option<Run>, Error> {
+        let mut scan = Scan::new(false);
         let start = if self.power_of_two().is_some() {
             Criterion::Power2Aligned
         } else {
             Criterion::GoalLenFast
         };
+        // The criterion at which the walk ends, which counts what is claimed after it.
+        let mut last = Criterion::AnyFree;
         for &criterion in Criterion::ALL
             .iter()
             .filter(|&&criterion| criterion >= start)
         {
-            let applies = criterion != Criterion::BestAvailLen || (sets && self.want.is_data);
+            let applies = criterion != Criterion::BestAvailLen
+                || (sets && self.want.is_data && self.tunable(Tunable::MbBestAvail) != 0);
             if !applies {
                 continue;
             }
@@ -85,6 +113,7 @@ impl<'a> Search<'a> {
                 }
                 ControlFlow::Break(None) => {
                     self.tally[Count::Breaks] += 1;
+                    last = criterion;
                     break;
                 }
                 ControlFlow::Continue(()) => {
@@ -92,30 +121,34 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        if let Some(best) = scan.best {
-            if let Some(run) = self.claim_again(&best, best.len.0) {
-                return Ok(Some(run));
-            }
-            self.tally[Count::Lost] += 1;
-            scan = Scan {
-                found: 0,
-                best: None,
-                first_fit: true,
-            };
-            if let ControlFlow::Break(found) =
-                self.criterion(Criterion::AnyFree, false, &mut scan)?
-            {
-                return Ok(found);
-            }
+        let Some(best) = scan.best else {
+            return Ok(None);
+        };
+        if let Some(run) = self.claim_again(&best, self.want.len, &mut scan) {
+            self.tally[(last, CriterionCount::Hits)] += 1;
+            return Ok(Some(run));
         }
-        Ok(None)
+        self.tally[Count::Lost] += 1;
+        self.first_fit()
+    }
+
+    /// Takes the first extent of any length, after another thread has claimed the best one found.
+    fn first_fit(&mut self) -> Result<Option<Run>, Error> {
+        let mut scan = Scan::new(true);
+        match self.criterion(Criterion::AnyFree, false, &mut scan)? {
+            ControlFlow::Break(Some(run)) => {
+                self.tally[(Criterion::AnyFree, CriterionCount::Hits)] += 1;
+                Ok(Some(run))
+            }
+            ControlFlow::Break(None) | ControlFlow::Continue(()) => Ok(None),
+        }
     }
 
     fn criterion(
         &mut self,
         criterion: Criterion,
         sets: bool,
-        scan: &mut Scan,
+        scan: &mut Scan<'a>,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let mut visit = Visit {
             criterion,
@@ -137,7 +170,7 @@ impl<'a> Search<'a> {
     fn over_groups(
         &mut self,
         visit: &mut Visit,
-        scan: &mut Scan,
+        scan: &mut Scan<'a>,
         most: u32,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let goal = self.want.goal.0.0;
@@ -160,7 +193,7 @@ impl<'a> Search<'a> {
     fn over_sets(
         &mut self,
         visit: &Visit,
-        scan: &mut Scan,
+        scan: &mut Scan<'a>,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let linear = self.tunable(Tunable::MbMaxLinearGroups);
         let mut first = Visit {
@@ -188,7 +221,7 @@ impl<'a> Search<'a> {
     fn best_avail_over_sets(
         &mut self,
         visit: &Visit,
-        scan: &mut Scan,
+        scan: &mut Scan<'a>,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let order = floor_log2(self.want.len);
         let trim = self.tunable(Tunable::MbBestAvailMaxTrimOrder);
@@ -220,7 +253,7 @@ impl<'a> Search<'a> {
     fn in_average_bin(
         &mut self,
         visit: &Visit,
-        scan: &mut Scan,
+        scan: &mut Scan<'a>,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let index = &self.table.shared.index;
         let bin = index.average_bin(visit.len);
@@ -253,7 +286,7 @@ impl<'a> Search<'a> {
         &mut self,
         group: GroupNr,
         visit: &Visit,
-        scan: &mut Scan,
+        scan: &mut Scan<'a>,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         self.looks += 1;
         self.tally[(visit.criterion, CriterionCount::GroupsConsidered)] += 1;
@@ -328,8 +361,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn patience(criterion: Criterion) -> Patience {
-        if criterion == Criterion::AnyFree {
+    fn patience(&self, criterion: Criterion) -> Patience {
+        if criterion == Criterion::AnyFree || self.tunable(Tunable::MbWaitBusy) != 0 {
             Patience::Wait
         } else {
             Patience::Skip
@@ -337,7 +370,7 @@ impl<'a> Search<'a> {
     }
 
     fn simple_scan(&mut self, group: GroupNr, visit: &Visit) -> ControlFlow<Option<Run>> {
-        let Some(mut locked) = self.table.lock(group, Patience::Skip) else {
+        let Some(mut locked) = self.table.lock(group, self.patience(visit.criterion)) else {
             self.tally[Count::BusyGroups] += 1;
             return ControlFlow::Continue(());
         };
@@ -356,7 +389,7 @@ impl<'a> Search<'a> {
         visit: &Visit,
         stripe: u32,
     ) -> ControlFlow<Option<Run>> {
-        let Some(mut locked) = self.table.lock(group, Patience::Skip) else {
+        let Some(mut locked) = self.table.lock(group, self.patience(visit.criterion)) else {
             self.tally[Count::BusyGroups] += 1;
             return ControlFlow::Continue(());
         };
@@ -376,7 +409,42 @@ impl<'a> Search<'a> {
         &mut self,
         group: GroupNr,
         visit: &Visit,
-        scan: &mut Scan,
+        scan: &mut Scan<'a>,
+    ) -> ControlFlow<Option<Run>> {
+        let end = self.scan_slices(group, visit, scan);
+        scan.held = None;
+        end
+    }
+
+    /// Copies the words of a group's bitmap from cluster `base` on, and returns how many; `None` if
+    /// the group is busy.
+    fn copy_slice(
+        &mut self,
+        group: GroupNr,
+        base: u32,
+        slice: &mut [u64; SLICE_WORDS],
+        visit: &Visit,
+        scan: &mut Scan<'a>,
+    ) -> Option<usize> {
+        let held = scan.held.take();
+        let Some(locked) = held.or_else(|| self.table.lock(group, self.patience(visit.criterion)))
+        else {
+            self.tally[Count::BusyGroups] += 1;
+            return None;
+        };
+        let bits = &locked.buddy().bits()[(base / 64) as usize..];
+        let copied = bits.len().min(SLICE_WORDS);
+        slice[..copied].copy_from_slice(&bits[..copied]);
+        work(copied as u64 / 8);
+        scan.held = Some(locked).filter(|_| self.tunable(Tunable::MbScanLocked) != 0);
+        Some(copied)
+    }
+
+    fn scan_slices(
+        &mut self,
+        group: GroupNr,
+        visit: &Visit,
+        scan: &mut Scan<'a>,
     ) -> ControlFlow<Option<Run>> {
         let mut slice = [0; SLICE_WORDS];
         let clusters = self.table.geometry.clusters_in(group);
@@ -384,17 +452,13 @@ impl<'a> Search<'a> {
         let mut open = None;
         let mut base = 0;
         while base < clusters {
-            let Some(locked) = self.table.lock(group, Self::patience(visit.criterion)) else {
-                self.tally[Count::BusyGroups] += 1;
+            let Some(copied) = self.copy_slice(group, base, &mut slice, visit, scan) else {
                 return ControlFlow::Continue(());
             };
-            let bits = &locked.buddy().bits()[(base / 64) as usize..];
-            let copied = bits.len().min(SLICE_WORDS);
-            slice[..copied].copy_from_slice(&bits[..copied]);
-            drop(locked);
             let end = (len32(copied) * 64).min(clusters - base);
             let mut at = 0;
             while at < end {
+                work(EXTENT_WORK);
                 let start = open
                     .take()
                     .unwrap_or_else(|| base + words::next_clear(&slice, at, end));
@@ -416,9 +480,14 @@ impl<'a> Search<'a> {
     }
 
     /// Compares an extent with the best so far; claims it if it fits exactly.
-    fn measure(&mut self, extent: Run, visit: &Visit, scan: &mut Scan) -> ControlFlow<Option<Run>> {
+    fn measure(
+        &mut self,
+        extent: Run,
+        visit: &Visit,
+        scan: &mut Scan<'a>,
+    ) -> ControlFlow<Option<Run>> {
         let fast = visit.criterion < Criterion::GoalLenSlow;
-        if fast && extent.len.0 < visit.len {
+        if fast && extent.len.0 < visit.len && self.tunable(Tunable::MbSkipShort) != 0 {
             return ControlFlow::Continue(());
         }
         scan.found += 1;
@@ -427,7 +496,7 @@ impl<'a> Search<'a> {
             return ControlFlow::Continue(());
         }
         if scan.first_fit || extent.len.0 == visit.len {
-            return match self.claim_again(&extent, visit.len) {
+            return match self.claim_again(&extent, visit.len, scan) {
                 Some(run) => ControlFlow::Break(Some(run)),
                 None => ControlFlow::Continue(()),
             };
@@ -451,7 +520,7 @@ impl<'a> Search<'a> {
         group: GroupNr,
         group_done: bool,
         visit: &Visit,
-        scan: &mut Scan,
+        scan: &mut Scan<'a>,
     ) -> ControlFlow<Option<Run>> {
         if scan.found > self.tunable(Tunable::MbMaxToScan) && !scan.first_fit {
             return ControlFlow::Break(None);
@@ -465,7 +534,7 @@ impl<'a> Search<'a> {
         if !group_done && scan.found <= self.tunable(Tunable::MbMinToScan) {
             return ControlFlow::Continue(());
         }
-        match self.claim_again(&best, visit.len) {
+        match self.claim_again(&best, visit.len, scan) {
             Some(run) => ControlFlow::Break(Some(run)),
             None => {
                 scan.best = None;
@@ -474,15 +543,19 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Claims an extent found without the lock, as far as it is still free and up to `most`
-    /// clusters, if it still has the minimum length.
-    fn claim_again(&mut self, extent: &Run, most: u32) -> Option<Run> {
-        let mut locked = self.table.lock(extent.group, Patience::Wait)?;
+    /// Claims an extent that was found, as far as it is still free and up to `most` clusters, if it
+    /// still has the minimum length. Takes the group's lock, unless the scan holds it.
+    fn claim_again(&mut self, extent: &Run, most: u32, scan: &mut Scan<'a>) -> Option<Run> {
+        let held = scan.held.take();
+        let is_held = held.is_some();
+        let mut locked = held.or_else(|| self.table.lock(extent.group, Patience::Wait))?;
         let skip = self.misalignment(extent.group, extent.start.0, self.want.align);
         let rest = extent.len.0.checked_sub(skip)?;
         let start = extent.start.0 + skip;
         let wanted = rest.min(most);
         let got = locked.buddy().free_run_at(start, wanted);
-        (got > 0 && got >= self.want.min_len).then(|| locked.claim(start, got))
+        let run = (got > 0 && got >= self.want.min_len).then(|| locked.claim(start, got));
+        scan.held = Some(locked).filter(|_| is_held);
+        run
     }
 }

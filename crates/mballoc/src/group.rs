@@ -32,7 +32,7 @@ use std::time::Instant;
 use fourscore_ondisk::{GroupNr, GroupOffset, Tid};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::rank::{Rank, Ranked};
-use fourscore_sync::{CoreNr, Mutex, MutexGuard};
+use fourscore_sync::{CoreNr, Mutex, MutexGuard, work};
 
 use crate::buddy::Buddy;
 use crate::geometry::{ClusterCount, Run};
@@ -43,6 +43,12 @@ use crate::stats::{Quick, Stats};
 use crate::stream::Slot;
 use crate::tokens::Tokens;
 use crate::tunables::{Tunable, Tunables};
+
+/// The work on a run of so many clusters in the bitmap and in the lists of a group, in steps of
+/// [`work`].
+const fn run_work(clusters: u32) -> u64 {
+    20 + clusters as u64 / 64
+}
 
 /// The state of a loaded group, guarded by its lock.
 #[derive(Debug)]
@@ -79,6 +85,7 @@ impl Loaded {
         let Self { buddy, pending, .. } = self;
         let mut released = 0;
         pending.release(&shared.clocks, |start, end| {
+            work(run_work(end - start));
             buddy.mark_free(start, end - start);
             released += u64::from(end - start);
         });
@@ -168,6 +175,15 @@ impl Group {
         if self.stream() != Some(slot) {
             self.stream.store(slot.0 + 1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a state word as if it were on the line of the hints, and the lock as if it were not,
+    /// as in ext4.
+    #[cfg(feature = "count")]
+    pub(crate) fn lay_out_as_ext4<S>(&self, cores: &fourscore_sync::count::Cores, state: &S) {
+        cores.put_beside(state, &self.free);
+        let [.., last] = &self.hits;
+        cores.put_beside(&self.lock, last);
     }
 
     /// The free space of the group when its lock was last released. It is read without the lock and
@@ -402,6 +418,7 @@ impl<'a> LockedGroup<'a> {
     /// Claims free clusters.
     #[inline]
     pub(crate) fn claim(&mut self, start: u32, len: u32) -> Run {
+        work(run_work(len));
         let loaded = self.loaded_mut();
         loaded.buddy.mark_used(start, len);
         loaded.claimed += len;
@@ -445,6 +462,7 @@ impl<'a> LockedGroup<'a> {
     /// Begins to free marked clusters.
     #[inline]
     pub(crate) fn begin_free(&mut self, run: &Run) -> Result<(), NotInUse> {
+        work(run_work(run.len.0));
         let (start, end) = (run.start.0, run.end());
         let loaded = self.loaded_mut();
         let meets = |&(from, to): &(u32, u32)| from < end && start < to;
@@ -476,6 +494,7 @@ impl<'a> LockedGroup<'a> {
     /// have to wait for no commit and no grace period.
     #[inline]
     pub(crate) fn finish_free(&mut self, run: &Run, tid: Tid, stamp: Stamp) {
+        work(run_work(run.len.0));
         self.end_freeing(run);
         let shared = self.after.shared;
         let loaded = self.loaded_mut();

@@ -35,6 +35,21 @@ struct Node {
 impl Node {
     /// The leaf of some bits.
     fn of_bits(bits: &[u64]) -> Self {
+        // Most leaves of a large change are free or used as a whole.
+        let (any, all) = bits
+            .iter()
+            .fold((0, u64::MAX), |(any, all), word| (any | word, all & word));
+        if any == 0 {
+            let len = len32(bits.len()) * 64;
+            return Self {
+                prefix: len,
+                suffix: len,
+                longest: len,
+            };
+        }
+        if all == u64::MAX {
+            return Self::default();
+        }
         let mut node = Self::default();
         let mut only_free = true;
         // The free run that ends where the next word begins.

@@ -71,6 +71,8 @@ pub(crate) struct Want {
     pub(crate) try_goal: bool,
     /// Whether to try nothing but the goal.
     pub(crate) goal_only: bool,
+    /// Whether the stream goal is shared, and used as in ext4.
+    pub(crate) shares_goal: bool,
     /// The stream goal to use.
     pub(crate) stream: Option<Slot>,
 }
@@ -147,6 +149,9 @@ impl<'a> Search<'a> {
         if self.want.try_goal
             && let Some(run) = self.at_goal()?
         {
+            if self.want.shares_goal {
+                self.move_stream(&run);
+            }
             return Ok(Some(run));
         }
         if self.want.goal_only {
@@ -157,26 +162,35 @@ impl<'a> Search<'a> {
         {
             return Ok(Some(run));
         }
-        let optimize = self.tunable(Tunable::MbOptimizeScan) != 0;
-        let indexes = self.tunable(Tunable::MbIndexes) != 0;
-        let mut found = match (optimize, indexes) {
-            (true, true) => {
-                self.read_ahead();
-                self.indexed()?
-            }
-            (sets, _) => self.ext4_criteria(sets)?,
+        let mut found = if self.uses_indexes() {
+            self.read_ahead();
+            self.indexed()?
+        } else {
+            self.ext4_criteria(self.tunable(Tunable::MbOptimizeScan) != 0)?
         };
         if found.is_none() {
             found = self.exact_pass()?;
         }
         self.table.shared.stats.note_looks(self.core, self.looks);
-        if let (Some(run), Some(slot)) = (found, self.want.stream) {
-            self.streams.set(slot, run.group, run.end());
-            self.table.set_stream(run.group, slot);
+        if let Some(run) = &found {
+            self.move_stream(run);
         }
         self.tally[Count::LenGoalHits] +=
             u64::from(found.is_some_and(|run| run.len.0 >= self.want.len));
         Ok(found)
+    }
+
+    /// Whether the search is ours and not ext4's.
+    fn uses_indexes(&self) -> bool {
+        self.tunable(Tunable::MbOptimizeScan) != 0 && self.tunable(Tunable::MbIndexes) != 0
+    }
+
+    /// Moves the stream goal, if there is one, to the end of a run.
+    fn move_stream(&self, run: &Run) {
+        if let Some(slot) = self.want.stream {
+            self.streams.set(slot, run.group, run.end());
+            self.table.set_stream(run.group, slot);
+        }
     }
 
     pub(crate) fn tunable(&self, tunable: Tunable) -> u32 {
@@ -184,10 +198,10 @@ impl<'a> Search<'a> {
     }
 
     /// Reads bitmaps of the goal's flex group ahead, until all groups are loaded. With
-    /// `mb_prefetch_locked`, as in ext4 before 2026, it never stops.
+    /// `mb_prefetch_test`, as in ext4, it never stops.
     fn read_ahead(&mut self) {
         let is_over = self.table.absent() == 0;
-        if is_over && self.tunable(Tunable::MbPrefetchLocked) == 0 {
+        if is_over && self.tunable(Tunable::MbPrefetchTest) == 0 {
             return;
         }
         prefetch::read_ahead(
@@ -241,6 +255,10 @@ impl<'a> Search<'a> {
     fn at_stream_goal(&mut self, slot: Slot) -> Option<Run> {
         let (group, offset) = self.streams.get(slot);
         self.want.goal = (group, offset.0);
+        if self.want.shares_goal && !self.uses_indexes() {
+            // In ext4 the criteria begin in its group, and it is not tried before them.
+            return None;
+        }
         let (len, limit) = (
             self.want.len,
             self.want.limit.min(self.table.geometry.groups()),

@@ -37,14 +37,16 @@
 //!   deadline.
 //!
 //! **Locking.** Counting takes the slow lock of the tokens, and the locks of groups one by one
-//! under it. Waking takes no lock: destructors of values that readers keep alive call it.
+//! under it. Waking takes the lock of the waiter, under which nothing is done but to read or
+//! replace it: destructors of values that readers keep alive wake threads, whatever locks those
+//! hold.
 //!
 //! [`Tokens::take_counting`]: crate::tokens::Tokens::take_counting
 
 use std::time::Instant;
 
-use fourscore_sync::atomic::{AtomicU64, Ordering, fence};
-use fourscore_sync::epoch::{self, EpochCell};
+use fourscore_sync::Mutex;
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use fourscore_sync::thread::{self, Thread, ThreadId};
 
 use crate::allocator::Allocator;
@@ -82,19 +84,30 @@ impl Discards {
 /// The one thread that waits until clusters become free, if any does.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
-    thread: EpochCell<Thread>,
+    is_registered: AtomicBool,
+    thread: Mutex<Option<Thread>>,
 }
 
 impl Waiter {
-    /// Wakes the waiter; to be called after the state that it waits for has changed.
+    /// Wakes the waiter; to be called after the state that it waits for has changed. Pins no epoch:
+    /// a destructor that does would run the next destructor inside itself when it unpins, and that
+    /// one the next, until the stack ends.
     pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
-        if self.thread.is_empty() {
+        if !self.is_registered.load(Ordering::SeqCst) {
             return;
         }
-        if let Some(thread) = self.thread.load(&epoch::pin()) {
+        if let Some(thread) = &*self.thread.lock() {
             thread.unpark();
         }
+    }
+
+    /// Replaces the waiter.
+    fn register(&self, thread: Option<Thread>) {
+        let is_registered = thread.is_some();
+        *self.thread.lock() = thread;
+        self.is_registered.store(is_registered, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -153,9 +166,8 @@ impl Allocator {
     /// Registers the calling thread as the waiter, instead of any other: to be called before
     /// [`Allocator::wait_for_grace_period`].
     pub fn listen(&self) {
-        let thread = Box::new(thread::current());
-        self.table().shared.waiter.thread.store(Some(thread));
-        fence(Ordering::SeqCst);
+        let waiter = &self.table().shared.waiter;
+        waiter.register(Some(thread::current()));
     }
 
     /// Sleeps until the grace period `stamp` has ended and, if discards are in flight, the number
@@ -186,6 +198,6 @@ impl Allocator {
 
     /// Unregisters the waiter.
     pub fn stop_listening(&self) {
-        self.table().shared.waiter.thread.store(None);
+        self.table().shared.waiter.register(None);
     }
 }

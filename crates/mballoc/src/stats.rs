@@ -5,7 +5,8 @@
 //! the cores. Most requests are served completely without a search: these count in a single word,
 //! from which the reader derives several counters ([`Quick`]). Those served at a goal count in the
 //! group, under the lock that they hold anyway, where counting is an addition without a locked
-//! instruction. So counting is cheap enough to be always on.
+//! instruction. So counting is cheap enough to be on by default; without `mb_stats` only the groups
+//! count, where it costs nothing to go on.
 //!
 //! **Locking.** None; no two cores write the same line.
 
@@ -16,6 +17,7 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::{CoreNr, PerCore};
 
 use crate::criteria::Criterion;
+use crate::tunables::{Tunable, Tunables};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $variant:ident,)*) => {
@@ -38,7 +40,8 @@ counts! {
     GoalHits,
     /// Requests answered at a stream goal (`stream_goal_hits`).
     StreamGoalHits,
-    /// Searches that found the length of the normalized request (`len_goal_hits`).
+    /// Requests that got the length of the normalized request, at a goal or by a criterion
+    /// (`len_goal_hits`).
     LenGoalHits,
     /// Requests answered from the buddy of a power of two (`2^n_hits`).
     TwoOrderHits,
@@ -72,6 +75,9 @@ counts! {
     PrefetchDescriptors,
     /// Bitmaps whose reading was started ahead.
     PrefetchedBitmaps,
+    /// Groups of the file system. Not counted but set in the sums, for `buddies_generated`, which
+    /// ext4 shows beside it.
+    Groups,
 }
 
 /// The way in which a request was served completely without a search.
@@ -96,6 +102,12 @@ impl Quick {
     ];
     /// The number of variants that groups count: the first ones.
     pub(crate) const IN_GROUPS: usize = 2;
+
+    /// Whether the request took its full length at a goal. (Clusters of a preallocation were found
+    /// by an earlier request.)
+    fn is_len_goal(self) -> bool {
+        matches!(self, Self::Goal | Self::Stream)
+    }
 
     /// The counter of this way.
     pub(crate) fn count(self) -> Count {
@@ -202,6 +214,9 @@ impl Tally {
             self[Count::Reqs] += requests;
             self[Count::Success] += requests;
             self[quick.count()] += requests;
+            if quick.is_len_goal() {
+                self[Count::LenGoalHits] += requests;
+            }
         }
     }
 
@@ -224,13 +239,14 @@ impl Tally {
             .sum()
     }
 
-    /// The difference from an earlier reading.
+    /// The difference from an earlier reading of the same file system.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut difference = self.clone();
         for (i, word) in difference.words_mut().iter_mut().enumerate() {
             *word = word.wrapping_sub(*before.word(i));
         }
+        difference[Count::Groups] = self[Count::Groups];
         difference
     }
 }
@@ -259,7 +275,7 @@ impl fmt::Display for Tally {
                 self[(criterion, CriterionCount::UselessLoops)]
             )?;
         }
-        let rest = [
+        let hits = [
             ("extents_scanned", self.extents_scanned()),
             ("\tgoal_hits", self[Count::GoalHits]),
             ("\tstream_goal_hits", self[Count::StreamGoalHits]),
@@ -267,7 +283,9 @@ impl fmt::Display for Tally {
             ("\t2^n_hits", self[Count::TwoOrderHits]),
             ("\tbreaks", self[Count::Breaks]),
             ("\tlost", self[Count::Lost]),
-            ("buddies_generated", self[Count::BuddiesGenerated]),
+        ];
+        let (buddies, groups) = (self[Count::BuddiesGenerated], self[Count::Groups]);
+        let rest = [
             ("buddies_time_used", self[Count::BuddiesTimeUsed]),
             ("preallocated", self[Count::Preallocated]),
             ("discarded", self[Count::Discarded]),
@@ -281,6 +299,9 @@ impl fmt::Display for Tally {
             ("prefetch_descriptors", self[Count::PrefetchDescriptors]),
             ("prefetched_bitmaps", self[Count::PrefetchedBitmaps]),
         ];
+        hits.iter()
+            .try_for_each(|(name, value)| writeln!(f, "\t{name}: {value}"))?;
+        writeln!(f, "\tbuddies_generated: {buddies}/{groups}")?;
         rest.iter()
             .try_for_each(|(name, value)| writeln!(f, "\t{name}: {value}"))
     }
@@ -352,8 +373,16 @@ impl Stats {
 
     /// Counts a request that has ended, and whether it got its full length.
     #[inline]
-    pub(crate) fn end(&self, core: CoreNr, hit: Option<Hit>, is_whole: bool, tally: &mut Tally) {
-        if hit.is_none_or(|hit| !hit.is_counted) || !tally.is_empty() {
+    pub(crate) fn end(
+        &self,
+        tunables: &Tunables,
+        core: CoreNr,
+        hit: Option<Hit>,
+        is_whole: bool,
+        tally: &mut Tally,
+    ) {
+        let is_counted = hit.is_some_and(|hit| hit.is_counted) && tally.is_empty();
+        if !is_counted && tunables.get(Tunable::MbStats) != 0 {
             self.count_end(core, hit, is_whole, tally);
         }
     }
@@ -369,7 +398,10 @@ impl Stats {
             _ => {
                 tally[Count::Reqs] += 1;
                 tally[Count::Success] += u64::from(is_whole);
-                hit.iter().for_each(|hit| tally[hit.quick.count()] += 1);
+                if let Some(Hit { quick, .. }) = hit {
+                    tally[quick.count()] += 1;
+                    tally[Count::LenGoalHits] += u64::from(is_whole && quick.is_len_goal());
+                }
             }
         }
         if !tally.is_empty() {
@@ -433,10 +465,17 @@ mod tests {
         assert!(text.contains("\tcr_best_avail_stats:\n\t\thits: 0\n\t\tgroups_considered: 0\n\t\textents_scanned: 14\n"));
         assert!(text.contains("\textents_scanned: 14\n\t\tgoal_hits: 0\n"));
         assert_eq!(stats.sum().since(&tally)[Count::Reqs], 3);
+        let tunables = Tunables::new(crate::testdisk::geometry(4, 1024));
         let quick = Quick::GroupPrealloc;
         for is_counted in [true, false] {
             let hit = Some(Hit { quick, is_counted });
-            stats.end(CoreNr::current(), hit, true, &mut Tally::default());
+            stats.end(
+                &tunables,
+                CoreNr::current(),
+                hit,
+                true,
+                &mut Tally::default(),
+            );
         }
         let sum = stats.sum();
         assert_eq!(
@@ -447,6 +486,31 @@ mod tests {
             ),
             (7, 1, 1)
         );
+    }
+
+    #[test]
+    fn nothing_is_added_while_mb_stats_is_off() {
+        let (stats, core) = (Stats::default(), CoreNr::current());
+        let tunables = Tunables::new(crate::testdisk::geometry(4, 1024));
+        let requests = |is_on| {
+            tunables.set(Tunable::MbStats, is_on).unwrap();
+            for hit in [None, Some(Hit::from(Quick::InodePrealloc))] {
+                stats.end(&tunables, core, hit, true, &mut Tally::default());
+            }
+            stats.sum()[Count::Reqs]
+        };
+        assert_eq!([requests(0), requests(1), requests(0)], [0, 2, 2]);
+    }
+
+    #[test]
+    fn buddies_are_shown_beside_the_groups() {
+        let mut tally = Tally::default();
+        tally[Count::BuddiesGenerated] = 5;
+        tally[Count::Groups] = 128;
+        let line = "\tlost: 0\n\tbuddies_generated: 5/128\n\tbuddies_time_used: 0\n";
+        let text = tally.to_string();
+        assert!(text.contains(line), "{text}");
+        assert_eq!(tally.since(&tally.clone())[Count::Groups], 128);
     }
 
     #[test]

@@ -13,8 +13,11 @@
 //!
 //! **Invariants.** One thread at a time makes a buddy of a bitmap, and no bitmap of a group that
 //! is not loaded changes (claims and frees load first). So no buddy is ever made from a bitmap
-//! older than an allocation. `absent` is the number of groups not loaded and not unusable; each
-//! flex group has such a count of its own. A group takes memory once it, or a neighbour, was used.
+//! older than an allocation. The free count of a group's descriptor does not change while it is not
+//! loaded, for the same reason. `absent` is the number of groups with free clusters that are not
+//! loaded and not unusable; each flex group has such a count of its own. A full group has nothing
+//! to be found and is read only when clusters of it are freed, so it does not count. A group takes
+//! memory once it, or a neighbour, was used.
 //!
 //! **Locking.** Reading a bitmap and making the buddy hold no lock. A thread that needs a group
 //! which another thread is loading waits on a condition variable; a search for space skips it.
@@ -103,9 +106,11 @@ pub(crate) struct GroupTable {
     pub(crate) waiting: BitSet,
     states: Box<[AtomicU8]>,
     groups: Sparse<Group>,
-    /// Groups not loaded: zero means that nothing is left to prefetch.
+    /// Groups with free clusters that are not loaded: zero means that nothing is left to prefetch.
     absent: CachePadded<AtomicU32>,
     flex_absent: Box<[AtomicU32]>,
+    /// Groups that are not loaded, full ones included.
+    not_loaded: CachePadded<AtomicU32>,
     wait_slots: Box<[CachePadded<WaitSlot>]>,
     /// See [`GroupTable::likely_orders`]; written when a bitmap had to be waited for.
     likely_orders: CachePadded<AtomicU32>,
@@ -136,15 +141,16 @@ impl GroupTable {
         let groups = geometry.groups();
         let flex = geometry.flex_groups();
         let index = OrderIndex::new(groups, geometry.orders());
-        let mut free = 0;
+        let (mut free, mut absent) = (0, 0);
+        let mut flex_absent = vec![0; groups.div_ceil(flex) as usize];
         for group in (0..groups).map(GroupNr) {
             let descriptor = source.descriptor(group);
             free += u64::from(descriptor.free.0.min(geometry.clusters_in(group)));
             list_absent(&index, group, &descriptor);
+            let counts = u32::from(has_space(&descriptor));
+            absent += counts;
+            flex_absent[(group.0 / flex) as usize] += counts;
         }
-        let flex_absent = (0..groups.div_ceil(flex))
-            .map(|i| AtomicU32::new((groups - i * flex).min(flex)))
-            .collect();
         Self {
             source,
             shared: Shared {
@@ -160,8 +166,9 @@ impl GroupTable {
             waiting: BitSet::new(groups),
             states: (0..groups).map(|_| AtomicU8::new(0)).collect(),
             groups: Sparse::new(groups as usize),
-            absent: CachePadded::new(AtomicU32::new(groups)),
-            flex_absent,
+            absent: CachePadded::new(AtomicU32::new(absent)),
+            flex_absent: flex_absent.into_iter().map(AtomicU32::new).collect(),
+            not_loaded: CachePadded::new(AtomicU32::new(groups)),
             wait_slots: (0..WAIT_SLOTS).map(|_| CachePadded::default()).collect(),
             likely_orders: CachePadded::new(AtomicU32::new(*LIKELY_ORDERS.start())),
             evict_cursor: Mutex::new(0),
@@ -178,17 +185,30 @@ impl GroupTable {
         &self.states[group.0 as usize]
     }
 
+    /// See [`crate::Allocator::lay_out_as_ext4`].
+    #[cfg(feature = "count")]
+    pub(crate) fn lay_out_as_ext4(&self, cores: &fourscore_sync::count::Cores) {
+        for nr in (0..self.geometry.groups()).map(GroupNr) {
+            self.group(nr).lay_out_as_ext4(cores, self.state_word(nr));
+        }
+    }
+
     /// The state of a group: one plain load.
     pub(crate) fn state(&self, group: GroupNr) -> GroupState {
         GroupState::of(self.state_word(group).load(Ordering::Acquire))
     }
 
-    /// Groups that are not loaded.
+    /// Groups with free clusters that are not loaded.
     pub(crate) fn absent(&self) -> u32 {
         self.absent.load(Ordering::Relaxed)
     }
 
-    /// Groups of a group's flex group that are not loaded.
+    /// Groups that are not loaded, full ones included.
+    pub(crate) fn not_loaded(&self) -> u32 {
+        self.not_loaded.load(Ordering::Relaxed)
+    }
+
+    /// Groups of a group's flex group that have free clusters and are not loaded.
     pub(crate) fn flex_absent(&self, group: GroupNr) -> u32 {
         self.flex_absent[(group.0 / self.geometry.flex_groups()) as usize].load(Ordering::Relaxed)
     }
@@ -318,8 +338,9 @@ impl GroupTable {
                             .compare_exchange(now, loading, Ordering::AcqRel, Ordering::Relaxed)
                             .is_ok();
                     if mine {
-                        let result = self.load_buddy(nr, tally);
-                        self.finish_loading(nr, &result);
+                        let descriptor = self.source.descriptor(nr);
+                        let result = self.load_buddy(nr, &descriptor, tally);
+                        self.finish_loading(nr, &descriptor, &result);
                         return result;
                     }
                 }
@@ -337,8 +358,12 @@ impl GroupTable {
     }
 
     /// Makes the buddy and installs it. This thread has set the state to `Loading`.
-    fn load_buddy(&self, nr: GroupNr, tally: &mut Tally) -> Result<(), Error> {
-        let descriptor = self.source.descriptor(nr);
+    fn load_buddy(
+        &self,
+        nr: GroupNr,
+        descriptor: &Descriptor,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
         let mut bitmap = vec![0; self.geometry.bitmap_bytes()];
         self.source
             .read_bitmap(nr, &mut bitmap)
@@ -353,7 +378,7 @@ impl GroupTable {
         tally[Count::BuddiesTimeUsed] +=
             u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let (found, expected) = (buddy.free_clusters(), descriptor.free.0);
-        unlist_absent(&self.shared.index, nr, &descriptor);
+        unlist_absent(&self.shared.index, nr, descriptor);
         if found != expected {
             // The tokens were made from the descriptor.
             let counted = expected.min(self.geometry.clusters_in(nr));
@@ -374,14 +399,14 @@ impl GroupTable {
         Ok(())
     }
 
-    fn finish_loading(&self, nr: GroupNr, result: &Result<(), Error>) {
+    fn finish_loading(&self, nr: GroupNr, descriptor: &Descriptor, result: &Result<(), Error>) {
         let state = match result {
             Ok(()) => GroupState::Loaded,
             Err(Error::Source { .. }) => GroupState::Absent,
             Err(_) => GroupState::Unusable,
         };
         if state != GroupState::Absent {
-            self.count_absent(nr, |n| n - 1);
+            self.count_absent(nr, descriptor, |n| n - 1);
         }
         let slot = &self.wait_slots[(nr.0 % WAIT_SLOTS) as usize];
         let guard = slot.lock.lock();
@@ -398,9 +423,11 @@ impl GroupTable {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
     }
 
-    fn count_absent(&self, nr: GroupNr, change: fn(u32) -> u32) {
+    fn count_absent(&self, nr: GroupNr, descriptor: &Descriptor, change: fn(u32) -> u32) {
         let flex = &self.flex_absent[(nr.0 / self.geometry.flex_groups()) as usize];
-        for count in [&*self.absent, flex] {
+        let counts = [&*self.not_loaded, &*self.absent, flex];
+        let applying = if has_space(descriptor) { 3 } else { 1 };
+        for count in &counts[..applying] {
             // The closure never declines.
             let _ = count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| Some(change(n)));
         }
@@ -425,7 +452,7 @@ impl GroupTable {
         self.shared.index.forget(nr, &mut loaded.listing);
         *guard = None;
         list_absent(&self.shared.index, nr, &descriptor);
-        self.count_absent(nr, |n| n + 1);
+        self.count_absent(nr, &descriptor, |n| n + 1);
         let absent = |word: u8| Some(word & !STATE_BITS & !READ_STARTED);
         // The closure never declines. Last, because from here on another thread may load the group.
         let _ = self
@@ -474,8 +501,13 @@ impl GroupTable {
     }
 }
 
+/// Whether a search can find anything in a group.
+fn has_space(descriptor: &Descriptor) -> bool {
+    descriptor.free.0 > 0
+}
+
 fn absent_bin(descriptor: &Descriptor) -> Option<u32> {
-    (descriptor.free.0 > 0).then(|| floor_log2(descriptor.free.0))
+    has_space(descriptor).then(|| floor_log2(descriptor.free.0))
 }
 
 /// The family of bins for a group that is not loaded. A free count too large for the bins goes to

@@ -103,25 +103,42 @@ tunables! {
     /// 0: walk over groups one by one, as ext4 before 5.13. 1: use the order sets. (ext4 uses them
     /// from 16 groups on only; here they cost no more with fewer.)
     MbOptimizeScan = "mb_optimize_scan", |_| 0, |_| 1, |_| 1;
-    /// The stripe in clusters to which requests of whole stripes are aligned; 0 for none.
-    Stripe = "stripe", |_| 0, |_| u32::MAX, |g| g.layout().stripe;
+    /// The stripe in clusters to which requests of whole stripes are aligned; 0 for none. A stripe
+    /// longer than a group is none.
+    Stripe = "stripe", |_| 0, Geometry::clusters_per_group, |g| {
+        Some(g.layout().stripe).filter(|&stripe| stripe <= g.clusters_per_group()).unwrap_or(0)
+    };
     /// 1: use the largest-extent and free-count indexes too. 0: the last criteria walk over groups,
     /// as ext4 does.
     MbIndexes = "mb_indexes", |_| 0, |_| 1, |_| 1;
-    /// 0: a state test before reading a bitmap ahead is a plain load. 1: a locked
-    /// read-modify-write, and the descriptor is fetched first, as before 2026.
-    MbPrefetchLocked = "mb_prefetch_locked", |_| 0, |_| 1, |_| 0;
-    /// How stream goals are shared: 0 by the whole file system, 1 by inodes with the same number
-    /// modulo the number of goals, 2 by the threads of a core.
+    /// How a group's state is tested before its bitmap is read ahead. 0: by a plain load, and not
+    /// at all once all groups are loaded. 1: for every group of the walk, by a locked
+    /// read-modify-write, with the descriptor fetched first, as in ext4 before 2026. 2: as 1, with
+    /// a plain load before the read-modify-write. 3: as 2, with the descriptor fetched last.
+    MbPrefetchTest = "mb_prefetch_test", |_| 0, |_| 3, |_| 0;
+    /// How stream goals are shared: 0 by the whole file system, as in ext4 before 6.17; 1 by inodes
+    /// with the same number modulo the number of goals, as since; 2 by the threads of a core.
     MbStreamGoals = "mb_stream_goals", |_| 0, |_| 2, |_| 2;
     /// 1: measure how long group locks are held.
     MbHoldTimes = "mb_hold_times", |_| 0, |_| 1, |_| 0;
+    /// 1: count requests and searches for `mb_stats`. 0: count only what costs nothing. (ext4's
+    /// default is 0; here counting is cheap.)
+    MbStats = "mb_stats", |_| 0, |_| 1, |_| 1;
+    /// Of ext4's search, 0: without the best-available criterion, as before 6.5.
+    MbBestAvail = "mb_best_avail", |_| 0, |_| 1, |_| 1;
+    /// Of ext4's search, 0: a fast criterion measures extents shorter than the goal too, as before
+    /// 6.5.
+    MbSkipShort = "mb_skip_short", |_| 0, |_| 1, |_| 1;
+    /// Of ext4's search, 1: the group's lock is held for the whole scan of its extents, as there.
+    MbScanLocked = "mb_scan_locked", |_| 0, |_| 1, |_| 0;
+    /// Of ext4's search, 1: it waits for busy groups, as before 6.17.
+    MbWaitBusy = "mb_wait_busy", |_| 0, |_| 1, |_| 0;
 }
 
 /// ext4's 512 blocks, at least 32 clusters, rounded up to whole stripes.
 fn group_prealloc(geometry: &Geometry) -> u32 {
     let clusters = (512 >> geometry.layout().cluster_bits.min(9)).max(32);
-    match geometry.layout().stripe {
+    match Tunable::Stripe.default_on(geometry) {
         0 | 1 => clusters,
         stripe => clusters
             .checked_next_multiple_of(stripe)
@@ -233,6 +250,10 @@ mod tests {
             Tunables::new(geometry(0, 48)).get(Tunable::MbGroupPrealloc),
             528
         );
+        assert_eq!(Tunables::new(geometry(0, 48)).get(Tunable::Stripe), 48);
+        let longer_than_a_group = Tunables::new(geometry(0, 32_769));
+        assert_eq!(longer_than_a_group.get(Tunable::Stripe), 0);
+        assert_eq!(longer_than_a_group.get(Tunable::MbGroupPrealloc), 512);
     }
 
     #[test]

@@ -97,19 +97,30 @@ fn flip_long(words: &mut [u64], start: u32, end: u32) {
 }
 
 /// The start of the run of clear bits that ends right before bit `end`; `end` if there is none.
+/// Tests full words eight at a time, as [`Long::all_zero`] does.
 pub(crate) fn clear_before(words: &[u64], end: u32) -> u32 {
-    let mut at = end;
-    while let Some(last) = at.checked_sub(1) {
-        let there = last % 64 + 1;
-        // Shift so that bit `last` is the top bit.
-        let bits = words[(last / 64) as usize] << (64 - there);
-        let clear = bits.leading_zeros().min(there);
-        at -= clear;
-        if clear < there {
-            break;
+    let mut at = end - end % 64;
+    if at < end {
+        let below = words[(at / 64) as usize] & mask(0, end - at);
+        if below != 0 {
+            return at + 64 - below.leading_zeros();
         }
     }
-    at
+    let mut full = &words[..(at / 64) as usize];
+    while let Some((before, last)) = full.split_last_chunk::<8>()
+        && last.iter().fold(0, |any, &word| any | word) == 0
+    {
+        full = before;
+        at -= 8 * 64;
+    }
+    while let Some((&last, before)) = full.split_last() {
+        if last != 0 {
+            return at - last.leading_zeros();
+        }
+        full = before;
+        at -= 64;
+    }
+    0
 }
 
 /// Flips bit `i` and returns the other bit of its pair (bits 0 and 1, 2 and 3, and so on).

@@ -53,6 +53,12 @@ pub enum FormatError {
     /// The device holds something that would be destroyed.
     #[error("contains {0} (use -F to overwrite it)")]
     Occupied(Signature),
+    /// The device has no file system of ext2, ext3 or ext4, or a damaged superblock.
+    #[error("{0}")]
+    NoFileSystem(String),
+    /// The file system must not be changed as it is.
+    #[error("{0}")]
+    NotAtRest(String),
     /// The device failed.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -65,6 +71,16 @@ impl FormatError {
     /// A rule of the format that the layout breaks.
     pub(crate) fn invalid(error: impl std::fmt::Display) -> Self {
         Self::Invalid(error.to_string())
+    }
+
+    /// A superblock that cannot be used.
+    pub(crate) fn no_file_system(why: impl std::fmt::Display) -> Self {
+        Self::NoFileSystem(why.to_string())
+    }
+
+    /// A file system that must not be changed as it is.
+    pub(crate) fn not_at_rest(why: impl std::fmt::Display) -> Self {
+        Self::NotAtRest(why.to_string())
     }
 
     /// An option with a value that is not possible.

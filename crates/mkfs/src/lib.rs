@@ -51,6 +51,7 @@
 //! | `write` | writes a layout to the device |
 //! | `journal_device` | makes journals on a device of their own |
 //! | `report` | the lines that mke2fs prints |
+//! | `tune` | changes of the superblock of an existing file system, as tune2fs makes them |
 //!
 //! Differences from mke2fs that remain on purpose: `s_kbytes_written` counts the bytes that this
 //! crate writes; the MMP block carries the time that was asked for; an image file made by the
@@ -91,6 +92,7 @@ mod space;
 mod superblock;
 mod tables;
 mod text;
+mod tune;
 mod write;
 
 pub use error::{FormatError, FormatResult};
@@ -105,3 +107,4 @@ pub use profile::Profile;
 pub use report::Report;
 pub use signature::{Signature, find_signature};
 pub use text::{parse_size, parse_uuid};
+pub use tune::{FeatureChange, Reserved, Surroundings, Tuning, tune};

@@ -28,6 +28,7 @@ use crate::options::{JournalOptions, Options, QuotaTypes};
 use crate::profile::Profile;
 use wishes::Wishes;
 
+pub(crate) use behaviour::mount_option;
 pub(crate) use geometry::share;
 
 /// The parameters of a file system.

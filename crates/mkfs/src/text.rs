@@ -314,14 +314,19 @@ fn change(features: &mut FeatureSet, one: FeatureSet, set: bool) {
     features.ro_compat.set(one.ro_compat, set);
 }
 
-/// The one feature of this name.
-fn feature(name: &str) -> FormatResult<FeatureSet> {
-    let wrong = |why: &str| FormatError::option("-O", format!("{name}: {why}"));
-    let canonical = match name.to_ascii_lowercase().as_str() {
+/// The name of a feature in the table, from any spelling that mke2fs takes.
+pub(crate) fn canonical_feature(name: &str) -> String {
+    match name.to_ascii_lowercase().as_str() {
         "extents" => "extent".to_owned(),
         "uninit_groups" => "uninit_bg".to_owned(),
         other => other.to_owned(),
-    };
+    }
+}
+
+/// The one feature of this name.
+fn feature(name: &str) -> FormatResult<FeatureSet> {
+    let wrong = |why: &str| FormatError::option("-O", format!("{name}: {why}"));
+    let canonical = canonical_feature(name);
     let row = table::rows()
         .find(|row| row.name == canonical)
         .ok_or_else(|| wrong("there is no feature of this name"))?;

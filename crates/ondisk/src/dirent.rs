@@ -491,7 +491,7 @@ impl DirFormat {
     /// the length is read here, as a search for a name or for space passes hundreds of them.
     ///
     /// # Errors
-    /// If a record is not inside the block.
+    /// If a record is not inside the block, or has a length that no record has.
     #[inline]
     fn skim<'a, T>(
         &self,
@@ -501,7 +501,8 @@ impl DirFormat {
         let (mut at, mut rest) = (0, block);
         while let Ok((header, behind)) = RawDirentHeader::ref_from_prefix(rest) {
             let rec_len = decode_rec_len(header.rec_len.get(), block.len());
-            let Some(next) = rest.get(rec_len..).filter(|_| rec_len >= MIN_REC_LEN) else {
+            let is_possible = rec_len >= MIN_REC_LEN && rec_len.is_multiple_of(4);
+            let Some(next) = rest.get(rec_len..).filter(|_| is_possible) else {
                 return self.record(block, at).map(|_| None);
             };
             let found = look(&Skimmed {

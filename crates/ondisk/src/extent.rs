@@ -48,7 +48,7 @@ mod inner;
 mod leaf;
 mod path;
 
-pub use build::{ROOT_ENTRIES, build, count_nodes};
+pub use build::{ROOT_ENTRIES, build, build_extents, count_nodes, nodes_above};
 pub use edit::{
     ExtentEditError, Fill, ForParent, MAX_UNWRITTEN_BLOCKS, NodeMut, Shift, capacity, grow,
     init_node, init_root, new_nodes, shrink,

@@ -3,10 +3,11 @@
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | `entry` | the entry of an identifier: usage, limits, and when grace times end |
+//! | `insert` | adds an identifier to a file that exists |
 //! | `usage` | what objects use, added up by user, group and project |
 //!
-//! **Not here.** Where the blocks of a quota file are; limits, which ext4 images made here have
-//! none of.
+//! **Not here.** Where the blocks of a quota file are; whether limits are kept.
 //!
 //! **Model.** A quota file consists of blocks of 1 KiB, whatever the block size of the file system.
 //! Block 0 holds the header, block 1 the root of a tree of four levels with 256 pointers in each
@@ -22,20 +23,24 @@
 //!
 //! **Invariants.** [`write()`] fills each block of entries before it begins the next one. If the
 //! last one has free entries, the header names it as the head of the list of such blocks. [`read`]
-//! ends whatever the blocks hold: it visits each block once.
+//! ends whatever the blocks hold: it reads each node and each block of entries once.
 //!
 //! **References.** `Documentation/filesystems/quota.rst` of the kernel; structures of revision 1
 //! (`v2r1`) and of the quota tree (`qt_disk_dqdbheader`).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::words::put;
 
+mod entry;
+mod insert;
 mod usage;
 
+pub use entry::{ENTRY_BYTES, QuotaEntry, QuotaLimits};
+pub use insert::{Change, EntryAt, InsertError, Insertion, insert, look_up};
 pub use usage::{QuotaCounts, QuotaIds, QuotaUsage};
 
 /// The size of a block of a quota file.
@@ -54,7 +59,7 @@ const VERSION: u32 = 1;
 const GRACE_SECONDS: u32 = 604_800;
 
 /// What the identifiers of a quota file are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuotaKind {
     /// Users.
     User,
@@ -93,6 +98,8 @@ pub enum QuotaFileError {
     SharedNode,
     /// A pointer refers to a block that cannot be read.
     Pointer,
+    /// A pointer refers to a block of entries without the one of its identifier.
+    NotPresent,
 }
 
 impl QuotaFileError {
@@ -106,8 +113,18 @@ impl QuotaFileError {
             Self::Blocks => "its header counts more blocks than it has",
             Self::SharedNode => "two pointers of its tree refer to the same node",
             Self::Pointer => "its tree refers to a block outside the file",
+            Self::NotPresent => "its tree refers to an entry that is not there",
         }
     }
+}
+
+/// What the header of a quota file says about grace times, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GraceTimes {
+    /// How long the soft limit of space may be exceeded.
+    pub space: u32,
+    /// How long the soft limit of inodes may be exceeded.
+    pub inodes: u32,
 }
 
 /// The header of the file.
@@ -270,6 +287,40 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     word.map_or(0, u32::from_le_bytes)
 }
 
+/// Checks the first block of a quota file of `blocks` blocks of 1 KiB, and returns its grace times.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_header(
+    kind: QuotaKind,
+    blocks: u32,
+    first_block: &[u8],
+) -> Result<GraceTimes, QuotaFileError> {
+    let (header, _) =
+        RawQuotaHeader::ref_from_prefix(first_block).map_err(|_| QuotaFileError::NoHeader)?;
+    if header.dqh_magic.get() != kind.magic() {
+        return Err(QuotaFileError::Magic);
+    }
+    if header.dqh_version.get() > VERSION {
+        return Err(QuotaFileError::Version);
+    }
+    if header.dqi_blocks.get() > blocks {
+        return Err(QuotaFileError::Blocks);
+    }
+    Ok(GraceTimes {
+        space: header.dqi_bgrace.get(),
+        inodes: header.dqi_igrace.get(),
+    })
+}
+
+/// Stores grace times in the first block of a quota file.
+pub fn put_grace_times(first_block: &mut [u8], times: GraceTimes) {
+    if let Ok((header, _)) = RawQuotaHeader::mut_from_prefix(first_block) {
+        header.dqi_bgrace = times.space.into();
+        header.dqi_igrace = times.inodes.into();
+    }
+}
+
 /// Reads a quota file of `blocks` blocks of 1 KiB: what each identifier uses. `read_block` returns
 /// a block of the file, `None` for one that cannot be read.
 ///
@@ -280,34 +331,46 @@ pub fn read(
     blocks: u32,
     read_block: &mut dyn FnMut(u32) -> Option<[u8; QUOTA_BLOCK_BYTES]>,
 ) -> Result<BTreeMap<u32, QuotaCounts>, QuotaFileError> {
+    let entries = read_entries(kind, blocks, read_block)?;
+    let counts = entries.into_iter().map(|(id, entry)| (id, entry.counts));
+    Ok(counts.collect())
+}
+
+/// As [`read`], with limits and the ends of grace times.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_entries(
+    kind: QuotaKind,
+    blocks: u32,
+    read_block: &mut dyn FnMut(u32) -> Option<[u8; QUOTA_BLOCK_BYTES]>,
+) -> Result<BTreeMap<u32, QuotaEntry>, QuotaFileError> {
     let mut reader = Reader {
         blocks,
         read_block,
-        visited: HashSet::new(),
-        usage: BTreeMap::new(),
+        nodes: HashSet::new(),
+        read: HashSet::new(),
+        found: HashMap::new(),
+        entries: BTreeMap::new(),
     };
     let header = reader.block(0).ok_or(QuotaFileError::NoHeader)?;
-    let (header, _) =
-        RawQuotaHeader::ref_from_prefix(&header).map_err(|_| QuotaFileError::NoHeader)?;
-    if header.dqh_magic.get() != kind.magic() {
-        return Err(QuotaFileError::Magic);
-    }
-    if header.dqh_version.get() > VERSION {
-        return Err(QuotaFileError::Version);
-    }
-    if header.dqi_blocks.get() > blocks {
-        return Err(QuotaFileError::Blocks);
-    }
-    reader.descend(ROOT_BLOCK, TREE_LEVELS)?;
-    Ok(reader.usage)
+    check_header(kind, blocks, &header)?;
+    reader.descend(ROOT_BLOCK, TREE_LEVELS, 0)?;
+    Ok(reader.entries)
 }
 
 /// A quota file that is read block by block.
 struct Reader<'a> {
     blocks: u32,
     read_block: &'a mut dyn FnMut(u32) -> Option<[u8; QUOTA_BLOCK_BYTES]>,
-    visited: HashSet<u32>,
-    usage: BTreeMap<u32, QuotaCounts>,
+    /// The nodes that were read.
+    nodes: HashSet<u32>,
+    /// The blocks of entries that were read.
+    read: HashSet<u32>,
+    /// What is in them, by block and identifier.
+    found: HashMap<(u32, u32), QuotaEntry>,
+    /// What the tree leads to.
+    entries: BTreeMap<u32, QuotaEntry>,
 }
 
 impl Reader<'_> {
@@ -318,41 +381,43 @@ impl Reader<'_> {
         (self.read_block)(number)
     }
 
-    /// Reads a node with all that is below it; at level 0 a block of entries.
-    fn descend(&mut self, number: u32, level: u32) -> Result<(), QuotaFileError> {
-        if !self.visited.insert(number) {
-            // Many pointers refer to a block of entries, but only one to a node.
-            return match level {
-                0 => Ok(()),
-                _ => Err(QuotaFileError::SharedNode),
-            };
+    /// Reads a node with all that is below it. `first` has the bytes of identifiers that led to it.
+    fn descend(&mut self, number: u32, level: u32, first: u32) -> Result<(), QuotaFileError> {
+        if !self.nodes.insert(number) {
+            return Err(QuotaFileError::SharedNode);
         }
         let bytes = self.block(number).ok_or(QuotaFileError::Pointer)?;
-        let Some(below) = level.checked_sub(1) else {
-            self.read_entries(&bytes);
-            return Ok(());
-        };
-        for at in (0..QUOTA_BLOCK_BYTES).step_by(4) {
-            match word(&bytes, at) {
-                0 => {}
-                child => self.descend(child, below)?,
+        for (last, at) in (0..).zip((0..QUOTA_BLOCK_BYTES).step_by(4)) {
+            let id = first << 8 | last;
+            match (word(&bytes, at), level) {
+                (0, _) => {}
+                (child, ..=1) => self.take(child, id)?,
+                (child, level) => self.descend(child, level.saturating_sub(1), id)?,
             }
         }
         Ok(())
     }
 
-    fn read_entries(&mut self, block: &[u8]) {
+    /// Takes the entry of `id` from a block of entries.
+    fn take(&mut self, number: u32, id: u32) -> Result<(), QuotaFileError> {
+        if self.read.insert(number) {
+            let bytes = self.block(number).ok_or(QuotaFileError::Pointer)?;
+            self.read_entries(number, &bytes);
+        }
+        let entry = self.found.remove(&(number, id));
+        self.entries
+            .insert(id, entry.ok_or(QuotaFileError::NotPresent)?);
+        Ok(())
+    }
+
+    fn read_entries(&mut self, number: u32, block: &[u8]) {
         let entries = block.get(size_of::<RawEntriesHeader>()..).unwrap_or(&[]);
         for bytes in entries.chunks_exact(size_of::<RawEntry>()) {
             if bytes.iter().all(|&byte| byte == 0) {
                 continue;
             }
-            if let Ok(entry) = RawEntry::ref_from_bytes(bytes) {
-                let counts = QuotaCounts {
-                    inodes: entry.dqb_curinodes.get(),
-                    bytes: entry.dqb_curspace.get(),
-                };
-                self.usage.insert(entry.dqb_id.get(), counts);
+            if let Some((id, entry)) = QuotaEntry::of(bytes) {
+                self.found.insert((number, id), entry);
             }
         }
     }

@@ -23,6 +23,12 @@ pub enum RelationError {
     /// The journal must be replayed, and there is none.
     #[error("superblock: needs recovery, but there is no journal")]
     NoJournal,
+    /// A quota file is broken.
+    #[error("quota file: {why}")]
+    QuotaFile {
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The inode of the journal is deleted, or not a regular file.
     #[error("journal: not a regular file in use (i_mode {mode:#o}, i_links_count {links})")]
     JournalInode {

@@ -641,6 +641,13 @@ pub fn drop_user(block: &mut [u8]) -> u32 {
     left
 }
 
+/// Increments the reference count of a block of attributes.
+pub fn add_user(block: &mut [u8]) {
+    if let Ok((header, _)) = RawBlockHeader::mut_from_prefix(block) {
+        header.h_refcount = header.h_refcount.get().saturating_add(1).into();
+    }
+}
+
 fn checksum(block: &[u8], at: PhysBlock, seed: ChecksumSeed) -> u32 {
     let field = std::mem::offset_of!(RawBlockHeader, h_checksum);
     let (before, rest) = block.split_at(field.min(block.len()));

@@ -32,12 +32,17 @@
 //! stored in the object, which would spread the fields over more lines than they really take.)
 //! [`Cores::name`] adds a label to it.
 //!
-//! **Invariants.** A run is deterministic: it uses one OS thread, takes the cores in turn, and
+//! [`Cores::race`] gives the cores clocks and lets them run against each other, for the time a
+//! [`Machine`] would take ([`clock`]).
+//!
+//! **Invariants.** A run is deterministic: it uses one OS thread, takes the cores in turn (in a
+//! race: in the order of their clocks), and
 //! depends on neither time nor random numbers. The current virtual core is a thread-local, so tests
 //! in parallel do not see each other, and outside of [`with_cores`] nothing is counted. Further
 //! threads take part through [`Cores::on`].
 
 pub(crate) mod atomic;
+mod clock;
 mod heap;
 mod lines;
 pub(crate) mod lock;
@@ -49,10 +54,14 @@ use std::cell::RefCell;
 use std::mem;
 use std::panic::Location;
 use std::ptr;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::CoreNr;
 use crate::core_nr::machine;
+pub use clock::Machine;
+use clock::{Clocks, Wake};
 pub use heap::LineHeap;
 use lines::{Access, Recorder};
 pub use report::{PerOperation, Report, Row};
@@ -66,6 +75,8 @@ struct CurrentCore {
     recorder: Arc<Recorder>,
     count: usize,
     core: usize,
+    /// In a race.
+    clocks: Option<Rc<Clocks>>,
 }
 
 thread_local! {
@@ -119,9 +130,41 @@ impl Cores {
             recorder: Arc::clone(&self.recorder),
             count: self.count,
             core: core.index(),
+            clocks: None,
         };
         let _restore = RestoreCore(CURRENT.replace(Some(current)));
         body()
+    }
+
+    /// Runs `body` on all cores at once, each with a clock that begins at 0, as long as `machine`
+    /// would take; returns what they returned, in the order of cores. The state of the lines stays,
+    /// and counts go on.
+    ///
+    /// # Panics
+    /// If a core panics, or if all wait for each other.
+    pub fn race<R>(&self, machine: Machine, body: impl Fn(CoreNr) -> R) -> Vec<R> {
+        let clocks = Rc::new(Clocks::new(machine, self.count));
+        let locals: Vec<_> = (0..self.count).map(|_| RefCell::default()).collect();
+        clocks.run(&|core| body(CoreNr::at(core)), |core, run| {
+            let current = CurrentCore {
+                recorder: Arc::clone(&self.recorder),
+                count: self.count,
+                core,
+                clocks: Some(Rc::clone(&clocks)),
+            };
+            let _restore = RestoreCore(CURRENT.replace(Some(current)));
+            let _locals = Locals::of(&locals[core]);
+            run();
+        })
+    }
+
+    /// Counts the value at the address of `value` as if it were on the line of `other`, to count
+    /// another layout than that of the program. The value must not move any more.
+    pub fn put_beside<T, U>(&self, value: &T, other: &U) {
+        let address = |pointer: *const ()| pointer.addr();
+        let value = address(ptr::from_ref(value).cast());
+        self.recorder
+            .put_beside(value, address(ptr::from_ref(other).cast()));
     }
 
     /// Restarts the counts from 0; the state of the lines stays.
@@ -144,6 +187,43 @@ impl Cores {
     }
 }
 
+/// The thread-locals of this crate that belong to a virtual core, while it does not run.
+#[derive(Default)]
+struct CoreLocals {
+    #[cfg(debug_assertions)]
+    places: Vec<crate::rank::Place>,
+    #[cfg(debug_assertions)]
+    guards: usize,
+}
+
+/// Gives the thread the thread-locals of a core until it is dropped.
+struct Locals<'l>(&'l RefCell<CoreLocals>);
+
+impl<'l> Locals<'l> {
+    fn of(locals: &'l RefCell<CoreLocals>) -> Self {
+        locals.borrow_mut().exchange();
+        Self(locals)
+    }
+}
+
+impl Drop for Locals<'_> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().exchange();
+    }
+}
+
+impl CoreLocals {
+    fn exchange(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            crate::rank::exchange_places(&mut self.places);
+            crate::epoch::exchange_guards(&mut self.guards);
+        }
+        #[cfg(not(debug_assertions))]
+        let Self {} = self;
+    }
+}
+
 /// Restores the virtual core that the thread was on before.
 struct RestoreCore(Option<CurrentCore>);
 
@@ -162,24 +242,85 @@ fn with_current(act: impl FnOnce(&CurrentCore)) {
     });
 }
 
+/// The time on the clock of the current core; `None` outside of a race.
+#[must_use]
+pub fn now() -> Option<Duration> {
+    let mut now = None;
+    with_current(|current| {
+        let clocks = current.clocks.as_ref();
+        now = clocks.map(|clocks| clocks.now(current.core));
+    });
+    now
+}
+
+/// Passes the time of `steps` steps on the clock of the current core, if it has one.
+pub(crate) fn pass(steps: u64) {
+    with_clocks(|clocks, core| clocks.work(core, steps));
+}
+
+/// Calls `act` with the clocks and the number of the current core, if it has a clock. Other cores
+/// may run meanwhile.
+fn with_clocks(act: impl FnOnce(&Clocks, usize)) {
+    let mut found = None;
+    with_current(|current| found = current.clocks.clone().map(|clocks| (clocks, current.core)));
+    if let Some((clocks, core)) = found {
+        act(&clocks, core);
+    }
+}
+
+/// Whether the current core has a clock.
+pub(crate) fn has_clock() -> bool {
+    let mut has = false;
+    with_clocks(|_, _| has = true);
+    has
+}
+
+/// Waits until another core wakes those that wait for the address. For cores with a clock.
+fn block<T>(address: *const T) {
+    with_clocks(|clocks, core| clocks.block(core, address.addr()));
+}
+
+/// Passes the time of an access that must be in the order of times, and then performs it.
+fn in_order<R>(act: impl FnOnce() -> R) -> R {
+    with_clocks(|clocks, core| clocks.access(core, true, || false));
+    act()
+}
+
+/// Wakes cores that wait for the address.
+fn wake<T>(address: *const T, wake: Wake) {
+    with_clocks(|clocks, core| clocks.wake(core, address.addr(), wake));
+}
+
 #[track_caller]
 pub(crate) fn note_read<T>(address: *const T) {
-    let site = Location::caller();
-    with_current(|current| {
-        current
-            .recorder
-            .note(address.addr(), current.core, Access::Read, site);
-    });
+    note(address.addr(), Access::Read, Location::caller());
 }
 
 #[track_caller]
 pub(crate) fn note_write<T>(address: *const T) {
-    let site = Location::caller();
-    with_current(|current| {
-        current
-            .recorder
-            .note(address.addr(), current.core, Access::Write, site);
+    note(address.addr(), Access::Write, Location::caller());
+}
+
+/// Counts an access, and passes its time.
+fn note(address: usize, access: Access, site: &'static Location<'static>) {
+    with_clocks(|clocks, core| {
+        clocks.access(core, access == Access::Write, || {
+            let mut moves = false;
+            with_current(|current| moves = current.recorder.moves(address, core, access));
+            !moves
+        });
     });
+    with_current(|current| current.note_now(address, access, site));
+}
+
+impl CurrentCore {
+    /// Counts an access whose own time has passed, and passes the time of the transfer.
+    fn note_now(&self, address: usize, access: Access, site: &'static Location<'static>) {
+        let from = self.recorder.note(address, self.core, access, site);
+        if let (Some(clocks), Some(from)) = (&self.clocks, from) {
+            clocks.transfer(self.core, self.recorder.line(address), from.iter());
+        }
+    }
 }
 
 /// Notes a value that this core has just made; the former state of its lines is forgotten.
@@ -236,6 +377,13 @@ impl Trace {
     #[track_caller]
     pub(crate) fn write(&self) {
         note_write(ptr::from_ref(self));
+    }
+
+    /// Notes an access whose own time has passed.
+    #[track_caller]
+    fn note_now(&self, access: Access) {
+        let (address, site) = (ptr::from_ref(self).addr(), Location::caller());
+        with_current(|current| current.note_now(address, access, site));
     }
 }
 

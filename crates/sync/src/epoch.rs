@@ -45,6 +45,8 @@ use reclaim as collector;
 #[cfg(test)]
 mod tests;
 
+#[cfg(not(feature = "shuttle"))]
+use std::alloc::{self, Layout};
 #[cfg(debug_assertions)]
 use std::cell::Cell;
 use std::fmt;
@@ -127,6 +129,12 @@ pub fn knowingly_pinned<R>(wait: impl FnOnce() -> R) -> R {
 crate::thread::thread_local! {
     /// The number of guards that the thread holds.
     static GUARDS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Exchanges the number of guards for another: a virtual core begins or ceases to run.
+#[cfg(all(debug_assertions, feature = "count"))]
+pub(crate) fn exchange_guards(other: &mut usize) {
+    *other = GUARDS.with(|guards| guards.replace(*other));
 }
 
 /// Counts a guard in debug builds, and does nothing in release builds.
@@ -304,7 +312,7 @@ impl<T: Send + Sync + 'static> CellLine<T> {
             .collect();
         // SAFETY: a cell is one atomic pointer here, and zeroes are its null.
         #[cfg(not(feature = "shuttle"))]
-        let lines = unsafe { Box::new_zeroed_slice(lines).assume_init() };
+        let lines = unsafe { zeroed_slice(lines) };
         lines
     }
 
@@ -313,6 +321,26 @@ impl<T: Send + Sync + 'static> CellLine<T> {
     pub fn cells(&self) -> &[EpochCell<T>; CELLS_PER_LINE] {
         &self.0
     }
+}
+
+/// `Box::new_zeroed_slice`, which Rust has since 1.92 only.
+///
+/// # Safety
+/// Bytes of zeroes are a valid `T`.
+#[cfg(not(feature = "shuttle"))]
+unsafe fn zeroed_slice<T>(len: usize) -> Box<[T]> {
+    let layout = Layout::array::<T>(len).expect("it fits into the address space");
+    if layout.size() == 0 {
+        return Vec::new().into_boxed_slice();
+    }
+    // SAFETY: the size is not 0.
+    let memory = unsafe { alloc::alloc_zeroed(layout) }.cast::<T>();
+    if memory.is_null() {
+        alloc::handle_alloc_error(layout);
+    }
+    // SAFETY: the memory was allocated by the global allocator with the layout of this slice, and
+    // the caller guarantees that zeroes are values.
+    unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(memory, len)) }
 }
 
 fn into_raw<T>(value: Option<Box<T>>) -> *mut T {

@@ -52,6 +52,7 @@ pub mod lock;
 pub mod model;
 pub mod rank;
 pub mod sparse;
+pub mod spin;
 pub mod thread;
 
 pub use core_nr::{CoreNr, Counter, PerCore, Serial};
@@ -59,6 +60,17 @@ pub use crossbeam_utils::CachePadded;
 pub use lock::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use sparse::Sparse;
 pub use std::sync::{Arc, Weak};
+
+/// Says that the work from here to the next access to shared memory takes `steps` steps, of about
+/// a nanosecond each, more than usual. It matters only to a race of virtual cores in the counting
+/// build, and is compiled away in the others.
+#[inline(always)]
+pub fn work(steps: u64) {
+    #[cfg(feature = "count")]
+    count::pass(steps);
+    #[cfg(not(feature = "count"))]
+    let _ = steps;
+}
 
 /// Clones `arc`, and counts this as a write to the line of its reference count, which all owners
 /// share. `Arc` itself cannot be replaced in the counting build (it must still coerce to `Arc<dyn

@@ -19,8 +19,8 @@ const STACK_BYTES: usize = 1 << 20;
 /// # Panics
 /// If the test panics or deadlocks under any of them.
 pub fn check(schedules: usize, test: impl Fn() + Clone + Send + Sync + 'static) {
-    shuttle::check_random(test.clone(), schedules);
-    shuttle::check_pct(test, schedules, 3);
+    Runner::new(RandomScheduler::new(schedules), whole_config()).run(test.clone());
+    Runner::new(PctScheduler::new(3, schedules), whole_config()).run(test);
 }
 
 /// Runs `test` under `schedules` PCT schedules only, with a larger stack: for tests of a whole file

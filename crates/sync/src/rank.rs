@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
 
+use crate::spin::{WAKE_UP, spin};
+
 /// One more than the highest level.
 const LEVELS: usize = 128;
 
@@ -140,6 +142,12 @@ crate::thread::thread_local! {
     static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Exchanges the places that the thread is in for others: a virtual core begins or ceases to run.
+#[cfg(all(debug_assertions, feature = "count"))]
+pub(crate) fn exchange_places(other: &mut Vec<Place>) {
+    PLACES.with(|places| std::mem::swap(&mut *places.borrow_mut(), other));
+}
+
 impl Place {
     /// Enters the place. To be called before the thread waits for the lock.
     ///
@@ -169,8 +177,9 @@ impl Place {
         }
     }
 
-    /// Enters the place and takes its lock: by `try_take` if the lock is free, else by `wait`,
-    /// which is counted and timed.
+    /// Enters the place and takes its lock: by `try_take` if the lock is free, else after a wait,
+    /// which is counted and timed. The thread tries for some microseconds more before it calls
+    /// `wait`, in which it may sleep.
     ///
     /// # Panics
     /// As [`Place::enter`].
@@ -178,7 +187,7 @@ impl Place {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock<G>(
         self,
-        try_take: impl FnOnce() -> Option<G>,
+        mut try_take: impl FnMut() -> Option<G>,
         wait: impl FnOnce() -> G,
     ) -> Ranked<G> {
         let held = self.enter();
@@ -189,7 +198,7 @@ impl Place {
             try_take()
         };
         Ranked {
-            guard: taken.unwrap_or_else(|| self.timed(wait)),
+            guard: taken.unwrap_or_else(|| self.timed(try_take, wait)),
             _held: held,
         }
     }
@@ -208,9 +217,9 @@ impl Place {
     }
 
     #[cold]
-    fn timed<G>(self, wait: impl FnOnce() -> G) -> G {
+    fn timed<G>(self, try_take: impl FnMut() -> Option<G>, wait: impl FnOnce() -> G) -> G {
         let began = Instant::now();
-        let guard = wait();
+        let guard = spin(WAKE_UP, try_take).unwrap_or_else(wait);
         WAITS[usize::from(self.level)].note(began.elapsed());
         guard
     }

@@ -1,4 +1,7 @@
 //! **Purpose.** Temporary folders, removed on drop; in memory where there is enough.
+//!
+//! **Model.** Their names begin with `fourscore-` and the label of the run, if the variable
+//! `FOURSCORE_RUN` has one: `cargo xtask test` finds by it what a run leaves behind.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +17,12 @@ const WANTED_FREE_BYTES: u64 = 2 << 30;
 /// If it cannot be made.
 pub fn folder() -> Result<TempDir> {
     let base = base();
+    let prefix = match std::env::var("FOURSCORE_RUN") {
+        Ok(label) => format!("fourscore-{label}-"),
+        Err(_) => "fourscore-".to_owned(),
+    };
     tempfile::Builder::new()
-        .prefix("fourscore-")
+        .prefix(&prefix)
         .tempdir_in(&base)
         .with_context(|| format!("no folder can be made in {}", base.display()))
 }

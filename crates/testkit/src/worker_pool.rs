@@ -6,6 +6,11 @@
 //! time of each part of a piece and reports an overdue one. Its threads cannot be stopped and are
 //! left running.
 //!
+//! A finding is returned when the other workers have finished their pieces too. If the process
+//! ended earlier, it would leave behind what they hold: temporary folders, and images that the
+//! kernel has mounted. The pool does not wait for overdue parts, and for others no longer than
+//! [`LAST_PIECES`].
+//!
 //! **Locking.** One lock guards the progress, another one the parts that are running and their
 //! start times. Neither is held during work or while the other is taken.
 
@@ -18,6 +23,10 @@ use fourscore_sync::{Arc, Condvar, Mutex, thread};
 
 /// The interval at which the watchdog looks for overdue parts.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The longest time for which a finding is kept back until the other workers have finished their
+/// pieces: much longer than most pieces take.
+const LAST_PIECES: Duration = Duration::from_secs(20);
 
 /// The work of a pool.
 pub trait Work: Send + Sync + 'static {
@@ -70,6 +79,12 @@ impl<P> Watch<'_, P> {
     }
 }
 
+impl<P> Drop for Watch<'_, P> {
+    fn drop(&mut self) {
+        self.begun.lock().remove(&self.number);
+    }
+}
+
 /// The state that the threads share.
 struct Shared<W: Work> {
     work: W,
@@ -84,6 +99,7 @@ struct Progress<W: Work> {
     next: u64,
     done: W::Done,
     finding: Option<W::Finding>,
+    /// There is a finding, or a thread has panicked.
     is_over: bool,
     /// The number of threads that have not ended.
     at_work: usize,
@@ -130,14 +146,11 @@ impl<W: Work> Shared<W> {
                 number,
             };
             let result = self.work.piece(number, &watch);
-            self.begun.lock().remove(&number);
+            drop(watch);
             let mut progress = self.progress.lock();
             match result {
                 Ok(done) => progress.done += done,
-                Err(finding) => {
-                    progress.is_over = true;
-                    progress.finding.get_or_insert(finding);
-                }
+                Err(finding) => progress.ends_with(finding),
             }
         }
     }
@@ -152,34 +165,51 @@ impl<W: Work> Shared<W> {
         Some(number)
     }
 
-    /// Waits until all threads have ended, there is a finding, or a part takes too long.
+    /// Waits until all threads have ended except those with an overdue part, after a finding or a
+    /// panic at most [`LAST_PIECES`].
     fn watch(&self, patience: Duration) -> Result<(u64, W::Done), W::Finding> {
+        let mut until = None;
         loop {
+            let overdue = self.overdue(patience);
             let mut progress = self.progress.lock();
-            if let Some(finding) = progress.finding.take() {
-                return Err(finding);
+            if let Some(&part) = overdue.first() {
+                let error = anyhow!("no end after {patience:?}: a deadlock or an endless loop");
+                progress.ends_with(self.work.overdue(part, error));
             }
-            assert!(!progress.has_panicked, "a worker has panicked");
-            if progress.at_work == 0 {
-                return Ok((progress.next, std::mem::take(&mut progress.done)));
+            let now = Instant::now();
+            if progress.is_over {
+                until.get_or_insert(now + LAST_PIECES);
+            }
+            if progress.at_work <= overdue.len() || until.is_some_and(|until| now > until) {
+                return progress.result();
             }
             self.ended.wait_for(&mut progress, WATCH_INTERVAL);
-            drop(progress);
-            if let Some(part) = self.overdue(patience) {
-                self.progress.lock().is_over = true;
-                let error = anyhow!("no end after {patience:?}: a deadlock or an endless loop");
-                return Err(self.work.overdue(part, error));
-            }
         }
     }
 
-    /// An overdue part.
-    fn overdue(&self, patience: Duration) -> Option<W::Part> {
+    /// The overdue parts.
+    fn overdue(&self, patience: Duration) -> Vec<W::Part> {
         let begun = self.begun.lock();
-        let mut parts = begun.values();
-        parts
-            .find(|(_, since)| since.elapsed() > patience)
-            .map(|&(part, _)| part)
+        let overdue = begun
+            .values()
+            .filter(|(_, since)| since.elapsed() > patience);
+        overdue.map(|&(part, _)| part).collect()
+    }
+}
+
+impl<W: Work> Progress<W> {
+    /// Records a finding, if it is the first. No piece is begun after it.
+    fn ends_with(&mut self, finding: W::Finding) {
+        self.is_over = true;
+        self.finding.get_or_insert(finding);
+    }
+
+    fn result(&mut self) -> Result<(u64, W::Done), W::Finding> {
+        if let Some(finding) = self.finding.take() {
+            return Err(finding);
+        }
+        assert!(!self.has_panicked, "a worker has panicked");
+        Ok((self.next, std::mem::take(&mut self.done)))
     }
 }
 
@@ -190,7 +220,10 @@ impl<W: Work> Drop for Ended<'_, W> {
     fn drop(&mut self) {
         let mut progress = self.0.progress.lock();
         progress.at_work -= 1;
-        progress.has_panicked |= thread::panicking();
+        if thread::panicking() {
+            progress.is_over = true;
+            progress.has_panicked = true;
+        }
         drop(progress);
         self.0.ended.notify_all();
     }
@@ -198,13 +231,16 @@ impl<W: Work> Drop for Ended<'_, W> {
 
 #[cfg(test)]
 mod tests {
+    use fourscore_sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
-    /// Ten pieces; one may be bad, one may never end.
+    /// Ten pieces; one may be bad, one may never end, one may take long and set a flag at its end.
     #[derive(Default)]
     struct Ten {
         bad: Option<u64>,
         endless: Option<u64>,
+        slow: Option<(u64, Arc<AtomicBool>)>,
     }
 
     #[derive(Default)]
@@ -232,6 +268,12 @@ mod tests {
             }
             while self.endless == Some(number) {
                 thread::sleep(Duration::from_millis(1));
+            }
+            if let Some((slow, has_ended)) = &self.slow
+                && *slow == number
+            {
+                thread::sleep(Duration::from_millis(300));
+                has_ended.store(true, Ordering::SeqCst);
             }
             Ok(Numbers(vec![number]))
         }
@@ -285,5 +327,31 @@ mod tests {
             found.err().unwrap(),
             "9: no end after 50ms: a deadlock or an endless loop"
         );
+    }
+    /// What the other workers hold is dropped before the process can end.
+    #[test]
+    fn a_finding_is_returned_after_the_pieces_that_others_have_begun() {
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let work = Ten {
+            bad: Some(4),
+            slow: Some((3, Arc::clone(&has_ended))),
+            ..Ten::default()
+        };
+        assert_eq!(worker_pool(3, LONG).run(work).err().unwrap(), "4 is bad");
+        assert!(has_ended.load(Ordering::SeqCst));
+    }
+
+    /// With a worker that never ends, a finding of another one is not kept back for long.
+    #[test]
+    fn a_finding_does_not_wait_for_overdue_parts() {
+        let work = Ten {
+            bad: Some(4),
+            endless: Some(3),
+            ..Ten::default()
+        };
+        let begun = Instant::now();
+        let found = worker_pool(3, Duration::from_millis(50)).run(work);
+        assert_eq!(found.err().unwrap(), "4 is bad");
+        assert!(begun.elapsed() < LAST_PIECES);
     }
 }

@@ -7,22 +7,32 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::builds::{Build, Programs};
 use crate::run::{cargo, run as run_command};
 use crate::workspace::Workspace;
 
-/// Arguments of the build of all programs of the harness: one build, so that they share libraries.
-const BUILD: [&str; 5] = [
+/// The build with injected faults: all programs of the harness, and the tests that inject faults.
+/// One build, because cargo compiles the libraries again for each other choice of packages.
+const BUILD: [&str; 13] = [
+    "build",
+    "--package",
+    "fourscore",
     "--package",
     "fourscore-testkit",
     "--package",
     "fourscore-proof",
-    "--features=fourscore-testkit/sabotage,fourscore-proof/sabotage",
+    "--features=fourscore/sabotage,fourscore-testkit/sabotage,fourscore-proof/sabotage",
+    "--bins",
+    "--test",
+    "readers_beside_writers",
+    "--test",
+    "shorter",
 ];
 
 /// The formats of file systems other than the default, as the program names them.
@@ -139,14 +149,15 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         _ if options.kernel => Client::Kernel,
         _ => Client::Journal,
     };
+    let programs = built(workspace)?;
     if options.smoke {
         return match client {
-            Client::Journal => smoke_journal(workspace),
-            Client::Fs => smoke_fs(workspace),
-            Client::Kernel => smoke_kernel(workspace, None),
+            Client::Journal => smoke_journal(workspace, &programs),
+            Client::Fs => smoke_fs(workspace, &programs),
+            Client::Kernel => smoke_kernel(workspace, &programs),
         };
     }
-    let mut program = build(workspace, client)?.on(options.format.as_deref());
+    let mut program = Program::new(workspace, &programs, client)?.on(options.format.as_deref());
     if options.fast_commit {
         program = program.with_fast_commits();
     }
@@ -169,38 +180,33 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// Runs the part of `test` for the journal alone.
-pub(crate) fn smoke_journal(workspace: &Workspace) -> Result<()> {
-    smoke(&build(workspace, Client::Journal)?, Client::Journal)
+pub(crate) fn smoke_journal(workspace: &Workspace, programs: &Programs) -> Result<()> {
+    let client = Client::Journal;
+    smoke(&Program::new(workspace, programs, client)?, client)
 }
 
 /// Runs the part of `test` for the whole file system: crash states, failing devices, other formats,
-/// fast commits, and the shortening of histories that show a fault.
-pub(crate) fn smoke_fs(workspace: &Workspace) -> Result<()> {
-    let program = build(workspace, Client::Fs)?;
-    smoke(&program, Client::Fs)?;
-    run_command(program.command().arg("--faults"))?;
+/// and fast commits.
+pub(crate) fn smoke_fs(workspace: &Workspace, programs: &Programs) -> Result<()> {
+    let program = || Program::new(workspace, programs, Client::Fs);
+    smoke(&program()?, Client::Fs)?;
+    run_command(program()?.command().arg("--faults"))?;
     for format in FORMATS {
-        let program = build(workspace, Client::Fs)?.on(Some(format));
-        program.explore(0, FORMAT_STATES)?;
+        program()?.on(Some(format)).explore(0, FORMAT_STATES)?;
     }
-    let program = build(workspace, Client::Fs)?.with_fast_commits();
+    let program = program()?.with_fast_commits();
     program.explore(0, FAST_COMMIT_STATES)?;
     for fault in FAST_COMMIT_FAULTS {
         run_command(program.command().arg(format!("--broken={fault}")))?;
     }
-    run_command(
-        cargo(workspace)
-            .args(["test", "--lib", "shorter"])
-            .args(BUILD),
-    )
+    Ok(())
 }
 
-/// Runs the part of `test` for the kernel's ext4. Where that is not possible, a line is appended to
-/// the file that `skip_log` names, with the environment variable for it.
-pub(crate) fn smoke_kernel(workspace: &Workspace, skip_log: Option<(&str, &Path)>) -> Result<()> {
+/// Runs the part of `test` for the kernel's ext4. Where that is not possible, it is reported as a
+/// skipped test.
+pub(crate) fn smoke_kernel(workspace: &Workspace, programs: &Programs) -> Result<()> {
     let client = Client::Kernel;
-    let mut command = build(workspace, client)?.command();
-    command.envs(skip_log);
+    let mut command = Program::new(workspace, programs, client)?.command();
     // The same seeds each time, whatever the machine.
     command.args(["--skip", "--threads=1", "--samples=3"]);
     command.arg(format!("--states={}", client.smoke_states()));
@@ -208,13 +214,13 @@ pub(crate) fn smoke_kernel(workspace: &Workspace, skip_log: Option<(&str, &Path)
 }
 
 /// Checks many states of the sound code, then expects that every injected fault is found.
-fn smoke(program: &Program, client: Client) -> Result<()> {
+fn smoke(program: &Program<'_>, client: Client) -> Result<()> {
     program.explore(0, client.smoke_states())?;
     run_command(program.command().arg("--broken=each"))
 }
 
 /// Runs until `states` were checked, summed over all runs.
-fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()> {
+fn campaign(workspace: &Workspace, program: &Program<'_>, states: u64) -> Result<()> {
     let file = workspace.target().join(&program.progress);
     let mut progress = Progress::load(&file)?;
     while progress.states < states {
@@ -230,7 +236,8 @@ fn campaign(workspace: &Workspace, program: &Program, states: u64) -> Result<()>
 }
 
 /// The program of a client.
-struct Program {
+struct Program<'a> {
+    workspace: &'a Workspace,
     path: PathBuf,
     findings: PathBuf,
     /// The format of its file systems, if not the default.
@@ -242,28 +249,31 @@ struct Program {
     chunk_states: u64,
 }
 
-fn build(workspace: &Workspace, client: Client) -> Result<Program> {
-    Ok(Program {
-        path: built(workspace, client.program())?,
-        findings: workspace.target().join("crash-findings"),
-        format: None,
-        fast_commit: false,
-        progress: client.progress().to_owned(),
-        chunk_states: client.chunk_states(),
-    })
+/// Builds the programs of the harness, and the tests that inject faults.
+pub(crate) fn built(workspace: &Workspace) -> Result<Programs> {
+    Programs::build(workspace, &BUILD)
 }
 
-/// Builds a program of the harness, and returns its path.
-pub(crate) fn built(workspace: &Workspace, program: &str) -> Result<PathBuf> {
-    run_command(
-        cargo(workspace)
-            .args(["build", "--quiet", "--bins"])
-            .args(BUILD),
-    )?;
-    Ok(workspace.target().join("debug").join(program))
+/// As [`built`], beside other steps.
+pub(crate) fn build_beside(workspace: &Workspace) -> Result<Build> {
+    let mut command = cargo(workspace);
+    command.args(BUILD);
+    Build::beside(workspace, "injected-faults", command)
 }
 
-impl Program {
+impl<'a> Program<'a> {
+    fn new(workspace: &'a Workspace, programs: &Programs, client: Client) -> Result<Self> {
+        Ok(Self {
+            workspace,
+            path: programs.path(client.program())?.to_path_buf(),
+            findings: workspace.target().join("crash-findings"),
+            format: None,
+            fast_commit: false,
+            progress: client.progress().to_owned(),
+            chunk_states: client.chunk_states(),
+        })
+    }
+
     /// The program, for file systems of a format.
     fn on(mut self, format: Option<&str>) -> Self {
         if let Some(format) = format {
@@ -281,7 +291,7 @@ impl Program {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.path);
+        let mut command = self.workspace.program(&self.path);
         command.args(self.fast_commit.then_some("--fast-commit"));
         command.arg("--findings").arg(&self.findings);
         command.args(

@@ -1,6 +1,6 @@
 //! **Purpose.** The tour that a newcomer starts with one command: fourscore builds an image of a
 //! real tree of this machine, e2fsck checks it, fourscore reads it back, and what it reads is
-//! compared with the tree itself.
+//! compared with the tree itself. Only e2fsck is needed for it, which almost every machine has.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -25,7 +25,7 @@ pub(crate) struct Options {
 
 /// Makes the image, reads it, compares, prints what was done and how fast.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    setup::packages()?;
+    setup::offer(&["e2fsprogs"])?;
     let e2fsck = find_program("e2fsck").context("e2fsck is missing (install e2fsprogs)")?;
     run_command(cargo(workspace).args(["build", "--release", "--package", "fourscore-cli"]))?;
     let fourscore = workspace.target().join("release/fourscore");

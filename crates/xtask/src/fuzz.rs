@@ -21,6 +21,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::builds::{Build, Programs};
 use crate::run::{Steps, cargo, run as run_command};
 use crate::workspace::Workspace;
 
@@ -47,6 +48,9 @@ const SANCOV_FLAGS: &str = "-Cpasses=sancov-module \
 
 /// The package with the targets.
 const PACKAGE: &str = "fourscore-fuzz";
+
+/// The program that writes the first inputs.
+const SEEDS: &str = "fuzz-seeds";
 
 /// The name of the target that is a test of the command.
 const MOUNT: &str = "mount";
@@ -76,6 +80,7 @@ pub(crate) struct Options {
 /// Fuzzes, or lists what there is to fuzz.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.smoke {
+        build(workspace, &targets(workspace)?)?;
         return smoke(workspace);
     }
     let targets = targets(workspace)?;
@@ -132,33 +137,21 @@ fn campaign(workspace: &Workspace, target: &str, runs: u64) -> Result<()> {
     Ok(())
 }
 
-/// A build of all targets beside other steps. It has a folder of its own, so it waits for no other
-/// build; and it compiles each crate in one unit, which leaves the other cores to them.
-pub(crate) struct BuildBeside(Child);
-
-impl BuildBeside {
-    /// Begins the build. It prints nothing but errors.
-    pub(crate) fn begin(workspace: &Workspace) -> Result<Self> {
-        let mut command = build_command(workspace, &targets(workspace)?)?;
-        let child = command.arg("--quiet").spawn();
-        child.map(Self).context("cargo could not be started")
-    }
-
-    /// Waits for its end. Its errors come again in [`smoke`], which builds what is missing.
-    pub(crate) fn wait(mut self) -> Result<()> {
-        self.0.wait()?;
-        Ok(())
-    }
+/// Begins the build of all targets beside other steps. It has a folder of its own, so it waits for
+/// no other build.
+pub(crate) fn build_beside(workspace: &Workspace) -> Result<Build> {
+    let command = build_command(workspace, &targets(workspace)?)?;
+    Build::beside(workspace, "fuzz", command)
 }
 
-/// A short run of every target. Each has one thread, so that one target runs on each core.
+/// A short run of every target; all are built. Each has one thread, so that one target runs on each
+/// core.
 pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
     let targets = targets(workspace)?;
     if targets.is_empty() {
         println!("no fuzz targets");
         return Ok(());
     }
-    build(workspace, &targets)?;
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let mut running = VecDeque::new();
     let mut outcome = Ok(());
@@ -222,19 +215,14 @@ fn build_command(workspace: &Workspace, targets: &[String]) -> Result<Command> {
 /// Builds the programs of `targets`, and writes the first inputs of all targets.
 fn build(workspace: &Workspace, targets: &[String]) -> Result<()> {
     run_command(&mut build_command(workspace, targets)?)?;
-    run_command(
-        cargo(workspace)
-            .args([
-                "run",
-                "--quiet",
-                "--package",
-                PACKAGE,
-                "--bin",
-                "fuzz-seeds",
-            ])
-            .arg("--")
-            .arg(seeds_folder(workspace)),
-    )
+    let seeds = ["build", "--package", PACKAGE, "--bin", SEEDS];
+    write_seeds(workspace, &Programs::build(workspace, &seeds)?)
+}
+
+/// Writes the first inputs of all targets, with the program that a build of the package made.
+pub(crate) fn write_seeds(workspace: &Workspace, programs: &Programs) -> Result<()> {
+    let mut command = workspace.program(programs.path(SEEDS)?);
+    run_command(command.arg(seeds_folder(workspace)))
 }
 
 /// Where the first inputs are written, in a folder for each target.
@@ -392,9 +380,7 @@ mod tests {
     #[test]
     fn targets_are_the_sources_of_the_fuzz_crate() {
         let folder = tempfile::tempdir().unwrap();
-        let workspace = Workspace {
-            root: folder.path().to_path_buf(),
-        };
+        let workspace = Workspace::at(folder.path());
         assert!(targets(&workspace).unwrap().is_empty());
         let sources = folder.path().join("fuzz/fuzz_targets");
         fs::create_dir_all(&sources).unwrap();

@@ -25,24 +25,24 @@ pub(crate) enum What {
     Completions,
 }
 
-/// Runs the generator, an example of the cli crate: it knows the command's definition, and xtask
-/// stays free of the crates it tests.
+/// Runs the verb of the command, which knows its own definition.
 pub(crate) fn run(workspace: &Workspace, what: What, options: &Options) -> Result<()> {
-    let example = match what {
+    let verb = match what {
         What::Man => "man",
         What::Completions => "completions",
     };
+    let run = [
+        "run",
+        "--quiet",
+        "--package",
+        "fourscore-cli",
+        "--",
+        verb,
+        "--output",
+    ];
     run_command(
         cargo(workspace)
-            .args([
-                "run",
-                "--quiet",
-                "--package",
-                "fourscore-cli",
-                "--example",
-                example,
-                "--",
-            ])
+            .args(run)
             .arg(workspace.root.join(&options.directory)),
     )
 }

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | [`workspace`] | where the sources are and which crates and features they have |
 //! | [`run`] | child processes, and the summary of a list of steps |
+//! | [`builds`] | builds of the programs that steps run, some of them beside other steps |
+//! | [`leftovers`] | what a run has left behind: mounts, loop devices, folders |
 //! | [`setup`] | the system packages, and what this machine supports |
 //! | [`check`] | formatting, lints, documentation, tidy |
 //! | [`tidy`] | the rules of style that a program can check |
@@ -14,19 +16,25 @@
 //! | [`torture`] | the torture test: a process under load that is killed again and again |
 //! | [`fuzz`] | coverage-guided fuzzing on the stable compiler, resumable |
 //! | [`mod@bench`] | measurements with other people's programs beside them |
+//! | [`predict`] | published tables, predicted for machines with many cores |
 //! | [`demo`] | the tour |
 //! | [`documents`] | the parts of documents that follow from sources and records |
 //! | [`generate`] | man pages and shell completions |
+//! | [`mod@package`] | a static command, and a Debian package |
 #![forbid(unsafe_code)]
 
 mod bench;
+mod builds;
 mod check;
 mod crash;
 mod demo;
 mod documents;
 mod fuzz;
 mod generate;
+mod leftovers;
 mod oracle;
+mod package;
+mod predict;
 mod run;
 mod setup;
 mod suites;
@@ -78,12 +86,16 @@ enum Verb {
     Fuzz(fuzz::Options),
     /// Measures fourscore beside other people's programs, with tables.
     Bench(bench::Options),
+    /// Predicts published tables of ext4's allocator on machines with many cores.
+    Predict(predict::Options),
     /// Writes the parts of documents that follow from sources and records.
     Documents,
     /// Writes the man pages to a directory.
     Man(generate::Options),
     /// Writes the shell completions to a directory.
     Completions(generate::Options),
+    /// Builds a static command and a Debian package of it, and checks the package.
+    Package(package::Options),
 }
 
 fn main() -> ExitCode {
@@ -102,11 +114,13 @@ fn main() -> ExitCode {
         Verb::Torture(options) => torture::run(&workspace, options),
         Verb::Fuzz(options) => fuzz::run(&workspace, options),
         Verb::Bench(options) => bench::run(&workspace, options),
+        Verb::Predict(options) => predict::run(&workspace, options),
         Verb::Documents => documents::write(&workspace),
         Verb::Man(options) => generate::run(&workspace, generate::What::Man, options),
         Verb::Completions(options) => {
             generate::run(&workspace, generate::What::Completions, options)
         }
+        Verb::Package(options) => package::run(&workspace, options),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

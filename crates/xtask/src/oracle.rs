@@ -2,12 +2,11 @@
 //!
 //! **Model.** The build is that of the crash harness, so that known faults can be injected.
 
-use std::process::Command;
-
 use anyhow::Result;
 use clap::Args;
 
-use crate::crash::built;
+use crate::builds::Programs;
+use crate::crash;
 use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
@@ -42,9 +41,12 @@ pub(crate) struct Options {
 
 /// Checks the results of calls while other threads change the same files and directories.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let program = built(workspace, "fourscore-oracle")?;
+    run_with(workspace, &crash::built(workspace)?, options)
+}
+
+fn run_with(workspace: &Workspace, programs: &Programs, options: &Options) -> Result<()> {
     let findings = workspace.target().join("oracle-findings");
-    let mut command = Command::new(program);
+    let mut command = workspace.program(programs.path("fourscore-oracle")?);
     command
         .arg(format!("--seconds={}", options.seconds))
         .arg(format!("--seed={}", options.seed))
@@ -63,7 +65,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// Runs the part of `test`: rounds of the sound library, and each known fault injected.
-pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
+pub(crate) fn smoke(workspace: &Workspace, programs: &Programs) -> Result<()> {
     let sound = Options {
         seconds: SMOKE_SECONDS,
         seed: 0,
@@ -71,18 +73,18 @@ pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
         mount: false,
         broken: None,
     };
-    run(workspace, &sound)?;
+    run_with(workspace, programs, &sound)?;
     let mounted = Options {
         seconds: MOUNTED_SECONDS,
         mount: true,
         ..sound
     };
-    run(workspace, &mounted)?;
+    run_with(workspace, programs, &mounted)?;
     let broken = Options {
         seconds: BROKEN_SECONDS,
         mount: false,
         broken: Some("each".to_owned()),
         ..mounted
     };
-    run(workspace, &broken)
+    run_with(workspace, programs, &broken)
 }

@@ -22,7 +22,8 @@ const INCREMENTAL: &str = "CARGO_INCREMENTAL";
 /// caller's environment asks for them: a run of the suites compiles each crate once for each set of
 /// features, so that the files would not be read again, and they took half of the disk space.
 pub(crate) fn cargo(workspace: &Workspace) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = workspace.program(cargo.as_ref());
     command.current_dir(&workspace.root);
     if std::env::var_os(INCREMENTAL).is_none() {
         command.env(INCREMENTAL, "0");
@@ -44,7 +45,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// The command as one would type it, changed variables included.
-fn command_line(command: &Command) -> String {
+pub(crate) fn command_line(command: &Command) -> String {
     let mut line = String::new();
     for (name, value) in command.get_envs() {
         if let Some(value) = value {
@@ -121,6 +122,20 @@ impl Steps {
             outcome,
             took: begin.elapsed(),
         });
+    }
+
+    /// As [`Steps::step`], for work with a result; nothing is returned if it failed.
+    pub(crate) fn value<T>(
+        &mut self,
+        name: impl Into<String>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Option<T> {
+        let mut value = None;
+        self.step(name, || {
+            value = Some(work()?);
+            Ok(())
+        });
+        value
     }
 
     /// Adds a line to the summary.

@@ -6,6 +6,7 @@
 //! packages are built by `cargo install`, each in one version, so that every machine runs the same
 //! tests.
 
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -64,7 +65,13 @@ const PACKAGES: &[Package] = &[
         "bsdtar",
         "the other reader of tar archives and manifests",
     ),
+    program("qemu-utils", "qemu-img", "the other reader of qcow2 images"),
     program("sqlite3", "sqlite3", "a database on a mount"),
+    program(
+        "chromium",
+        "chromium",
+        "pages of `fourscore lab`, rendered in its tests",
+    ),
     program("git", "git", "a repository on a mount"),
     program(
         "stress-ng",
@@ -148,8 +155,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     tools(workspace)
 }
 
-/// As [`run`], without the programs that cargo builds: enough to use the command.
-pub(crate) fn packages() -> Result<()> {
+/// As [`run`], without the programs that cargo builds.
+fn packages() -> Result<()> {
     let missing = missing();
     if missing.is_empty() {
         println!(
@@ -166,6 +173,35 @@ pub(crate) fn packages() -> Result<()> {
         println!("setup: {line}");
     }
     Ok(())
+}
+
+/// Installs those of the named packages that are missing, and nothing else. On a terminal it asks
+/// first; elsewhere it says what it installs.
+pub(crate) fn offer(names: &[&str]) -> Result<()> {
+    let mut missing = missing();
+    missing.retain(|package| names.contains(&package.name));
+    let Some(first) = missing.first() else {
+        return Ok(());
+    };
+    println!("{} is missing ({})", first.name, first.used_for);
+    if std::io::stdin().is_terminal() && !agreed(&missing)? {
+        bail!("install it as root: apt-get install {}", first.name);
+    }
+    install(&missing)
+}
+
+/// Asks on the terminal whether packages may be installed.
+fn agreed(packages: &[&Package]) -> Result<bool> {
+    let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
+    print!("install {} with apt-get now? [y/N] ", names.join(" "));
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(is_yes(&answer))
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 /// Builds the programs that are missing, or of another version.
@@ -318,6 +354,22 @@ mod tests {
         let not_here = program("nothing", "no-such-program-anywhere", "");
         assert!(here.is_present());
         assert!(!not_here.is_present());
+    }
+
+    /// A package that is installed is neither installed again nor upgraded.
+    #[test]
+    fn what_is_present_is_left_alone() {
+        let here = PACKAGES.iter().find(|package| package.is_present());
+        let here = here.expect("a machine with one of them");
+        offer(&[here.name]).unwrap();
+        for (answer, expected) in [
+            ("y\n", true),
+            ("yes\n", true),
+            ("\n", false),
+            ("no\n", false),
+        ] {
+            assert_eq!(is_yes(answer), expected, "{answer:?}");
+        }
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use crate::builds::{Build, Programs};
 use crate::run::{Steps, cargo, on_ci, run as run_command};
 use crate::workspace::Workspace;
-use crate::{check, crash, fuzz, oracle, setup, torture};
+use crate::{check, crash, fuzz, leftovers, oracle, package, setup, torture};
 
 /// The environment variable that names the file to which the test kit appends skipped tests.
 const SKIP_LOG: &str = "FOURSCORE_SKIP_LOG";
@@ -35,44 +36,53 @@ impl Feature {
 }
 
 /// Set-up, check, every suite; all are run even if one fails.
+///
+/// The build of the ordinary tests comes first. Each other build begins beside steps before the one
+/// that needs it.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let skip_log = workspace.target().join("skipped-tests.log");
     fs::create_dir_all(workspace.target())?;
     fs::write(&skip_log, "").with_context(|| format!("{}", skip_log.display()))?;
+    let run = leftovers::Run::begin();
+    let workspace = &workspace.with(&[(SKIP_LOG, &skip_log), (leftovers::RUN, run.label())]);
 
     let mut steps = Steps::default();
     steps.step("setup", || setup::run(workspace));
     check::add_to(&mut steps, workspace);
-    steps.step("tests of the workspace", || {
-        run_command(
-            cargo(workspace)
-                .args(["test", "--workspace", "--no-fail-fast"])
-                .env(SKIP_LOG, &skip_log),
-        )
+    let ordinary = steps.value("build of the tests", || build_ordinary(workspace));
+    // It calls cargo, so it comes before the builds beside others.
+    steps.step("tests in documentation", || {
+        run_command(cargo(workspace).args(["test", "--workspace", "--doc", "--no-fail-fast"]))
     });
-    // Not earlier: some tests of the workspace have limits of time.
-    let fuzz_build = fuzz::BuildBeside::begin(workspace);
-    steps.step("tests with injected faults", || injected_faults(workspace));
-    for feature in [Feature::Shuttle, Feature::Count] {
-        steps.step(format!("{} suites", feature.name()), || {
-            self::feature(workspace, feature)
+    let fuzz_targets = fuzz::build_beside(workspace);
+    let with_faults = crash::build_beside(workspace);
+    steps.step("tests of the workspace", || {
+        let ordinary = ordinary.as_ref().context(NOT_BUILT)?;
+        ordinary.test(workspace, None)
+    });
+    steps.step("package", || {
+        let ordinary = ordinary.as_ref().context(NOT_BUILT)?;
+        package::smoke(workspace, ordinary.path("fourscore")?)
+    });
+    let with_faults = steps.value("rest of the build with injected faults", || {
+        with_faults?.wait()
+    });
+    let features = [Feature::Shuttle, Feature::Count];
+    let features = features.map(|feature| (feature, build_beside(workspace, feature)));
+    injected_faults(&mut steps, workspace, with_faults.as_ref());
+    for (feature, build) in features {
+        let name = feature.name();
+        let built = steps.value(format!("rest of the build for {name}"), || build?.wait());
+        steps.step(format!("{name} suites"), || {
+            built.context(NOT_BUILT)?.test(workspace, None)
         });
     }
-    steps.step("crash states of the journal", || {
-        crash::smoke_journal(workspace)
-    });
-    steps.step("crash states of the file system", || {
-        crash::smoke_fs(workspace)
-    });
-    steps.step("crash states of the kernel's ext4", || {
-        crash::smoke_kernel(workspace, Some((SKIP_LOG, skip_log.as_path())))
-    });
-    steps.step("concurrent oracle", || oracle::smoke(workspace));
-    steps.step("torture", || torture::smoke(workspace));
     steps.step("fuzz smoke", || {
-        fuzz_build?.wait()?;
+        fuzz_targets?.wait()?;
+        fuzz::write_seeds(workspace, ordinary.as_ref().context(NOT_BUILT)?)?;
         fuzz::smoke(workspace)
     });
+    steps.step("nothing left behind", || run.finish());
     let skipped = summarise_skips(&mut steps, &skip_log)?;
     if on_ci() && skipped > 0 {
         steps.step("nothing skipped on CI", || {
@@ -80,6 +90,32 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
         });
     }
     steps.finish()
+}
+
+/// Why a step fails whose programs are missing.
+const NOT_BUILT: &str = "the build has failed, see above";
+
+/// Builds the tests of the workspace.
+fn build_ordinary(workspace: &Workspace) -> Result<Programs> {
+    Programs::build(workspace, &["test", "--workspace", "--no-run"])
+}
+
+/// The steps whose programs are built with injected faults.
+fn injected_faults(steps: &mut Steps, workspace: &Workspace, programs: Option<&Programs>) {
+    type Work = fn(&Workspace, &Programs) -> Result<()>;
+    let works: [(&str, Work); 6] = [
+        ("tests with injected faults", |workspace, programs| {
+            programs.test(workspace, None)
+        }),
+        ("crash states of the journal", crash::smoke_journal),
+        ("crash states of the file system", crash::smoke_fs),
+        ("crash states of the kernel's ext4", crash::smoke_kernel),
+        ("concurrent oracle", oracle::smoke),
+        ("torture", torture::smoke),
+    ];
+    for (name, work) in works {
+        steps.step(name, || work(workspace, programs.context(NOT_BUILT)?));
+    }
 }
 
 /// Lists every skipped test once in the summary, and returns their number.
@@ -99,15 +135,6 @@ fn summarise_skips(steps: &mut Steps, skip_log: &Path) -> Result<usize> {
     Ok(lines.len())
 }
 
-/// The library's tests that inject a known fault and expect to find it, in a build with the feature
-/// `sabotage`.
-fn injected_faults(workspace: &Workspace) -> Result<()> {
-    let mut command = cargo(workspace);
-    command.args(["test", "--no-fail-fast", "--package", "fourscore"]);
-    command.args(["--features", "sabotage", "--lib"]);
-    run_command(command.args(["--test", "readers_beside_writers", "put_back"]))
-}
-
 /// Tests with `model` in their name, in all crates.
 pub(crate) fn model(workspace: &Workspace) -> Result<()> {
     run_command(cargo(workspace).args(["test", "--workspace", "--", "model"]))
@@ -119,19 +146,32 @@ pub(crate) fn model(workspace: &Workspace) -> Result<()> {
 /// run. One call of cargo builds all: calls for single crates would compile the crates below them
 /// again.
 pub(crate) fn feature(workspace: &Workspace, feature: Feature) -> Result<()> {
-    let name = feature.name();
+    run_command(cargo(workspace).args(feature_arguments(workspace, feature)?))
+}
+
+/// Begins the build of these tests beside other steps.
+fn build_beside(workspace: &Workspace, feature: Feature) -> Result<Build> {
     let mut command = cargo(workspace);
-    command.args(["test", "--no-fail-fast", "--lib", "--features", name]);
+    command.args(feature_arguments(workspace, feature)?);
+    command.arg("--no-run");
+    Build::beside(workspace, feature.name(), command)
+}
+
+/// The arguments with which cargo runs these tests.
+fn feature_arguments(workspace: &Workspace, feature: Feature) -> Result<Vec<String>> {
+    let name = feature.name();
+    let first = ["test", "--no-fail-fast", "--lib", "--features", name];
+    let mut arguments = first.map(str::to_owned).to_vec();
     for manifest in workspace.manifests()? {
         if !manifest.has_feature(name) {
             continue;
         }
-        command.args(["--package", manifest.name()]);
+        arguments.extend(["--package".to_owned(), manifest.name().to_owned()]);
         for test in tests_named_after(name, &manifest.path.with_file_name("tests"))? {
-            command.args(["--test", &test]);
+            arguments.extend(["--test".to_owned(), test]);
         }
     }
-    run_command(&mut command)
+    Ok(arguments)
 }
 
 /// The integration tests in `folder`, if there is one, that are named after a feature, in order.

@@ -1,11 +1,10 @@
 //! **Purpose.** The torture test: builds its program, as the crash harness does, and runs it.
 
-use std::process::Command;
-
 use anyhow::Result;
 use clap::Args;
 
-use crate::crash::built;
+use crate::builds::Programs;
+use crate::crash;
 use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
@@ -25,10 +24,14 @@ pub(crate) struct Options {
 
 /// Runs the torture test.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
-    let program = built(workspace, "fourscore-torture")?;
+    run_with(workspace, &crash::built(workspace)?, options)
+}
+
+fn run_with(workspace: &Workspace, programs: &Programs, options: &Options) -> Result<()> {
     let findings = workspace.target().join("torture-findings");
     run_command(
-        Command::new(program)
+        workspace
+            .program(programs.path("fourscore-torture")?)
             .arg(format!("--seconds={}", options.seconds))
             .arg(format!("--seed={}", options.seed))
             .arg("--findings")
@@ -37,10 +40,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 /// Runs the part of `test`.
-pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
+pub(crate) fn smoke(workspace: &Workspace, programs: &Programs) -> Result<()> {
     let options = Options {
         seconds: SMOKE_SECONDS,
         seed: 0,
     };
-    run(workspace, &options)
+    run_with(workspace, programs, &options)
 }

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -13,6 +14,8 @@ use anyhow::{Context, Result};
 pub(crate) struct Workspace {
     /// The directory that holds the workspace's `Cargo.toml`.
     pub(crate) root: PathBuf,
+    /// Environment variables of all programs that are run for it.
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Workspace {
@@ -23,9 +26,32 @@ impl Workspace {
             .ancestors()
             .nth(2)
             .context("xtask does not lie in crates/xtask")?;
-        Ok(Self {
+        Ok(Self::at(root))
+    }
+
+    /// The tree in this folder.
+    pub(crate) fn at(root: &Path) -> Self {
+        Self {
             root: root.to_path_buf(),
-        })
+            environment: Vec::new(),
+        }
+    }
+
+    /// The same tree, with more environment variables for the programs that are run for it.
+    pub(crate) fn with(&self, environment: &[(&'static str, &Path)]) -> Self {
+        let more = environment.iter();
+        let more = more.map(|&(name, value)| (name, value.to_path_buf()));
+        Self {
+            root: self.root.clone(),
+            environment: self.environment.iter().cloned().chain(more).collect(),
+        }
+    }
+
+    /// A command that runs a program for this tree.
+    pub(crate) fn program(&self, path: &Path) -> Command {
+        let mut command = Command::new(path);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
     }
 
     /// A path below the root.

@@ -10,15 +10,6 @@ use std::collections::hash_map::Entry;
 use crate::source::fault::{Fault, SourceError};
 use crate::tree::{NodeId, Tree, XattrSet, Xattrs};
 
-/// A user id and a group id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// The user.
-    pub uid: u32,
-    /// The group.
-    pub gid: u32,
-}
-
 /// Maps `count` ids that begin at `from` to those that begin at `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
@@ -39,8 +30,13 @@ pub struct IdMap {
 /// How owners are changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owners {
-    /// The same owner for all objects.
-    One(Owner),
+    /// The same user and group for all objects; `None` keeps theirs.
+    One {
+        /// The user.
+        uid: Option<u32>,
+        /// The group.
+        gid: Option<u32>,
+    },
     /// Mapped ids.
     Moved {
         /// Map of user ids.
@@ -56,24 +52,6 @@ pub enum Owners {
 pub struct IdError {
     text: String,
     expected: &'static str,
-}
-
-impl std::str::FromStr for Owner {
-    type Err = IdError;
-
-    /// From `UID:GID`.
-    fn from_str(text: &str) -> Result<Self, IdError> {
-        let parsed = text.split_once(':').and_then(|(uid, gid)| {
-            Some(Self {
-                uid: uid.parse().ok()?,
-                gid: gid.parse().ok()?,
-            })
-        });
-        parsed.ok_or_else(|| IdError {
-            text: text.to_owned(),
-            expected: "an owner: UID:GID, two numbers",
-        })
-    }
 }
 
 impl std::str::FromStr for IdRange {
@@ -154,7 +132,10 @@ impl Owners {
     ) -> Result<(), Fault> {
         let mut meta = tree.meta(id);
         match self {
-            Self::One(owner) => (meta.uid, meta.gid) = (owner.uid, owner.gid),
+            Self::One { uid, gid } => {
+                meta.uid = uid.unwrap_or(meta.uid);
+                meta.gid = gid.unwrap_or(meta.gid);
+            }
             Self::Moved { users, groups } => {
                 meta.uid = mapped(users, "user", meta.uid)?;
                 meta.gid = mapped(groups, "group", meta.gid)?;
@@ -281,20 +262,28 @@ mod tests {
     #[test]
     fn one_owner_for_all() {
         let mut tree = tree();
-        let owner = "7:8".parse().expect("an owner");
-        Owners::One(owner).apply(&mut tree).expect("numbers");
+        let owner = Owners::One {
+            uid: Some(7),
+            gid: Some(8),
+        };
+        owner.apply(&mut tree).expect("one owner");
         let ids = tree.ids().collect::<Vec<_>>();
         assert_eq!(ids.len(), 3);
         for id in ids {
             assert_eq!((tree.meta(id).uid, tree.meta(id).gid), (7, 8));
         }
+        let group = Owners::One {
+            uid: None,
+            gid: Some(9),
+        };
+        group.apply(&mut tree).expect("one group");
+        for id in tree.ids() {
+            assert_eq!((tree.meta(id).uid, tree.meta(id).gid), (7, 9));
+        }
     }
 
     #[test]
     fn invalid_texts_are_refused() {
-        for text in ["", "1", "1:", ":1", "a:b", "1:2:3", "-1:0", "4294967296:0"] {
-            assert!(text.parse::<Owner>().is_err(), "{text}");
-        }
         for text in [
             "",
             "1:2",

@@ -5,7 +5,6 @@
 //! |---|---|
 //! | `contents` | describes the data that the output holds |
 //! | `location` | finds the storage below a file, to detect that an output is also a source |
-//! | `table` | reads partition tables |
 //!
 //! **Not here.** Writing the image (`write::output`).
 //!
@@ -24,7 +23,6 @@
 
 mod contents;
 mod location;
-mod table;
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -36,6 +34,7 @@ use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, Sharing, open_path
 use fourscore_sync::Arc;
 
 use crate::error::{BuildError, BuildResult};
+use crate::partitions;
 use crate::source::unlinked_file;
 pub(crate) use location::Location;
 
@@ -332,7 +331,7 @@ fn range_at(device: &FileDevice, offset: u64, size_bytes: Option<u64>) -> io::Re
     if offset >= end {
         return refused(format!("ends at byte {end}, before byte {offset}"));
     }
-    let space = table::space_at(device, offset)?;
+    let space = partitions::space_at(device, offset)?;
     match size_bytes {
         None if !space.is_partition => {
             let why = "the partition table has no partition that begins at byte";

@@ -44,6 +44,7 @@ use queue::{Job, Queue};
 
 use output::{Disk, Output};
 pub(crate) use output::{HiddenFile, NewImage, old_content, sync_directory_of};
+pub use reader::read_file;
 pub(crate) use reader::{OpenContent, ReadError, Reader};
 
 /// What all threads share.

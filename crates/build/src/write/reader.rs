@@ -192,6 +192,35 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Reads a regular file of a tree, from wherever its data is.
+///
+/// # Errors
+/// `NotFound` if the tree has no regular file at `path`, `FileTooLarge` if it has more than
+/// `most_bytes`, and those of reading the source.
+pub fn read_file(tree: &mut Tree, path: &[u8], most_bytes: u64) -> io::Result<Vec<u8>> {
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let found = tree.lookup(path).map_err(io::Error::other)?;
+    let node = found.ok_or_else(missing)?;
+    let tree = &*tree;
+    if !matches!(tree.node(node).stored, Stored::File(_)) {
+        return Err(missing());
+    }
+    let len_bytes = tree.len_bytes(node);
+    if len_bytes > most_bytes {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut data = vec![0; to_index(len_bytes)];
+    let mut reader = Reader::new(tree);
+    let read = reader.open(node).and_then(|content| {
+        reader.read(node, &content, 0, &mut data)?;
+        reader.check(node, &content)
+    });
+    read.map(|()| data).map_err(|why| match why {
+        ReadError::Io(why) => why,
+        ReadError::Changed => io::Error::other("it changed while it was read"),
+    })
+}
+
 fn open_file(tree: &Tree, id: crate::tree::FileId) -> Result<&File, ReadError> {
     tree.file(id).map(Arc::as_ref).ok_or(ReadError::Changed)
 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use fourscore_ondisk::blockmap;
+use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::features::{Incompat, RoCompat};
 use fourscore_ondisk::inline::InlineData;
 use fourscore_ondisk::inode::{FileType, InodeFlags, needs_large_file};
@@ -53,7 +54,7 @@ impl Sink for Claimer<'_> {
         inode.is_directory()
     }
 
-    fn content(&mut self, logical: u64, run: Range<PhysBlock>) {
+    fn content(&mut self, logical: u64, run: Range<PhysBlock>, _state: ExtentState) {
         let mut start = run.start;
         let mut logical = logical;
         while start < run.end {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock, orphan};
 use std::collections::HashSet;
@@ -30,7 +31,7 @@ impl Sink for Places {
         true
     }
 
-    fn content(&mut self, logical: u64, run: Range<PhysBlock>) {
+    fn content(&mut self, logical: u64, run: Range<PhysBlock>, _state: ExtentState) {
         self.runs.push((logical, run));
     }
 

@@ -64,6 +64,12 @@ impl Tree {
         word.map_or(InodeNr(0), parent_in)
     }
 
+    /// The inode that `..` of a directory refers to; 0 without `..`.
+    pub(crate) fn dotdot(&self, inode: InodeNr) -> InodeNr {
+        let word = self.rank(inode).and_then(|rank| self.dotdots.get(rank));
+        InodeNr(word.map_or(0, |word| word.load(Relaxed)))
+    }
+
     /// Notes the inode that `..` of a directory refers to.
     pub(crate) fn set_dotdot(&self, inode: InodeNr, to: InodeNr) {
         if let Some(word) = self.rank(inode).and_then(|rank| self.dotdots.get(rank)) {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::{InodeNr, PhysBlock};
 
 use crate::finding::Finding;
@@ -113,7 +114,7 @@ impl Sink for Gather<'_> {
         false
     }
 
-    fn content(&mut self, _logical: u64, _run: Range<PhysBlock>) {}
+    fn content(&mut self, _logical: u64, _run: Range<PhysBlock>, _state: ExtentState) {}
 
     fn fault(&mut self, _finding: Finding) {}
 }

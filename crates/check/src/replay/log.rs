@@ -7,6 +7,7 @@
 
 use fourscore_block::BlockDevice;
 use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
+use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::inode::{FileType, Inode};
 use fourscore_ondisk::jbd2::JournalBlock;
 use fourscore_ondisk::superblock::JournalPlace;
@@ -74,6 +75,21 @@ pub(super) fn replay(
     })
 }
 
+/// Replays the log of `volume` on its device, and marks the log as empty. Fast commits in it are
+/// lost.
+///
+/// # Errors
+/// Says why there is no log that could be replayed.
+pub(super) fn replay_in_place(
+    volume: &Volume,
+    external: Option<&Arc<dyn BlockDevice>>,
+) -> Result<(), String> {
+    let (mut log, _) = find(volume, external)?;
+    let text = |error: fourscore_journal::Error| error.to_string();
+    let recovered = recover(&log, volume.geometry().blocks()).map_err(text)?;
+    fourscore_journal::replay(&mut log, &recovered, &volume.device).map_err(text)
+}
+
 fn find(
     volume: &Volume,
     external: Option<&Arc<dyn BlockDevice>>,
@@ -139,7 +155,7 @@ impl Sink for JournalRuns {
         true
     }
 
-    fn content(&mut self, logical: u64, run: Range<PhysBlock>) {
+    fn content(&mut self, logical: u64, run: Range<PhysBlock>, _state: ExtentState) {
         self.runs.push(JournalRun {
             journal_block: JournalBlock(u32::try_from(logical).unwrap_or(u32::MAX)),
             block: run.start,

@@ -49,8 +49,12 @@ mod write;
 use std::collections::{HashMap, HashSet};
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::{InodeNr, Superblock};
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
+use fourscore_ondisk::{InodeNr, RawSuperblock, Superblock};
 use fourscore_sync::Arc;
+use std::io;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::pass0;
 use crate::pass1::orphans;
@@ -142,6 +146,41 @@ pub(crate) fn replay(
         orphans,
     });
     Ok(result)
+}
+
+/// Replays the log of the file system on `device` there, and clears the flag that it is due.
+/// Returns whether it did. A log that cannot be replayed is left to the check, and so are fast
+/// commits: they describe changes of maps and names, which only a mount carries out.
+///
+/// # Errors
+/// The device cannot be written.
+pub(crate) fn replay_in_place(
+    device: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+) -> io::Result<bool> {
+    let Ok(sb) = crate::open::primary(&**device) else {
+        return Ok(false);
+    };
+    let is_due = sb.features().incompat.contains(Incompat::RECOVER);
+    if !is_due || device.len_bytes() < sb.geometry().size_bytes() {
+        return Ok(false);
+    }
+    let volume = quietly_loaded(Arc::clone(device), &sb);
+    if log::replay_in_place(&volume, external).is_err() {
+        return Ok(false);
+    }
+    let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
+    device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
+    if let Ok(raw) = RawSuperblock::mut_from_bytes(&mut bytes) {
+        let features = raw.s_feature_incompat.get() & !Incompat::RECOVER.bits();
+        raw.s_feature_incompat = features.into();
+        if sb.has_metadata_csum() {
+            raw.seal();
+        }
+        device.write_at(raw.as_bytes(), SUPERBLOCK_OFFSET_BYTES)?;
+    }
+    device.flush()?;
+    Ok(true)
 }
 
 /// The file system of a device, of which pass 0 reports the faults later.

@@ -7,14 +7,16 @@
 //! block yet.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use fourscore::{Fs, MountOptions};
 use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_check::{Finding, Report};
-use fourscore_sync::Arc;
+use fourscore_sync::{Arc, thread};
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Death, JOURNALS};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
@@ -63,7 +65,12 @@ fn assert_as_a_mount(image: &Path) -> Report {
     );
     assert_eq!(faults(&ours), faults(&theirs));
     let (found, expected) = (ours.tally(), theirs.tally());
-    assert_eq!(found.entries, expected.entries);
+    // An inline directory into which new names do not fit gets a block, which has an entry `.` too.
+    let with_blocks = found.entries..=found.entries + found.directories;
+    assert!(
+        with_blocks.contains(&expected.entries),
+        "{found:?}, but {expected:?}"
+    );
     let orphans = count(&ours, "orphan");
     assert!(
         (found.inodes - orphans..=found.inodes).contains(&expected.inodes),
@@ -115,6 +122,17 @@ fn fsync(path: &Path) {
 
 fn put(path: &Path, len: usize) {
     fs::write(path, vec![7; len]).expect("room");
+}
+
+/// Writes a file that needs what was freed just before. The kernel frees the blocks of a removed
+/// file a moment later if its writeback still holds the inode.
+fn put_when_there_is_room(path: &Path, len: usize) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = fs::write(path, vec![7; len]) {
+        let is_full = error.kind() == ErrorKind::StorageFull;
+        assert!(is_full && Instant::now() < deadline, "{error}");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Checks that nothing is wrong with the image, in both ways.
@@ -322,7 +340,7 @@ fn fill(root: &Path) {
 fn blocks_that_go_from_one_file_to_another() {
     needs_kernel!();
     let need = |root: &Path| {
-        put(&root.join("new"), 5 << 19);
+        put_when_there_is_room(&root.join("new"), 5 << 19);
         fsync(&root.join("new"));
     };
     let losses: [fn(&Path); 2] = [

@@ -17,3 +17,4 @@ mod common;
 mod fast_commits;
 mod invariants;
 mod recovered;
+mod repair;

@@ -10,7 +10,7 @@ use fourscore::{Fs, MountOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_lab::files::FileWorkload;
 use fourscore_lab::fs_target::FsTarget;
-use fourscore_lab::{DirectoryTarget, MonotonicClock, Target, ThreadCount};
+use fourscore_lab::{DirectoryTarget, MonotonicClock, Placement, Target, ThreadCount};
 use fourscore_sync::Arc;
 use serde_json::json;
 
@@ -54,9 +54,21 @@ pub(super) struct Options {
     /// Number of steps of each thread
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     steps: u32,
+    /// All threads use one directory, instead of one each
+    #[arg(long)]
+    one_directory: bool,
     /// Prints JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Options {
+    fn placement(&self) -> Placement {
+        match self.one_directory {
+            true => Placement::OneDirectory,
+            false => Placement::Apart,
+        }
+    }
 }
 
 fn workload_names() -> PossibleValuesParser {
@@ -75,14 +87,15 @@ pub(super) fn run(options: &Options) -> Result<()> {
                 .map_err(|why| Failure::new(name.as_str(), why))?;
             let fs = Fs::mount(Arc::new(device), &MountOptions::new())
                 .map_err(|why| Failure::new(name.as_str(), why))?;
-            let target = FsTarget::new(fs);
+            let target = FsTarget::new(fs).placed(options.placement());
             drive(options, &name, &target, workload)?;
             let unmounted = target.into_fs().unmount();
             unmounted.map_err(|why| Failure::new(name.as_str(), why))
         }
         (None, Some(directory)) => {
             let name = directory.display().to_string();
-            drive(options, &name, &DirectoryTarget::new(directory), workload)
+            let target = DirectoryTarget::new(directory).placed(options.placement());
+            drive(options, &name, &target, workload)
         }
         (None, None) => Err(Failure::usage("bench files", "give IMAGE or --dir")),
     }

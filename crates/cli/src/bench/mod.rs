@@ -1,7 +1,6 @@
 //! **Purpose.** `fourscore bench`: runs workloads of the crate `lab` and prints their results.
 //!
-//! **Not here.** The workloads and the targets. No other module of the command uses the crate
-//! `lab`.
+//! **Not here.** The workloads and the targets; the experiments, which `lab` runs.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -125,7 +124,7 @@ impl Extent {
 }
 
 /// Checks that the value of `option` is a positive number of seconds.
-fn seconds(option: &str, seconds: f64) -> Result<Duration> {
+pub(crate) fn seconds(option: &str, seconds: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|time| !time.is_zero())
@@ -166,6 +165,7 @@ fn report(
             "operations": total.operations,
             "bytes": total.bytes,
             "seconds": total.wall.unwrap_or_default().as_secs_f64(),
+            "sync_seconds": driven.sync.as_secs_f64(),
             "operations_per_second": per_second,
             "fairness": fairness,
         })));

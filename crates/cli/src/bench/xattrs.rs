@@ -126,7 +126,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     if let Some(name) = &options.cache {
         let cache = attribute_cache::by_name(name);
         let cache = cache.ok_or_else(|| Failure::usage("--cache", name))?;
-        return drive(options, name, &CacheTarget(&*cache));
+        return drive(options, name, &CacheTarget::new(&*cache));
     }
     match (&options.image, &options.dir) {
         (Some(image), _) => {

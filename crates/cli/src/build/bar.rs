@@ -14,6 +14,8 @@ use fourscore_build::{Phase, Progress};
 use fourscore_sync::{Arc, Condvar, Counter, Mutex, thread};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
+use crate::verbosity;
+
 const SILENT: Duration = Duration::from_secs(1);
 const REDRAW: Duration = Duration::from_millis(100);
 const READING: &str = "reading the sources: {msg}, {elapsed}";
@@ -48,7 +50,8 @@ impl Bar {
             state: Mutex::new(State::default()),
             stop: Condvar::new(),
         });
-        let drawer = stderr().is_terminal().then(|| {
+        let is_shown = stderr().is_terminal() && !verbosity::is_quiet();
+        let drawer = is_shown.then(|| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.draw())
         });

@@ -17,8 +17,9 @@ mod bar;
 mod interrupt;
 mod output;
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -26,12 +27,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use fourscore_build::manifest::{Manifest, Saved};
 use fourscore_build::source::{
-    Context, Destination, Excludes, IdMap, IdRange, Notices, Owner, Owners, Platform, Source,
-    SourceError,
+    Context, Destination, Excludes, IdMap, IdRange, Notices, Owners, Platform, Source, SourceError,
 };
 use fourscore_build::{
     BuildError, Comparison, Meta, NodeId, Overwrite, ReadBack, Summary, Target, Tree, TreeError,
-    Xattrs,
+    Xattrs, read_file,
 };
 use fourscore_mkfs::parse_size;
 
@@ -41,10 +41,15 @@ pub(crate) use interrupt::Interrupt;
 use output::Output;
 pub(crate) use output::refusal;
 
+use crate::edit::ids;
 use crate::failure::{Failure, Result, message};
 use crate::image::ImageSpec;
 use crate::mkfs::{FormatArgs, format_failure, profile, source_date_epoch};
 use crate::output::Stdout;
+use crate::verbosity;
+
+/// The longest list of users or groups that is read, in bytes.
+const MOST_NAMES_BYTES: u64 = 16 << 20;
 
 /// `build`
 #[derive(Debug, Args)]
@@ -71,9 +76,10 @@ pub(crate) struct Build {
     /// Makes the image as small as possible, with the smallest journal
     #[arg(long, conflicts_with = "size")]
     shrink: bool,
-    /// Owner of all objects
-    #[arg(long, value_name = "UID:GID", conflicts_with_all = ["uid_map", "gid_map"])]
-    owner: Option<Owner>,
+    /// Owner of all objects: OWNER, OWNER:GROUP or :GROUP, numbers or names that /etc/passwd and
+    /// /etc/group of the sources have
+    #[arg(long, conflicts_with_all = ["uid_map", "gid_map"])]
+    owner: Option<String>,
     /// Maps a range of user ids; can be repeated
     #[arg(long, value_name = "FROM:TO:COUNT")]
     uid_map: Vec<IdRange>,
@@ -125,13 +131,9 @@ pub(crate) fn run(args: &Build) -> Result<()> {
         let added = excludes.add(pattern.as_bytes());
         added.map_err(|why| Failure::usage("--exclude", why.to_string()))?;
     }
-    let owners = match args.owner {
-        Some(owner) => Owners::One(owner),
-        None => Owners::Moved {
-            users: IdMap::new(args.uid_map.clone()),
-            groups: IdMap::new(args.gid_map.clone()),
-        },
-    };
+    if let Some(owner) = &args.owner {
+        ids::check_form(owner)?;
+    }
     let manifest = args.manifest.as_deref().map(Manifest::read).transpose();
     let manifest = manifest.map_err(source_failure)?;
     let (output, size) = destination(args)?;
@@ -147,7 +149,7 @@ pub(crate) fn run(args: &Build) -> Result<()> {
         threads,
     };
     let mut tree = intake.tree(&bar)?;
-    let moved = owners.apply(&mut tree);
+    let moved = owners(args, &mut tree)?.apply(&mut tree);
     moved.map_err(|error| Failure::new(output.name.display().to_string(), error))?;
     if let Some(owner) = options.format.root_owner {
         let root = Meta {
@@ -168,6 +170,9 @@ pub(crate) fn run(args: &Build) -> Result<()> {
         true => Style::Json,
         false => Style::Text,
     };
+    if verbosity::is_quiet() && style == Style::Text {
+        return Ok(());
+    }
     let text = summary_text(&output.name, &summary, style);
     if output.is_standard_output() {
         // If standard error is closed, there is no other place for the message.
@@ -175,6 +180,32 @@ pub(crate) fn run(args: &Build) -> Result<()> {
         return Ok(());
     }
     print(&text)
+}
+
+/// How the owners of the tree are changed.
+fn owners(args: &Build, tree: &mut Tree) -> Result<Owners> {
+    let Some(owner) = &args.owner else {
+        return Ok(Owners::Moved {
+            users: IdMap::new(args.uid_map.clone()),
+            groups: IdMap::new(args.gid_map.clone()),
+        });
+    };
+    let names = TreeNames(RefCell::new(tree));
+    let found = ids::owner(&names, owner).map_err(|failure| failure.within("--owner"));
+    found.map(|(uid, gid)| Owners::One { uid, gid })
+}
+
+/// Names of users and groups, of the sources.
+struct TreeNames<'t>(RefCell<&'t mut Tree>);
+
+impl ids::Names for TreeNames<'_> {
+    fn read(&self, path: &str) -> std::result::Result<Vec<u8>, String> {
+        let read = read_file(&mut self.0.borrow_mut(), path.as_bytes(), MOST_NAMES_BYTES);
+        read.map_err(|why| match why.kind() {
+            io::ErrorKind::NotFound => "the sources have no such file".into(),
+            _ => why.to_string(),
+        })
+    }
 }
 
 /// The destination of the image, and its size.
@@ -228,7 +259,9 @@ pub(crate) fn source(text: &OsStr) -> Source {
             && found.is_ok_and(|found| found.is_file() || found.is_block_device())
     });
     match spec {
-        Some(ImageSpec { path, offset_bytes }) => Source::FileSystem { path, offset_bytes },
+        Some(ImageSpec {
+            path, offset_bytes, ..
+        }) => Source::FileSystem { path, offset_bytes },
         None => Source::parse(text),
     }
 }
@@ -271,6 +304,7 @@ impl Intake<'_> {
         for source in &self.sources {
             let added = source.add_to(&mut tree, &mut context);
             added.map_err(source_failure)?;
+            tracing::info!(?source, objects = tree.len(), "the source is read");
         }
         for notice in context.notices.kept() {
             message(notice);

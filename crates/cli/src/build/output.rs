@@ -46,6 +46,12 @@ impl Output {
                     Some(Size::Bytes(bytes)) => Some(bytes),
                     _ => None,
                 };
+                if let (Some(size), Some(most)) = (size_bytes, spec.len_bytes)
+                    && size > most
+                {
+                    let why = format!("is larger than the partition, which has {most} bytes");
+                    return Err(Failure::usage("--size", why));
+                }
                 Target::find_part(path, offset, size_bytes, overwrite)
             }
         };

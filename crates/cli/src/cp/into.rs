@@ -1,335 +1,225 @@
-//! **Purpose.** Copies objects of the host into an image.
+//! **Purpose.** Copies sources into an image: decides at which path each source goes.
 //!
-//! **Model.** One thread walks each source and creates its objects, a directory before its entries;
-//! a directory gets its times after them. Hard links are kept. At the end the file system is
-//! unmounted, so that everything is durable.
+//! **Not here.** Copying an object to its path ([`super::copier`]).
+//!
+//! **Model.** As in GNU cp: into the destination if that is a directory, also through a symbolic
+//! link, and else to that path. A source that ends with `.` or `..` is merged into the destination.
+//! At the end the file system is unmounted, so that everything is durable.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use fourscore::{AttributeChange, Error, Follow, Fs, NewAttributes, SetXattr};
-use fourscore_ondisk::inode::{DeviceNr, FileType};
-use fourscore_ondisk::{InodeNr, Timestamp};
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
+use fourscore::{Error, FileType, Follow};
 
-use crate::facts::{Facts, Kind, Time};
-use crate::failure::{Failure, Problems, Result};
+use super::copier::{Copier, From, Manner, To};
+use super::original::{InImage, Original};
+use super::{Cp, Side};
+use crate::edit::ids;
+use crate::failure::{Failure, Result};
 use crate::image::{Image, ImageSpec};
-use crate::tree::listing::Listing;
-use crate::walk::host::{HostOpen, HostScratch, HostTree, Identity};
-use crate::walk::line::Attributes;
-use crate::walk::source::{Entry, Source};
-
-/// Size of the copy buffer.
-const COPY_BYTES: usize = 1 << 20;
+use crate::walk::host::HostTree;
+use crate::walk::image::ImageTree;
+use crate::walk::source::Entry;
 
 /// Copies `sources` to the path `to` of an image.
-pub(super) fn copy(spec: &ImageSpec, sources: &[&Path], to: &Path, archive: bool) -> Result<()> {
+pub(super) fn copy(spec: &ImageSpec, sources: &[Side], to: &Path, args: &Cp) -> Result<()> {
     let image = Image::open_to_write(spec)?;
-    let copied = copy_all(&image, sources, to.as_os_str().as_bytes(), archive);
+    let copied = Job::new(&image, spec, to, args).and_then(|job| job.copy(sources));
     let name = spec.path.display().to_string();
     let unmounted = image.fs.unmount().map_err(|why| Failure::new(name, why));
     copied.and(unmounted)
 }
 
-fn copy_all(image: &Image, sources: &[&Path], to: &[u8], archive: bool) -> Result<()> {
-    let failed = |why: Error| image.failure(to, why);
-    let into_dir = match image.fs.resolve(to, Follow::Yes) {
-        Ok(inode) if image.fs.stat(inode).map_err(failed)?.file_type == FileType::Directory => {
-            Some(inode)
-        }
-        Ok(_) | Err(Error::NotFound) => None,
-        Err(why) => return Err(failed(why)),
-    };
-    if into_dir.is_none() && sources.len() > 1 {
-        return Err(super::not_a_directory(Path::new(
-            std::ffi::OsStr::from_bytes(to),
-        )));
-    }
-    let mut copier = Copier {
-        fs: &image.fs,
-        archive,
-        links: HashMap::new(),
-        problems: Problems::default(),
-        scratch: HostScratch::default(),
-        attributes: Attributes::default(),
-        content: vec![0; COPY_BYTES],
-    };
-    for source in sources {
-        let (dir, name) = match into_dir {
-            Some(dir) => (dir, name_of(source)?),
-            None => {
-                let (parent, name) = split(to);
-                let dir = image.fs.resolve(parent, Follow::Yes).map_err(failed)?;
-                (dir, name.to_vec())
-            }
+struct Job<'i> {
+    image: &'i Image,
+    spec: &'i ImageSpec,
+    to: &'i [u8],
+    /// Whether sources go into the directory `to`.
+    into: bool,
+    manner: Manner,
+}
+
+impl<'i> Job<'i> {
+    fn new(image: &'i Image, spec: &'i ImageSpec, to: &'i Path, args: &Cp) -> Result<Self> {
+        let to = to.as_os_str().as_bytes();
+        let (uid, gid) = match &args.owner {
+            Some(owner) => ids::owner(&*image.fs, owner)?,
+            None => (None, None),
         };
-        let (tree, named) = match (archive, source.file_name()) {
-            // A symbolic link is copied as such.
-            (true, Some(name)) => {
-                let parent = source
+        let is_directory = match image.fs.resolve(to, Follow::Yes) {
+            Ok(inode) => {
+                let stat = image.fs.stat(inode);
+                stat.map_err(|why| image.failure(to, why))?.file_type == FileType::Directory
+            }
+            Err(Error::NotFound) => false,
+            Err(why) => return Err(image.failure(to, why)),
+        };
+        Ok(Self {
+            image,
+            spec,
+            to,
+            into: is_directory && !args.no_target_directory,
+            manner: Manner {
+                recursive: args.recursive || args.archive,
+                archive: args.archive,
+                no_clobber: args.no_clobber,
+                uid,
+                gid,
+            },
+        })
+    }
+
+    fn copy(&self, sources: &[Side]) -> Result<()> {
+        if !self.into && sources.len() > 1 {
+            let place = self.image.shown(self.to);
+            let why = "is not a directory, which several sources need";
+            return Err(Failure::usage(place, why));
+        }
+        let mut copier = Copier::new(self.image, 0, self.manner);
+        // Open images, each with its number.
+        let mut images: HashMap<PathBuf, (usize, ImageSpec, Image)> = HashMap::new();
+        for side in sources {
+            let copied = match side {
+                Side::Stream => self.stream(&mut copier),
+                Side::Host(path) => self.host(path, &mut copier),
+                Side::Image(spec, path) if self.is_same(spec) => {
+                    self.inside(self.image, 0, path, &mut copier)
+                }
+                Side::Image(spec, path) => {
+                    let mut key = spec.path.clone().into_os_string();
+                    key.push(format!("@{}", spec.offset_bytes));
+                    let key = PathBuf::from(key);
+                    if !images.contains_key(&key) {
+                        let number = images.len() + 1;
+                        let image = Image::open(spec)?;
+                        images.insert(key.clone(), (number, spec.clone(), image));
+                    }
+                    match images.get(&key) {
+                        Some((number, _, image)) => self.inside(image, *number, path, &mut copier),
+                        None => Ok(()),
+                    }
+                }
+            };
+            if let Err(failure) = copied {
+                copier.problems.report(&failure);
+            }
+        }
+        copier.problems.result()
+    }
+
+    /// Whether a source is in the image that is copied into.
+    fn is_same(&self, spec: &ImageSpec) -> bool {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        spec.offset_bytes == self.spec.offset_bytes && real(&spec.path) == real(&self.spec.path)
+    }
+
+    /// The place of the copy of a source.
+    fn place(&self, source: &[u8]) -> Result<To> {
+        let name = last_component(source);
+        let is_merged = matches!(name, b"" | b"." | b"..");
+        let path = match self.into && !is_merged {
+            true => [self.to, b"/", name].concat(),
+            false => self.to.to_vec(),
+        };
+        let end = path.iter().rposition(|&byte| byte != b'/');
+        let path = path[..end.map_or(0, |end| end + 1)].to_vec();
+        let slash = path.iter().rposition(|&byte| byte == b'/');
+        let parent = &path[..slash.unwrap_or(0)];
+        let dir = self.image.fs.resolve(parent, Follow::Yes);
+        let dir = dir.map_err(|why| self.image.failure(&path, why))?;
+        Ok(To { dir, path })
+    }
+
+    fn stream(&self, copier: &mut Copier<'_>) -> Result<()> {
+        if self.into {
+            let why = "is a directory, and standard input has no name for a file in it";
+            return Err(self.image.failure(self.to, why));
+        }
+        copier.stream(std::io::stdin().lock(), &self.place(self.to)?)
+    }
+
+    fn host(&self, path: &Path, copier: &mut Copier<'_>) -> Result<()> {
+        let place = self.place(path.as_os_str().as_bytes())?;
+        let bytes = path.as_os_str().as_bytes();
+        let is_plain = !matches!(last_component(bytes), b"" | b"." | b"..");
+        // Neither option follows a symbolic link, unless a slash is behind it.
+        let is_itself = self.manner.recursive && is_plain && !bytes.ends_with(b"/");
+        match path.file_name().filter(|_| is_itself) {
+            Some(name) => {
+                let parent = path
                     .parent()
                     .filter(|parent| !parent.as_os_str().is_empty());
-                (
-                    HostTree::open(parent.unwrap_or(Path::new(".")))?,
-                    Some(name),
-                )
+                let tree = HostTree::open(parent.unwrap_or(Path::new(".")))?;
+                let entry = Entry::Named(name.as_bytes(), 0);
+                object(copier, &tree, entry, path.to_owned(), &place)
             }
-            _ => (HostTree::open(source)?, None),
-        };
-        let object = HostObject {
-            tree: &tree,
-            open: &tree.root()?,
-            entry: named.map_or(Entry::Itself, |name| Entry::Named(name.as_bytes(), 0)),
-        };
-        copier.object(object, source, NewName { dir, name: &name });
-    }
-    copier.problems.result()
-}
-
-/// The name of a source in the directory it is copied into.
-fn name_of(source: &Path) -> Result<Vec<u8>> {
-    if let Some(name) = source.file_name() {
-        return Ok(name.as_bytes().to_vec());
-    }
-    // It ends with `.` or `..`.
-    let failed = |why: &dyn std::fmt::Display| Failure::new(source.display().to_string(), why);
-    let canonical = std::fs::canonicalize(source).map_err(|why| failed(&why))?;
-    let name = canonical
-        .file_name()
-        .ok_or_else(|| failed(&"has no name for the copy"))?;
-    Ok(name.as_bytes().to_vec())
-}
-
-/// The directory and the name of a path.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    let path = path.strip_suffix(b"/").unwrap_or(path);
-    match path.iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (b"", path),
-    }
-}
-
-struct Copier<'a> {
-    fs: &'a Fs,
-    archive: bool,
-    /// Inodes of files with several names.
-    links: HashMap<Identity, InodeNr>,
-    problems: Problems,
-    scratch: HostScratch,
-    attributes: Attributes,
-    content: Vec<u8>,
-}
-
-/// An object of the host.
-#[derive(Clone, Copy)]
-struct HostObject<'h> {
-    tree: &'h HostTree,
-    /// The directory that `entry` is in.
-    open: &'h HostOpen,
-    entry: Entry<'h>,
-}
-
-impl HostObject<'_> {
-    fn file(&self) -> Result<File> {
-        self.tree.file(self.open, self.entry)
-    }
-}
-
-/// The name of a new object in the image.
-#[derive(Clone, Copy)]
-struct NewName<'n> {
-    dir: InodeNr,
-    name: &'n [u8],
-}
-
-impl Copier<'_> {
-    /// Copies an object and, if it is a directory, everything below it. Reports problems.
-    fn object(&mut self, from: HostObject<'_>, path: &Path, to: NewName<'_>) {
-        if let Err(failure) = self.try_object(from, path, to) {
-            self.problems
-                .report_at(path.as_os_str().as_bytes(), &failure);
-        }
-    }
-
-    fn try_object(&mut self, from: HostObject<'_>, path: &Path, to: NewName<'_>) -> Result<()> {
-        let HostObject { tree, open, entry } = from;
-        let facts = tree.facts(open, entry, &mut self.scratch)?;
-        if !self.archive {
-            if facts.kind != Kind::File {
-                let why = format_args!("is a {}", facts.kind.name());
-                return Err(Failure::new("", why).advise("use -a to copy it"));
+            None => {
+                let tree = HostTree::open(path)?;
+                object(copier, &tree, Entry::Itself, path.to_owned(), &place)
             }
-            let inode = self.open_empty_file(&facts, to).map_err(why)?;
-            return self.fill(&from.file()?, &facts, inode);
-        }
-        let identity = (facts.links > 1 && facts.kind != Kind::Directory)
-            .then(|| tree.identity(open, entry))
-            .transpose()?;
-        if let Some(identity) = identity
-            && let Some(&inode) = self.links.get(&identity)
-        {
-            return self.fs.link(inode, to.dir, to.name).map_err(why);
-        }
-        let inode = self.create(from, &facts, to)?;
-        if let Some(identity) = identity {
-            self.links.insert(identity, inode);
-        }
-        self.clear_inherited(inode, &facts).map_err(why)?;
-        match facts.kind {
-            Kind::File => self.fill(&from.file()?, &facts, inode)?,
-            Kind::Directory => self.children(from, path, inode)?,
-            _ => {}
-        }
-        // After the children, which would inherit ACLs, and after the data.
-        self.attributes.clear();
-        tree.attributes(open, entry, &mut self.scratch, &mut self.attributes)?;
-        for (name, value) in self.attributes.iter() {
-            let set = self.fs.set_xattr(inode, name, value, SetXattr::Any);
-            set.map_err(why)?;
-        }
-        let times = AttributeChange {
-            atime: timestamp(facts.atime),
-            mtime: timestamp(facts.mtime),
-            ..AttributeChange::default()
-        };
-        self.fs.set_attributes(inode, &times).map_err(why)
-    }
-
-    /// Replaces the group, the ACLs and the mode that an object has inherited from its directory,
-    /// or had before.
-    fn clear_inherited(&self, inode: InodeNr, facts: &Facts) -> fourscore::Result<()> {
-        let mut change = AttributeChange {
-            uid: Some(facts.uid),
-            gid: Some(facts.gid),
-            ..AttributeChange::default()
-        };
-        if facts.kind != Kind::Symlink {
-            self.fs.remove_xattr(inode, b"system.posix_acl_access")?;
-            if facts.kind == Kind::Directory {
-                self.fs.remove_xattr(inode, b"system.posix_acl_default")?;
-            }
-            change.permissions = Some(mode_bits(facts.permissions));
-        }
-        self.fs.set_attributes(inode, &change)
-    }
-
-    /// Truncates the existing file, or creates a new one.
-    fn open_empty_file(&self, facts: &Facts, to: NewName<'_>) -> fourscore::Result<InodeNr> {
-        match self.fs.lookup(to.dir, to.name) {
-            Ok(inode) => self.fs.truncate(inode, 0).map(|()| inode),
-            Err(Error::NotFound) => {
-                let new = NewAttributes::owned_by(
-                    rustix::process::geteuid().as_raw(),
-                    rustix::process::getegid().as_raw(),
-                )
-                .permissions(mode_bits(facts.permissions & 0o777))
-                .umask(0o022);
-                self.fs.create(to.dir, to.name, &new)
-            }
-            Err(error) => Err(error),
         }
     }
 
-    fn create(&self, from: HostObject<'_>, facts: &Facts, to: NewName<'_>) -> Result<InodeNr> {
-        let NewName { dir, name } = to;
-        let new =
-            NewAttributes::owned_by(facts.uid, facts.gid).permissions(mode_bits(facts.permissions));
-        let node = |file_type| {
-            let (major, minor) = (facts.rdev_major, facts.rdev_minor);
-            self.fs
-                .mknod(dir, name, file_type, DeviceNr { major, minor }, &new)
-        };
-        let created = match facts.kind {
-            Kind::File => self.fs.create(dir, name, &new),
-            Kind::Directory => match self.fs.mkdir(dir, name, &new) {
-                // An existing directory is merged.
-                Err(Error::Exists) => self.fs.lookup(dir, name),
-                created => created,
-            },
-            Kind::Symlink => {
-                let mut target = Vec::new();
-                from.tree
-                    .target(from.open, from.entry, facts, &mut target)?;
-                self.fs.symlink(dir, name, &target, &new)
-            }
-            Kind::CharDevice => node(FileType::CharDevice),
-            Kind::BlockDevice => node(FileType::BlockDevice),
-            Kind::Fifo => node(FileType::Fifo),
-            Kind::Socket => node(FileType::Socket),
-            Kind::Unknown => return Err(Failure::new("", "has an unknown file type")),
-        };
-        created.map_err(why)
-    }
-
-    /// Copies the entries of a directory into the directory `inode` of the image.
-    fn children(&mut self, from: HostObject<'_>, path: &Path, inode: InodeNr) -> Result<()> {
-        let HostObject { tree, open, entry } = from;
-        let below = match entry {
-            Entry::Itself => tree.root_directory(),
-            Entry::Named(name, number) => tree.child(open, name, number)?,
-        };
-        let below = tree.open(&below)?;
-        let mut listing = Listing::default();
-        tree.list(&below, &mut listing, &mut self.scratch)?;
-        for nr in 0..listing.len() {
-            let name = listing.name(nr);
-            let child = HostObject {
-                tree,
-                open: &below,
-                entry: Entry::Named(name, listing.inode(nr)),
-            };
-            let path = path.join(std::ffi::OsStr::from_bytes(name));
-            self.object(child, &path, NewName { dir: inode, name });
+    fn inside(
+        &self,
+        image: &Image,
+        number: usize,
+        path: &Path,
+        copier: &mut Copier<'_>,
+    ) -> Result<()> {
+        for path in image.expand(path)? {
+            self.one_inside(image, number, &path, copier)?;
         }
         Ok(())
     }
 
-    /// Copies the data of `file`; its holes stay holes.
-    fn fill(&mut self, file: &File, facts: &Facts, inode: InodeNr) -> Result<()> {
-        let failed = |error: std::io::Error| Failure::new("", error);
-        let mut end = 0;
-        while end < facts.size_bytes {
-            let mut at = match rustix::fs::seek(file, SeekFrom::Data(end)) {
-                Err(Errno::NXIO) => break,
-                found => found.map_err(|errno| failed(errno.into()))?,
-            };
-            end =
-                rustix::fs::seek(file, SeekFrom::Hole(at)).map_err(|errno| failed(errno.into()))?;
-            while at < end {
-                let wanted =
-                    usize::try_from(end - at).map_or(COPY_BYTES, |len| len.min(COPY_BYTES));
-                let count = file
-                    .read_at(&mut self.content[..wanted], at)
-                    .map_err(failed)?;
-                if count == 0 {
-                    return Err(Failure::new("", "the file was truncated while it was read"));
-                }
-                self.fs
-                    .write_at(inode, &self.content[..count], at)
-                    .map_err(why)?;
-                at += count as u64;
-            }
-        }
-        self.fs
-            .truncate(inode, facts.size_bytes.max(end))
-            .map_err(why)
+    fn one_inside(
+        &self,
+        image: &Image,
+        number: usize,
+        path: &Path,
+        copier: &mut Copier<'_>,
+    ) -> Result<()> {
+        let bytes = path.as_os_str().as_bytes();
+        let place = self.place(bytes)?;
+        let follow = match self.manner.recursive && !bytes.ends_with(b"/") {
+            true => Follow::No,
+            false => Follow::Yes,
+        };
+        let inode = image.resolve(path, follow)?;
+        let tree = InImage {
+            tree: ImageTree::new(image, inode),
+            image,
+            number,
+        };
+        let shown = PathBuf::from(image.shown(bytes));
+        object(copier, &tree, Entry::Itself, shown, &place)
     }
 }
 
-fn why(error: Error) -> Failure {
-    Failure::new("", error)
+fn object<S: Original>(
+    copier: &mut Copier<'_>,
+    tree: &S,
+    entry: Entry<'_>,
+    path: PathBuf,
+    to: &To,
+) -> Result<()> {
+    let open = tree.root()?;
+    let from = From {
+        tree,
+        open: &open,
+        entry,
+        path,
+    };
+    copier.object(&from, to);
+    Ok(())
 }
 
-fn timestamp(time: Time) -> Option<Timestamp> {
-    Timestamp::new(time.seconds, time.nanoseconds)
-}
-
-/// Permissions, which have twelve bits.
-fn mode_bits(permissions: u32) -> u16 {
-    u16::try_from(permissions & 0o7777).unwrap_or(0)
+/// The last component of a path; slashes behind it do not count.
+fn last_component(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&byte| byte != b'/');
+    let path = &path[..end.map_or(0, |end| end + 1)];
+    let slash = path.iter().rposition(|&byte| byte == b'/');
+    &path[slash.map_or(0, |slash| slash + 1)..]
 }

@@ -2,15 +2,20 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | [`into`] | copies objects of the host into an image |
+//! | [`into`] | copies sources into an image: where each goes |
+//! | [`copier`] | copies an object to a path of an image |
+//! | [`original`] | sources: trees of the host and of images |
 //!
 //! **Not here.** Creating objects on the host ([`mod@crate::extract`]).
 //!
-//! **Model.** As cp(1): without `-a` only files and their permissions are copied, and existing
-//! files are overwritten. With `-a` trees are copied with owners, times, extended attributes and
-//! links; existing directories are merged, and no other existing object is replaced.
+//! **Model.** Into an image as GNU cp: without `-r` and `-a` only files and their permissions are
+//! copied; `-r` copies trees with permissions, `-a` with owners, times, extended attributes and
+//! hard links. Existing files are written over, directories are merged. Out of an image `-r` is
+//! `-a`, which replaces no existing object.
 
+mod copier;
 mod into;
+mod original;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -26,6 +31,7 @@ use crate::extract;
 use crate::facts::{Facts, Kind};
 use crate::failure::{Failure, Problems, Result};
 use crate::image::{Image, ImageSpec};
+use crate::output::Stdout;
 
 /// `cp`
 #[derive(Debug, Args)]
@@ -33,7 +39,21 @@ pub(crate) struct Cp {
     /// Copies directories with their contents, and all attributes
     #[arg(short = 'a', long = "archive")]
     archive: bool,
-    /// Sources and, last, the destination; a path inside an image is IMAGE:PATH
+    /// Copies directories with their contents
+    #[arg(short = 'r', short_alias = 'R', long)]
+    recursive: bool,
+    /// Leaves what exists as it is
+    #[arg(short = 'n', long)]
+    no_clobber: bool,
+    /// The destination is a name, even if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Owner of all copies in an image: OWNER, OWNER:GROUP or :GROUP, numbers or names that the
+    /// image has
+    #[arg(long)]
+    owner: Option<String>,
+    /// Sources and, last, the destination; a path inside an image is IMAGE:PATH, and - is standard
+    /// input or output
     #[arg(required = true, num_args = 2.., value_name = "SRC... DST")]
     paths: Vec<OsString>,
 }
@@ -43,6 +63,8 @@ pub(crate) struct Cp {
 enum Side {
     Host(PathBuf),
     Image(ImageSpec, PathBuf),
+    /// Standard input or output.
+    Stream,
 }
 
 impl Side {
@@ -50,6 +72,9 @@ impl Side {
     /// a colon can begin with `./`.
     fn parse(text: &OsStr) -> Result<Self> {
         let bytes = text.as_bytes();
+        if bytes == b"-" {
+            return Ok(Self::Stream);
+        }
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':');
         for (at, _) in colons {
             let (image, path) = (&bytes[..at], &bytes[at + 1..]);
@@ -70,45 +95,71 @@ pub(crate) fn run(args: &Cp) -> Result<()> {
         .iter()
         .map(|path| Side::parse(path))
         .collect::<Result<_>>()?;
+    let is_image = |side: &Side| matches!(side, Side::Image(..));
     match Side::parse(last)? {
-        Side::Image(spec, to) => {
-            let from = sources.iter().map(|side| match side {
-                Side::Host(path) => Ok(path.as_path()),
-                Side::Image(..) => Err(one_side_only()),
-            });
-            into::copy(&spec, &from.collect::<Result<Vec<_>>>()?, &to, args.archive)
+        Side::Image(spec, to) => into::copy(&spec, &sources, &to, args),
+        _ if !sources.iter().all(is_image) => Err(one_side_only()),
+        _ if args.owner.is_some() => {
+            let why = "applies to copies in an image; use extract as root to keep owners";
+            Err(Failure::usage("--owner", why))
         }
-        Side::Host(to) => {
-            let to = Destination {
-                path: &to,
-                is_dir: to.is_dir(),
-            };
-            if sources.len() > 1 && !to.is_dir {
-                return Err(not_a_directory(to.path));
-            }
-            let mut by_image: Vec<(ImageSpec, Vec<PathBuf>)> = Vec::new();
-            for side in sources {
-                let Side::Image(spec, path) = side else {
-                    return Err(one_side_only());
-                };
-                match by_image.iter_mut().find(|(known, _)| *known == spec) {
-                    Some((_, paths)) => paths.push(path),
-                    None => by_image.push((spec, vec![path])),
-                }
-            }
-            let problems = Problems::default();
-            for (spec, paths) in &by_image {
-                let image = Image::open(spec)?;
-                out(&image, paths, to, args.archive, &problems);
-            }
-            problems.result()
-        }
+        Side::Stream => to_stdout(&sources, args),
+        Side::Host(to) => to_host(sources, &to, args),
     }
 }
 
+/// Writes a file to standard output.
+fn to_stdout(sources: &[Side], args: &Cp) -> Result<()> {
+    match sources {
+        [Side::Image(spec, path)] if !args.archive && !args.recursive => {
+            let image = Image::open(spec)?;
+            let mut out = Stdout::open()?;
+            crate::cat::path(&image, path, &mut Vec::new(), &mut out)?;
+            out.finish()
+        }
+        [_] => {
+            let why = "copies one file; extract IMAGE - makes an archive of a tree";
+            Err(Failure::usage("-", why))
+        }
+        _ => Err(Failure::usage("-", "takes one source; use cat for several")),
+    }
+}
+
+fn to_host(sources: Vec<Side>, to: &Path, args: &Cp) -> Result<()> {
+    let to = Destination {
+        path: to,
+        is_dir: to.is_dir() && !args.no_target_directory,
+    };
+    if sources.len() > 1 && !to.is_dir {
+        return Err(not_a_directory(to.path));
+    }
+    let mut by_image: Vec<(ImageSpec, Vec<PathBuf>)> = Vec::new();
+    for side in sources {
+        let Side::Image(spec, path) = side else {
+            return Err(one_side_only());
+        };
+        match by_image.iter_mut().find(|(known, _)| *known == spec) {
+            Some((_, paths)) => paths.push(path),
+            None => by_image.push((spec, vec![path])),
+        }
+    }
+    let problems = Problems::default();
+    for (spec, paths) in &by_image {
+        let image = Image::open(spec)?;
+        let mut expanded = Vec::new();
+        for path in paths {
+            expanded.extend(image.expand(path)?);
+        }
+        if expanded.len() > 1 && !to.is_dir {
+            return Err(not_a_directory(to.path));
+        }
+        out(&image, &expanded, to, args, &problems);
+    }
+    problems.result()
+}
+
 fn one_side_only() -> Failure {
-    let why =
-        "either the sources or the destination must be in an image, as in disk.img:/etc/fstab";
+    let why = "the sources or the destination must be in an image, as in disk.img:/etc/fstab";
     Failure::usage("cp", why)
 }
 
@@ -127,11 +178,24 @@ struct Destination<'p> {
     is_dir: bool,
 }
 
+impl Destination<'_> {
+    /// The path of the copy of `from`.
+    fn of(&self, from: &Path) -> PathBuf {
+        match from.file_name() {
+            Some(name) if self.is_dir => self.path.join(name),
+            _ => self.path.to_owned(),
+        }
+    }
+}
+
 /// Copies `paths` out of `image` and reports problems.
-fn out(image: &Image, paths: &[PathBuf], to: Destination<'_>, archive: bool, problems: &Problems) {
+fn out(image: &Image, paths: &[PathBuf], to: Destination<'_>, args: &Cp, problems: &Problems) {
     let mut objects = Vec::new();
     for path in paths {
-        let copied = match archive {
+        if args.no_clobber && to.of(path).symlink_metadata().is_ok() {
+            continue;
+        }
+        let copied = match args.archive || args.recursive {
             true => object_at(image, path, to).map(|object| objects.push(object)),
             false => file_out(image, path, to),
         };
@@ -182,13 +246,10 @@ fn file_out(image: &Image, from: &Path, to: Destination<'_>) -> Result<()> {
         .map_err(|why| image.failure(path, why))?;
     let facts = Facts::from(&stat);
     if facts.kind != Kind::File {
-        let why = format_args!("is a {}", facts.kind.name());
+        let why = format!("is a {}", facts.kind.name());
         return Err(image.failure(path, why).advise("use -a to copy it"));
     }
-    let target = match from.file_name() {
-        Some(name) if to.is_dir => to.path.join(name),
-        _ => to.path.to_owned(),
-    };
+    let target = to.of(from);
     let file = OpenOptions::new()
         .write(true)
         .create(true)

@@ -17,12 +17,13 @@
 
 pub(crate) mod host;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
-use fourscore::Stat;
+use fourscore::{Follow, Stat};
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::{Arc, CachePadded, Counter, Mutex};
 use rustix::io::Errno;
@@ -55,6 +56,34 @@ pub(crate) fn to_directory(image: &Image, to: &Path, threads: usize) -> Result<(
         path: Vec::new(),
     };
     Extractor::new(image, TargetTree::open(to)?).run_all(root, threads)
+}
+
+/// Extracts the objects at `paths` of `image` to the directory `to`. They keep the directories that
+/// they are in, which get the attributes of new directories if they are missing.
+pub(crate) fn paths(image: &Image, to: &Path, paths: &[PathBuf], threads: usize) -> Result<()> {
+    // By directory, so that hard links among the objects of one are kept.
+    let mut by_parent: BTreeMap<PathBuf, Vec<(InodeNr, Vec<u8>)>> = BTreeMap::new();
+    for path in paths {
+        for path in image.expand(path)? {
+            let inode = image.resolve(&path, Follow::No)?;
+            let is_name = |part: &Component<'_>| matches!(part, Component::Normal(_));
+            let parts: PathBuf = path.components().filter(is_name).collect();
+            let climbs = path.components().any(|part| part == Component::ParentDir);
+            let name = parts.file_name().filter(|_| !climbs).ok_or_else(|| {
+                let why = "has no name that can be extracted; leave the path out for everything";
+                image.failure(path.as_os_str().as_bytes(), why)
+            })?;
+            let parent = to.join(parts.parent().unwrap_or(Path::new("")));
+            let object = (inode, name.as_bytes().to_vec());
+            by_parent.entry(parent).or_default().push(object);
+        }
+    }
+    for (parent, found) in &by_parent {
+        let made = std::fs::create_dir_all(parent);
+        made.map_err(|why| Failure::new(parent.display().to_string(), why))?;
+        objects(image, found, parent, threads)?;
+    }
+    Ok(())
 }
 
 /// Extracts objects of `image`, with everything below them, into the directory `parent`, in which

@@ -6,6 +6,7 @@
 //! | [`journal`] | the lines about the journal |
 //! | [`mmp`] | the MMP block |
 //! | [`groups`] | `--groups`: the list of block groups |
+//! | [`quota`] | `--quota`: usage and limits |
 //! | [`features`] | `--features`: the features that can be read and written |
 //!
 //! **Model.** The superblock is a list of labels and values, printed as text or as JSON. Only
@@ -16,6 +17,7 @@ mod features;
 mod groups;
 mod journal;
 mod mmp;
+mod quota;
 mod superblock;
 
 use serde_json::{Map, Value};
@@ -104,6 +106,16 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         return out.flush();
     };
     let image = Image::open(spec)?;
+    if args.quota {
+        match args.json {
+            true => {
+                let json = quota::as_json(&image)?;
+                out.write(format!("{json:#}\n").as_bytes())?;
+            }
+            false => quota::print(&image, &mut out)?,
+        }
+        return out.flush();
+    }
     let mut lines = Lines::default();
     superblock::describe(image.fs.superblock(), &mut lines);
     let journal = journal::describe(&image, &mut lines);

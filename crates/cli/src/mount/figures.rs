@@ -139,10 +139,7 @@ fn tune(fs: &Fs, name: &str, value: &str) -> Result<(), String> {
     let value = value
         .parse()
         .map_err(|_| format!("{value} is not a number"))?;
-    let tunables = fs.tunables().map_err(|why| why.to_string())?;
-    tunables
-        .set_by_name(name, value)
-        .map_err(|why| why.to_string())
+    fs.tune(name, value).map_err(|why| why.to_string())
 }
 
 fn stats(fs: &Fs, latencies: &Latencies) -> Value {
@@ -177,7 +174,9 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
     // A read-only mount has no more statistics.
     if let (Some(mount), Ok(tunables)) = (counted.mount, fs.tunables()) {
         let journal = mount.journal;
-        all["mb_stats"] = mb_stats_to_json(&mount.allocator.to_string());
+        if tunables.get(Tunable::MbStats) != 0 {
+            all["mb_stats"] = mb_stats_to_json(&mount.allocator.to_string());
+        }
         let longest = journal.gate_closed.iter().max();
         all["journal"] = json!({
             "commits": journal.commits,
@@ -217,11 +216,10 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
                 "ineligible_reasons": Value::Object(reasons.collect()),
             });
         }
-        let values = Tunable::ALL
-            .iter()
-            .map(|&tunable| (tunable.name().to_owned(), tunables.get(tunable).into()));
-        all["tunables"] = Value::Object(values.collect());
     }
+    let values = fs.tunable_values().into_iter();
+    let values = values.map(|(name, value)| (name.to_owned(), value.into()));
+    all["tunables"] = Value::Object(values.collect());
     all
 }
 

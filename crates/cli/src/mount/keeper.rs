@@ -131,10 +131,13 @@ pub(crate) fn run(args: &KeepMount) -> Result<()> {
     Ok(())
 }
 
-/// Whether the mount with this root has no server. `STATX_FORCE_SYNC` makes the kernel send a
+/// `STATX_FORCE_SYNC` of statx(2), which rustix has for glibc only.
+const STATX_FORCE_SYNC: AtFlags = AtFlags::from_bits_retain(0x2000);
+
+/// Whether the mount with this root has no server. [`STATX_FORCE_SYNC`] makes the kernel send a
 /// request.
 fn is_dead(root: &OwnedFd) -> bool {
-    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::EMPTY_PATH;
+    let flags = STATX_FORCE_SYNC | AtFlags::EMPTY_PATH;
     for _ in 0..MAX_PROBES {
         match rustix::fs::statx(root, "", flags, StatxFlags::BASIC_STATS) {
             Err(Errno::NOTCONN | Errno::CONNABORTED) => return true,

@@ -42,12 +42,14 @@ use fourscore::{Error, Fs, MountOptions, OpenOptions, Replay};
 use fourscore_block::{Access, BlockDevice, DeviceOptions, open_path};
 use fourscore_fuse::sandbox::{self, SandboxError};
 use fourscore_fuse::{Session, SessionOptions};
+use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_sync::{Arc, Weak, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result, message};
 use crate::image::{ImageSpec, JOURNAL_ADVICE, device, parse_size};
+use crate::verbosity::Verbosity;
 use figures::Figures;
 use keeper::Keeper;
 use notify::Manager;
@@ -83,11 +85,12 @@ pub(crate) struct Mount {
 
 impl Mount {
     /// The arguments of the server, after the flags that make it one.
-    fn server_arguments(&self) -> Vec<OsString> {
+    fn server_arguments(&self, verbosity: Verbosity) -> Vec<OsString> {
         let sandbox = self.no_sandbox.then_some("--no-sandbox");
+        let flags = sandbox.into_iter().chain(verbosity.as_option());
         let mut image = self.image.path.clone().into_os_string();
         image.push(format!("@{}", self.image.offset_bytes));
-        let mut line: Vec<OsString> = sandbox.into_iter().map(OsString::from).collect();
+        let mut line: Vec<OsString> = flags.map(OsString::from).collect();
         for options in &self.options {
             line.extend(["-o".into(), options.into()]);
         }
@@ -97,20 +100,20 @@ impl Mount {
 }
 
 /// Runs the verb.
-pub(crate) fn run(args: &Mount) -> Result<()> {
+pub(crate) fn run(args: &Mount, verbosity: Verbosity) -> Result<()> {
     match args.foreground {
         true => serve(args),
-        false => start(args),
+        false => start(args, verbosity),
     }
 }
 
 /// Starts the server, and waits until it is ready.
-fn start(args: &Mount) -> Result<()> {
+fn start(args: &Mount, verbosity: Verbosity) -> Result<()> {
     let failed = |why: io::Error| Failure::new("the server", why);
     let mut server = Command::new(std::env::current_exe().map_err(failed)?);
     server.arg0("fourscore");
     server.args(["mount", "--foreground", "--detach"]);
-    server.args(args.server_arguments());
+    server.args(args.server_arguments(verbosity));
     let null = Stdio::null;
     server.stdin(null()).stdout(null()).stderr(Stdio::piped());
     let mut server = server.spawn().map_err(failed)?;
@@ -141,6 +144,7 @@ fn serve(args: &Mount) -> Result<()> {
     let opened = Opened {
         device: open_device(&request)?,
         options: request.open_options()?,
+        foreign: crate::foreign::failure(&request.image),
     };
     let point = args.point.display().to_string();
     let failed = |why: io::Error| Failure::new(point.as_str(), why);
@@ -171,6 +175,8 @@ struct Opened {
     device: Arc<dyn BlockDevice>,
     /// With the device of an external journal.
     options: OpenOptions,
+    /// What to say of a file that holds no file system.
+    foreign: Option<Failure>,
 }
 
 /// A mount, and what can end it.
@@ -190,7 +196,11 @@ fn serve_mounted(
     opened: Opened,
     mut mount: Mounted,
 ) -> Result<()> {
-    let Opened { device, options } = opened;
+    let Opened {
+        device,
+        options,
+        foreign,
+    } = opened;
     let image = request.image.path.display().to_string();
     let in_image = |why| Failure::new(image.as_str(), why);
     let not_locked = |why: SandboxError| {
@@ -209,8 +219,9 @@ fn serve_mounted(
         true => Fs::open(device, &options),
         false => Fs::mount(device, &request.options.clone().open(options)),
     };
-    let fs = fs.map_err(|why| match why {
-        Error::JournalNotGiven { .. } => in_image(why).advise(JOURNAL_ADVICE),
+    let fs = fs.map_err(|why| match (&why, foreign) {
+        (Error::Refused(SuperblockRejected::NotExt4 { .. }), Some(foreign)) => foreign,
+        (Error::JournalNotGiven { .. }, _) => in_image(why).advise(JOURNAL_ADVICE),
         _ => in_image(why),
     })?;
     abort_on_panics();

@@ -312,7 +312,7 @@ impl Packer<'_> {
             return Ok(());
         }
         if path.ends_with(b"/") != (facts.kind == Kind::Directory) {
-            let why = format_args!(
+            let why = format!(
                 "the inode is a {}, and its directory entry has another type",
                 facts.kind.name()
             );

@@ -60,7 +60,7 @@ fn why(error: fourscore::Error) -> Failure {
 }
 
 /// The inode of an entry; `Itself` is the open object.
-fn inode_of(open: InodeNr, entry: Entry<'_>) -> Result<InodeNr> {
+pub(crate) fn inode_of(open: InodeNr, entry: Entry<'_>) -> Result<InodeNr> {
     match entry {
         Entry::Itself => Ok(open),
         Entry::Named(_, inode) => u32::try_from(inode)

@@ -3,6 +3,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`mod@line`] | the format of a line |
+//! | [`json`] | lines as JSON objects |
 //! | [`source`] | the interface of trees |
 //! | [`host`] | a directory of the host as a source |
 //! | [`image`] | an image as a source |
@@ -15,6 +16,7 @@
 pub(crate) mod hash;
 pub(crate) mod host;
 pub(crate) mod image;
+mod json;
 pub(crate) mod line;
 pub(crate) mod source;
 
@@ -27,6 +29,7 @@ use crate::progress::Progress;
 use crate::text::push_hex;
 use crate::tree::listing::{Listing, Step};
 use crate::tree::{self, Output, Received, Walker};
+use json::Objects;
 use line::{Attributes, Detail};
 use source::{Entry, Source};
 
@@ -50,6 +53,16 @@ pub(crate) enum Hashing {
 pub(crate) struct Format {
     pub(crate) detail: Detail,
     pub(crate) hashing: Hashing,
+    pub(crate) form: Form,
+}
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Canonical lines.
+    Lines,
+    /// JSON objects, one on a line.
+    Json,
 }
 
 /// Prints the tree of `source` to `out` with `threads` threads. `objects` is the number of objects,
@@ -68,8 +81,15 @@ pub(crate) fn print<S: Source>(
         problems: &problems,
         progress: Progress::beside_output(objects),
     };
+    let mut objects = Objects::new(format);
+    let mut text = Vec::new();
     let written = tree::walk(&walker, Task::Root, threads, |received| match received {
-        Received::Bytes(bytes) => out.write(bytes),
+        Received::Bytes(bytes) if format.form == Form::Lines => out.write(bytes),
+        Received::Bytes(bytes) => {
+            text.clear();
+            objects.push(bytes, &mut text);
+            out.write(&text)
+        }
         Received::Special(never) => match never {},
     });
     written.and_then(|()| out.flush())?;

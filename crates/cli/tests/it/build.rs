@@ -243,7 +243,7 @@ fn a_failed_build_keeps_the_existing_file() {
     }
     for wrong in [
         &["--size", "big"][..],
-        &["--owner", "me"],
+        &["--owner", ":"],
         &["--exclude", "[x"],
     ] {
         let (status, message) = failing(&[&["build", &tree, "-o", &image], wrong].concat());

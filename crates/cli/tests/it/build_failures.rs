@@ -34,14 +34,22 @@ fn left_behind(place: &Place) -> Vec<String> {
         .collect()
 }
 
+/// Checks that a command has failed with this message, and returns all that it printed.
 #[track_caller]
-fn fails(place: &Place, output: &Output, expected: &str) {
-    let message = String::from_utf8_lossy(&output.stderr);
+fn fails_with(output: &Output, expected: &str) -> String {
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
         message.contains(expected),
         "expected {expected}\nfound    {message}"
     );
+    message
+}
+
+/// As [`fails_with`], with nothing else printed and nothing left in the folder.
+#[track_caller]
+fn fails(place: &Place, output: &Output, expected: &str) {
+    let message = fails_with(output, expected);
     assert_eq!(message.lines().count(), 1, "{message}");
     assert_eq!(left_behind(place), Vec::<String>::new());
 }
@@ -431,12 +439,7 @@ fn invalid_sources_are_named() {
     let mut command = fourscore(&["build", "-", "-o", &place.text("new")]);
     command.stdin(fs::File::open(place.path("image")).expect("it was built"));
     let output = command.output().expect("it runs");
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(
-        message.contains("standard input: is a file system"),
-        "{message}"
-    );
+    fails_with(&output, "standard input: is a file system");
 }
 
 /// A build that fails while it fills a partition reports that, and keeps the rest of the disk.
@@ -490,12 +493,7 @@ fn an_incomplete_partition_is_reported_and_the_rest_of_the_disk_is_kept() {
     thread::sleep(Duration::from_millis(20));
     fs::write(place.path("in.tar"), archive("file", 1 << 20)).expect("space");
     let output = goes_on(child, &end);
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(
-        message.contains("the content is undefined now"),
-        "{message}"
-    );
+    fails_with(&output, "the content is undefined now");
     let found = fs::read(&disk).expect("a disk");
     assert_eq!(found.len(), 64 << 20);
     let (front, rest) = found.split_at(8 << 20);

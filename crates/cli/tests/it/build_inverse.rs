@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256};
 
 use crate::common::{failing, fourscore, printed, text, without_lost_and_found};
+use crate::mounted::require_mount;
 use crate::place::{Place, run, walk_of_host};
 
 /// Builds an image of `in.tar` with `--verify`, and returns its path.
@@ -535,7 +536,7 @@ fn an_image_is_a_source() {
 /// Transactions in the journal after a crash are part of the tree.
 #[test]
 fn an_image_with_a_dirty_journal_is_read_after_replay() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = Place::new();
     let (image, copy) = (place.text("image"), place.text("copy"));
     place.build("image", &["--size", "64M"]);

@@ -201,12 +201,88 @@ fn a_check_that_cannot_run_has_status_8() {
 }
 
 #[test]
-fn repairs_are_not_offered() {
-    let output = fourscore(&["check", "image"])
-        .output()
-        .expect("the program exists");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("-n"));
+fn what_to_do_must_be_said() {
+    for arguments in [&["check", "image"][..], &["check", "-n", "-y", "image"]] {
+        let output = fourscore(arguments).output().expect("the program exists");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("-n"));
+    }
+}
+
+/// Runs a repair: the exit status and what was printed.
+fn repair(arguments: &[&str], image: &Path) -> (Option<i32>, String) {
+    let arguments = [&["check"], arguments, &[text(image)]].concat();
+    let output = fourscore(&arguments).output().expect("the program exists");
+    let printed = String::from_utf8(output.stdout).expect("text");
+    (output.status.code(), printed)
+}
+
+#[test]
+fn repairs_have_the_exit_statuses_of_e2fsck_and_can_be_undone() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    let image = image();
+    for option in ["-p", "-y"] {
+        let (status, printed) = repair(&[option], image.path());
+        assert_eq!(status, Some(0), "{printed}");
+        assert!(printed.contains(": clean: "), "{printed}");
+    }
+    // A wrong count is safe to mend, a lost name is not.
+    debugfs_write(image.path(), &["sif /one/file-1 links_count 7"]).expect("debugfs");
+    let (status, printed) = repair(&["-p"], image.path());
+    assert_eq!(status, Some(1), "{printed}");
+    assert!(
+        printed.contains("[links-count] (repaired: set it)"),
+        "{printed}"
+    );
+    debugfs_write(image.path(), &["unlink /one/file-2"]).expect("debugfs");
+    let before = fs::read(image.path()).expect("readable");
+    let (status, printed) = repair(&["-p"], image.path());
+    assert_eq!(status, Some(4), "{printed}");
+    assert!(
+        printed.contains("[unattached] (not repaired: "),
+        "{printed}"
+    );
+    assert!(fs::read(image.path()).expect("readable") == before);
+    let folder = scratch::folder().expect("a folder");
+    let undo = folder.path().join("undo");
+    let (status, printed) = repair(&["-y", "--json", "--undo", text(&undo)], image.path());
+    assert_eq!(status, Some(1), "{printed}");
+    let report: Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!(report["repaired"][0]["code"], "unattached", "{report}");
+    assert_eq!(report["clean"], true, "{report}");
+    assert!(e2fsck(image.path()).expect("it runs").is_clean());
+    let (status, printed) = repair(&["--undo-apply", text(&undo)], image.path());
+    assert_eq!(status, Some(0), "{printed}");
+    assert!(fs::read(image.path()).expect("readable") == before);
+    let (status, _) = repair(&["-y"], folder.path());
+    assert_eq!(status, Some(8), "a directory");
+}
+
+#[test]
+fn a_dirty_log_is_replayed_before_a_repair() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("xfs_io"),
+        Need::KernelMount
+    );
+    let named = |name| JOURNALS.iter().find(|journal| journal.name == name);
+    for name in ["ordered", "fast-commit", "orphan-file"] {
+        let journal = named(name).expect("there is one");
+        let death = match journal.has_fast_commits() {
+            true => Death::Copied,
+            false => Death::ShutdownLogFlushed,
+        };
+        let crashed = journal.crashed(death, Seed(7)).expect("a crash");
+        let (status, printed) = repair(&["-p"], crashed.image.path());
+        assert!(matches!(status, Some(0 | 1)), "{name}: {printed}");
+        assert!(printed.contains("the log was replayed"), "{printed}");
+        assert!(e2fsck(crashed.image.path()).expect("it runs").is_clean());
+    }
 }
 
 /// Checks an image, whose bytes and times must not change.

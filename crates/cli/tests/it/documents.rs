@@ -12,7 +12,7 @@
 mod embed;
 
 use std::fs::{self, File};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -31,6 +31,11 @@ fn commands_of_the_readme_run() {
 #[test]
 fn commands_of_the_page_about_mounting_run() {
     can_run("docs/MOUNT.md");
+}
+
+#[test]
+fn commands_of_the_page_about_editing_run() {
+    can_run("docs/EDIT.md");
 }
 
 #[test]
@@ -188,9 +193,9 @@ fn session(folder: &Path, place: &Path, blocks: &[Vec<(usize, String)>]) -> Resu
     ))
 }
 
-/// What a page finds in its directory: `tree` is `rootfs/`; `image` is that, an image of it, and an
-/// empty directory `mnt/`; `sources` is the tree, an archive of it, `overlay/`, and `image/`, a
-/// container image in an OCI layout.
+/// What a page finds in its directory: `tree` is `rootfs/`; `image` is that, an image of it, an
+/// empty directory `mnt/`, and a disk with one partition, `disk.img`; `sources` is the tree, an
+/// archive of it, `overlay/`, and `image/`, a container image in an OCI layout.
 fn prepare(setup: &str, place: &Path) {
     let tree = place.join("rootfs");
     fs::create_dir_all(tree.join("etc")).expect("room");
@@ -208,6 +213,7 @@ fn prepare(setup: &str, place: &Path) {
             let build = ["build", tree, "--size", "32M", "-o", text(&image)];
             printed(&mut fourscore(&build));
             fs::create_dir(place.join("mnt")).expect("room");
+            disk_with_a_partition(&place.join("disk.img"));
         }
         "sources" => {
             let archive = place.join("rootfs.tar");
@@ -221,6 +227,16 @@ fn prepare(setup: &str, place: &Path) {
         }
         unknown => panic!("no setup is called {unknown:?}"),
     }
+}
+
+/// A disk of 32 MiB with a DOS table: one partition of 16 MiB at 1 MiB.
+fn disk_with_a_partition(path: &Path) {
+    let disk = File::create(path).expect("room");
+    disk.set_len(32 << 20).expect("room");
+    let numbers = [2048_u32, 32_768].map(u32::to_le_bytes).concat();
+    let entry = [&[0, 0, 0, 0, 0x83, 0, 0, 0][..], &numbers].concat();
+    disk.write_all_at(&entry, 446).expect("room");
+    disk.write_all_at(&[0x55, 0xaa], 510).expect("room");
 }
 
 /// An OCI layout with one image of one layer, tagged `latest`.

@@ -19,7 +19,9 @@ use fourscore_testkit::tools::{self, Need};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
 use crate::common::{failing, fourscore, printed, text};
-use crate::mounted::{Mounted, as_a_user, empty, is_mounted, umount, wait_until, with_image};
+use crate::mounted::{
+    Mounted, as_a_user, empty, is_mounted, require_mount, umount, wait_until, with_image,
+};
 use crate::place::{Place, walk_of_host};
 
 /// The transport of requests in these tests: `mount_ring` has all of them again, over rings.
@@ -75,7 +77,7 @@ fn copied_objects_are_read_by_the_kernel() {
 
 #[test]
 fn files_behave_as_files() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     for options in ["", "nowriteback"] {
         let mounted = mount(&place, options);
@@ -125,7 +127,7 @@ fn files_behave_as_files() {
 
 #[test]
 fn times_owners_and_attributes_are_kept() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mounted = mount(&place, "");
     let path = mounted.path("file");
@@ -170,7 +172,7 @@ fn times_owners_and_attributes_are_kept() {
 fn many_threads_create_and_remove_names() {
     const THREADS: usize = 4;
     const NAMES: usize = 300;
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("128M");
     let mounted = mount(&place, "");
     thread::scope(|scope| {
@@ -199,7 +201,7 @@ fn many_threads_create_and_remove_names() {
 
 #[test]
 fn synced_data_survives_the_death_of_the_server() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     for round in 0..3 {
         let mut mounted = mount(&place, "commit=100000");
@@ -228,7 +230,7 @@ fn synced_data_survives_the_death_of_the_server() {
 
 #[test]
 fn a_dead_server_leaves_no_mount_behind() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     for options in ["", "ro"].repeat(4) {
         let mut mounted = mount(&place, options);
@@ -244,7 +246,7 @@ fn a_dead_server_leaves_no_mount_behind() {
 
 #[test]
 fn a_signal_writes_everything_and_unmounts() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mut mounted = mount(&place, "commit=100000");
     fs::write(mounted.path("file"), b"never synced").expect("space");
@@ -270,7 +272,7 @@ fn a_signal_writes_everything_and_unmounts() {
 
 #[test]
 fn the_command_returns_when_the_mount_can_be_used() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let (image, point) = (place.text("image"), place.path("mnt"));
     fs::create_dir(&point).expect("space");
@@ -307,13 +309,7 @@ if grep -q " $POINT " /proc/self/mounts; then exit 1; fi
 
 #[test]
 fn without_root_the_helper_mounts() {
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("setpriv"),
-        Need::Program("unshare"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("setpriv", "unshare");
     let place = empty("64M");
     assert_eq!(as_a_user(&place, BY_A_USER), Ok(()));
     wait_until("the image is let go", || place.check("image").is_ok());
@@ -321,13 +317,7 @@ fn without_root_the_helper_mounts() {
 
 #[test]
 fn permissions_are_checked() {
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("setpriv"),
-        Need::Program("setfacl"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("setpriv", "setfacl");
     let place = empty("64M");
     fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o755)).expect("permission");
     let mounted = mount(&place, "allow_other");
@@ -386,7 +376,7 @@ fn the_error_of_a_mount_is_one_line() {
 
 #[test]
 fn inode_numbers_are_stable_and_direct_reads_agree() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mounted = mount(&place, "");
     fs::write(mounted.path("file"), b"by number").expect("space");
@@ -420,7 +410,7 @@ fn buffered_reads_return_what_asynchronous_direct_writes_wrote() {
     const PAGE: usize = 4096;
     const PAGES: usize = 64;
     const ROUNDS: u8 = 250;
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mounted = mount(&place, "");
     let path = mounted.path("file");
@@ -492,12 +482,7 @@ if ($how eq "ask") {
 
 #[test]
 fn file_handles_survive_a_remount() {
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("perl"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("perl");
     let place = empty("64M");
     let by_handle = |how: &str, path: &Path, handle: &str| {
         let mut command = tools::command("perl").expect("it exists");
@@ -557,7 +542,7 @@ fn passed_to_rings(server: &Child) -> (u64, u64) {
 
 #[test]
 fn requests_use_the_given_transport() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mounted = mount(&place, "");
     for number in 0..200 {

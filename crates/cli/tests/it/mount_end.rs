@@ -10,7 +10,7 @@ use fourscore_testkit::tools::Need;
 use rustix::process::Signal;
 
 use crate::common::{fourscore, printed, text};
-use crate::mounted::{Mounted, TIMEOUT, empty, is_mounted, umount};
+use crate::mounted::{Mounted, TIMEOUT, empty, is_mounted, require_mount, umount};
 
 #[test]
 fn umount_returns_when_all_data_is_on_the_device() {
@@ -69,7 +69,7 @@ fn killed_after(options: &str, act: impl FnOnce(&Mounted), look: impl FnOnce(&Mo
 
 #[test]
 fn synchronous_options_make_changes_durable() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     killed_after(
         "sync",
         |mounted| {
@@ -103,7 +103,7 @@ fn synchronous_options_make_changes_durable() {
 
 #[test]
 fn a_mount_without_recovery_is_read_only() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mut mounted = place.mount("");
     fs::write(mounted.path("in the journal"), b"x").expect("space");
@@ -125,7 +125,7 @@ fn a_mount_without_recovery_is_read_only() {
 
 #[test]
 fn a_partition_is_mounted_by_its_offset() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("32M");
     let image = fs::read(place.path("image")).expect("there");
     fs::write(place.path("disk"), [&vec![0; 1 << 20], &image[..]].concat()).expect("space");
@@ -145,7 +145,7 @@ fn a_partition_is_mounted_by_its_offset() {
 
 #[test]
 fn a_service_manager_is_notified() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("32M");
     let (point, path) = (place.path("mnt"), place.path("notify"));
     fs::create_dir(&point).expect("space");

@@ -4,12 +4,10 @@ use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use fourscore_testkit::require;
-use fourscore_testkit::tools::Need;
 use serde_json::Value;
 
 use crate::common::{failing, fourscore, printed, text};
-use crate::mounted::{Mounted, as_a_user, empty, is_mounted};
+use crate::mounted::{Mounted, as_a_user, empty, is_mounted, require_mount};
 
 fn stats(point: &Path) -> Value {
     let printed = printed(&mut fourscore(&["stats", "--json", text(point)]));
@@ -25,12 +23,7 @@ fn has_lock_waits(figures: &Value) -> bool {
 
 #[test]
 fn a_mount_reports_statistics_and_takes_tunables() {
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("setpriv"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("setpriv");
     let place = empty("64M");
     let mounted = place.mount("allow_other,nowriteback");
     for number in 0..50 {
@@ -105,7 +98,7 @@ fn a_mount_reports_statistics_and_takes_tunables() {
 #[test]
 fn listing_and_writing_take_few_requests() {
     const NAMES: u64 = 3000;
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mounted = place.mount("");
     fs::create_dir(mounted.path("many")).expect("space");
@@ -149,7 +142,7 @@ fn listing_and_writing_take_few_requests() {
 /// File data does not stay in memory, and removed inodes take none.
 #[test]
 fn memory_is_bounded_by_existing_inodes() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     const MIB: usize = 1 << 20;
     let place = empty("512M");
     let mounted = place.mount("nowriteback");
@@ -203,7 +196,7 @@ fn memory_is_bounded_by_existing_inodes() {
 
 #[test]
 fn umount_waits_for_the_server() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mut mounted = place.mount("commit=100000");
     fs::write(mounted.path("file"), b"never synced").expect("space");
@@ -229,13 +222,7 @@ done
 
 #[test]
 fn umount_of_a_user_leaves_the_image_clean() {
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("setpriv"),
-        Need::Program("unshare"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("setpriv", "unshare");
     let place = empty("64M");
     assert_eq!(as_a_user(&place, BY_A_USER), Ok(()));
 }

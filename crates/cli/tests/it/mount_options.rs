@@ -14,12 +14,12 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::common::{failing, fourscore, printed, text};
-use crate::mounted::{Mounted, empty, is_mounted, umount, wait_until};
+use crate::mounted::{Mounted, empty, is_mounted, require_mount, umount, wait_until};
 use crate::place::{self, Place};
 
 #[test]
 fn every_option_is_accepted() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("32M");
     // The options in ext4(5), mount(8) and fuse2fs(1).
     for options in [
@@ -186,7 +186,7 @@ fn copies(place: &Place, marker: &[u8]) -> usize {
 
 #[test]
 fn data_goes_through_the_journal_with_data_journal() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     for (options, expected) in [
         ("data=ordered", 1),
         ("data=writeback", 1),
@@ -207,7 +207,7 @@ fn data_goes_through_the_journal_with_data_journal() {
 
 #[test]
 fn commits_are_periodic() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("32M");
     let mounted = place.mount("commit=1");
     let name = "a-name-that-nothing-else-has";
@@ -257,12 +257,7 @@ const OF_PROJECTS: [&str; 8] = [
 
 #[test]
 fn project_ids_are_kept_and_inherited() {
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("xfs_io"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("xfs_io");
     let place = Place::new();
     let image = place.text("image");
     let features = ["-O", "project", "-I", "256"];
@@ -337,7 +332,7 @@ fn read_at(mounted: &Mounted, name: &str) -> i64 {
 
 #[test]
 fn lazy_times_are_not_committed_with_other_changes() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     const OLD: i64 = 978_307_200;
     for (options, is_durable) in [("strictatime", true), ("strictatime,lazytime", false)] {
         let place = empty("32M");
@@ -382,12 +377,7 @@ fn taken_bytes(place: &Place) -> u64 {
 #[test]
 fn freed_space_is_discarded() {
     const BYTES: u64 = 16 << 20;
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("fstrim"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("fstrim");
     for (options, goes_by_itself) in [("", false), ("discard", true), ("nodiscard", false)] {
         let place = empty("64M");
         let mounted = place.mount(options);
@@ -427,12 +417,7 @@ fn freed_space_is_discarded() {
 
 #[test]
 fn a_damaged_image_has_the_effect_of_the_option_errors() {
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("debugfs"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("debugfs");
     const LARGE: [u8; 2000] = [b'v'; 2000];
     let set = |mounted: &Mounted, name: &str, value: &[u8]| {
         let flags = rustix::fs::XattrFlags::empty();
@@ -539,12 +524,7 @@ fn is_no_space<T>(result: io::Result<T>) -> bool {
 #[test]
 fn enospc_is_reported_as_documented() {
     const ROOM_BYTES: u64 = 1 << 20;
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("xfs_io"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("xfs_io");
     let content = vec![5; 4 << 20];
     for options in ["", "nowriteback", "nodelalloc", "sync"] {
         let place = empty("32M");
@@ -598,7 +578,7 @@ fn enospc_is_reported_as_documented() {
 #[test]
 fn efbig_is_reported_by_the_same_calls_as_enospc() {
     const BEHIND_ALL: u64 = 1 << 50;
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let is_too_large = |result: io::Result<()>| {
         let errno = Errno::FBIG.raw_os_error();
         result.is_err_and(|why| why.raw_os_error() == Some(errno))
@@ -628,7 +608,7 @@ fn efbig_is_reported_by_the_same_calls_as_enospc() {
 #[test]
 fn times_are_the_same_after_a_remount() {
     const FILES: u32 = 200;
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     for bytes in ["128", "256"] {
         let place = Place::new();
         let image = place.text("image");
@@ -665,7 +645,7 @@ fn times_are_the_same_after_a_remount() {
 
 #[test]
 fn fsync_of_the_root_commits_everything() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mut mounted = place.mount("commit=100000");
     fs::create_dir_all(mounted.path("a/b")).expect("space");

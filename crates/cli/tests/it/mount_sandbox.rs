@@ -4,11 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use fourscore_testkit::require;
-use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::tools;
 
 use crate::common::{self, failing};
-use crate::mounted::{Mounted, empty, is_mounted, wait_until};
+use crate::mounted::{Mounted, empty, is_mounted, require_mount, wait_until};
 
 /// The field `name` in the status of each thread of a process.
 fn of_threads(process: u32, name: &str) -> Vec<String> {
@@ -25,7 +24,7 @@ fn of_threads(process: u32, name: &str) -> Vec<String> {
 
 #[test]
 fn all_threads_of_the_server_are_in_the_sandbox() {
-    require!(Need::Root, Need::Fuse, Need::Program("e2fsck"));
+    require_mount!();
     let place = empty("64M");
     let mounted = place.mount("");
     // The first reply comes after the server has entered the sandbox.
@@ -81,12 +80,7 @@ fn place_of_inode(image: &str, path: &str) -> u64 {
 #[test]
 fn corruption_is_reported_and_the_rest_is_served() {
     const EUCLEAN: i32 = 117;
-    require!(
-        Need::Root,
-        Need::Fuse,
-        Need::Program("debugfs"),
-        Need::Program("e2fsck")
-    );
+    require_mount!("debugfs");
     let place = empty("64M");
     let mounted = place.mount("");
     for name in ["whole", "broken"] {

@@ -25,6 +25,7 @@ fn every_verb_has_an_example() {
             "cat",
             "readlink",
             "cp",
+            "edit",
             "extract",
             "walk",
             "build",
@@ -35,9 +36,13 @@ fn every_verb_has_an_example() {
             "stats",
             "xattr-report",
             "tune",
+            "resize",
             "umount",
             "bench",
-            "check"
+            "lab",
+            "check",
+            "completions",
+            "man"
         ]
     );
     for verb in verbs {

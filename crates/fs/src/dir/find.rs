@@ -265,7 +265,7 @@ pub(crate) fn find_name(core: &Core, dir: InodeNr, name: &[u8], keep: Keep) -> R
     read_locked(core, dir, |dir, guard| {
         let inode = look_up_pinned(core, dir, name, guard)?;
         match core.inodes.get(&inode, guard) {
-            Some(cell) if is_value(cell, guard) => cache::inode(core, inode, guard).map(|_| inode),
+            Some(cell) if is_value(cell, guard) => Err(cell.version(guard)?.named_value()),
             _ => Ok(inode),
         }
     })

@@ -197,7 +197,7 @@ pub(crate) fn apply_opening(
         cache::drop_pinned(core, nr, &pinned);
         return Err(error);
     }
-    locked.opens = 1;
+    locked.open();
     note(&mut locked);
     drop(locked);
     Ok(pinned)

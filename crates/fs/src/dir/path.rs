@@ -149,12 +149,13 @@ fn step_of(core: &Core, inode: &CachedInode, guard: &Guard) -> Result<Step> {
 
 /// Returns the result of `attempt` for an operation that starts from `names`. The operation looks
 /// names up without a lock and then uses the inodes. Another thread may rename over a name in
-/// between: the inode that the name referred to is deleted although the name was never missing. So
-/// `NotFound` counts only if one of the names is missing; otherwise the operation is restarted. No
-/// lock is held between two attempts.
+/// between: the inode that the name referred to is deleted although the name was never missing, and
+/// its number may be used again. So `NotFound` counts only if one of the names is missing;
+/// otherwise the operation is restarted. No lock is held between two attempts.
 ///
 /// # Errors
-/// `NotFound` if one of the names is missing; otherwise the error of `attempt`.
+/// `NotFound` if one of the names is missing; `Corrupt` if one of them refers to the value of an
+/// attribute; otherwise the error of `attempt`.
 pub(crate) fn revalidated<T>(
     core: &Core,
     names: &[(InodeNr, &[u8])],
@@ -163,21 +164,15 @@ pub(crate) fn revalidated<T>(
     let mut last = Error::NotFound;
     for _ in 0..NAME_ATTEMPTS {
         match attempt() {
-            Err(error) if is_of_reused_number(&error) => last = error,
+            Err(error @ Error::NotFound) => last = error,
             answer => return answer,
         }
         for (dir, name) in names {
-            find::find_name(core, *dir, name, Keep::Nothing)?;
+            find::find_name(core, *dir, name, Keep::Found)?;
         }
         thread::yield_now();
     }
     Err(last)
-}
-
-/// Whether an operation may fail so because the inode that a name referred to was deleted, and its
-/// number used again for a value of an attribute.
-fn is_of_reused_number(error: &Error) -> bool {
-    matches!(error, Error::NotFound) || CachedInode::is_value_error(error)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -26,6 +26,7 @@ use fourscore_sync::{MutexGuard, epoch};
 
 use crate::core::Core;
 use crate::dir::changed::ChangedDir;
+use crate::dir::find::Keep;
 use crate::dir::new_inode::{self, NewAttributes, check_key, check_name, entry_type};
 use crate::dir::{create, entries, find, lost_name, path, remove};
 use crate::file::sync;
@@ -120,12 +121,7 @@ pub(crate) fn rename(
     to: (InodeNr, &[u8]),
     replace: Replace,
 ) -> Result<()> {
-    let rename = || {
-        path::revalidated(&mount.core, &[from], || {
-            rename_and(mount, from, to, replace, None)
-        })
-    };
-    errors::noting(mount, mount.space.retried(rename))
+    rename_revalidated(mount, from, to, replace, None)
 }
 
 /// See [`Fs::rename_leaving_whiteout`](crate::Fs::rename_leaving_whiteout).
@@ -136,11 +132,26 @@ pub(crate) fn rename_leaving_whiteout(
     replace: Replace,
     owner: &NewAttributes,
 ) -> Result<()> {
-    let rename = || {
-        path::revalidated(&mount.core, &[from], || {
-            rename_and(mount, from, to, replace, Some(owner))
-        })
+    rename_revalidated(mount, from, to, replace, Some(owner))
+}
+
+/// As [`rename_and`], with the old name looked up again if an inode is gone. If it was the replaced
+/// inode, the new name is examined: a name that refers to the value of an attribute is damage.
+fn rename_revalidated(
+    mount: &Mount,
+    from: (InodeNr, &[u8]),
+    to: (InodeNr, &[u8]),
+    replace: Replace,
+    whiteout: Option<&NewAttributes>,
+) -> Result<()> {
+    let rename_once = || {
+        let renamed = rename_and(mount, from, to, replace, whiteout);
+        if matches!(renamed, Err(Error::NotFound)) {
+            found(find::find_name(&mount.core, to.0, to.1, Keep::Found))?;
+        }
+        renamed
     };
+    let rename = || path::revalidated(&mount.core, &[from], rename_once);
     errors::noting(mount, mount.space.retried(rename))
 }
 

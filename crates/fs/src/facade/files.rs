@@ -15,7 +15,7 @@ use crate::file::copy::BytePosition;
 use crate::file::fallocate::{self, Fallocate};
 use crate::file::finish::WrittenAt;
 use crate::file::read::{self, Seek};
-use crate::file::{copy, symlink, sync, truncate, write};
+use crate::file::{copy, preallocation, symlink, sync, truncate, write};
 use crate::inode::attributes::Privileges;
 use crate::inode::caller::Caller;
 use crate::{Fs, Result};
@@ -67,6 +67,16 @@ impl Fs {
     /// `NotPermitted`, `ReadOnly`. With `NoSpace` a part at the front may be done.
     pub fn fallocate(&self, inode: InodeNr, what: Fallocate, offset: u64, len: u64) -> Result<()> {
         fallocate::fallocate(self.writable()?, inode, what, offset, len)
+    }
+
+    /// Gives back the space that was preallocated for a file, for a caller that has written it and
+    /// does not open files: a server whose client has closed the file, say. Changes nothing that is
+    /// visible or durable, and does nothing while another thread changes the file.
+    ///
+    /// # Errors
+    /// `NotFound` if no such inode is in use; `ReadOnly`; `Corrupt`, `Io`.
+    pub fn end_writing(&self, inode: InodeNr) -> Result<()> {
+        preallocation::end_writing(self.writable()?, inode)
     }
 
     /// Reads from a regular file at `offset` (bytes) into `buf`, as many bytes as there are.
@@ -169,8 +179,9 @@ impl Fs {
     ///
     /// # Errors
     /// `IsADirectory`, `InvalidArgument` for an inode that is not a regular file, `NoSpace`,
-    /// `FileTooLarge`, `ReadOnly`; `NotPermitted` if the inode's flags forbid it. With `NoSpace` a
-    /// part at the front may be written; the size then shows how much.
+    /// `QuotaExceeded`, `FileTooLarge`, `ReadOnly`; `NotPermitted` if the inode's flags forbid it.
+    /// With `NoSpace` and `QuotaExceeded` a part at the front may be written; the size then shows
+    /// how much.
     pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
         write::write_at(self.writable()?, inode, data, offset)
     }

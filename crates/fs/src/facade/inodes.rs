@@ -59,8 +59,8 @@ impl Fs {
     /// Returns the attributes of `inode`.
     ///
     /// # Errors
-    /// `NotFound` if no such inode is in use; `Corrupt` for one that holds the value of an
-    /// attribute ([`Fs::holds_value`]).
+    /// `NotFound` if no such inode is in use, or if it holds the value of an attribute
+    /// ([`Fs::holds_value`]).
     pub fn stat(&self, inode: InodeNr) -> Result<Stat> {
         stat::stat(&self.core, inode)
     }
@@ -76,7 +76,7 @@ impl Fs {
     }
 
     /// Whether `inode` holds the value of an attribute (`EA_INODE_FL`). No name may refer to such
-    /// an inode, its time fields hold no times, and every access to it as to a file is refused.
+    /// an inode, its time fields hold no times, and as a file it is not found by its number.
     ///
     /// # Errors
     /// `NotFound` if no such inode is in use.

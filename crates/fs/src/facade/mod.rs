@@ -8,13 +8,19 @@
 //! | `names` | directories and names |
 //! | `files` | file data |
 //! | `inodes` | inodes and their attributes, permissions |
+//! | `quota` | usage and limits |
 //! | `xattrs` | extended attributes |
 //! | `open_inode` | inodes that are kept open |
+//! | `staged` | changes of which all become durable, or none |
+//! | `replace` | blocks of metadata that are replaced at once |
 
 mod files;
 mod inodes;
 mod names;
 pub(crate) mod open_inode;
+mod quota;
+pub(crate) mod replace;
+pub(crate) mod staged;
 pub(crate) mod stats;
 mod whole;
 mod xattrs;

@@ -17,6 +17,7 @@ use fourscore_sync::{Arc, epoch};
 
 use crate::dir::new_inode::NewAttributes;
 use crate::dir::{create, path, remove};
+use crate::file::preallocation;
 use crate::inode::cache;
 use crate::inode::cell::Pinned;
 use crate::{Fs, Result};
@@ -53,7 +54,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         {
             let mut locked = pinned.lock();
             pinned.version(&epoch::pin())?;
-            locked.opens += 1;
+            locked.open();
         }
         Ok(Self::opened(fs, inode, pinned))
     }
@@ -75,7 +76,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
                 }
                 let mut locked = pinned.lock();
                 pinned.version(&epoch::pin())?;
-                locked.opens += 1;
+                locked.open();
                 drop(locked);
                 return Ok((inode, pinned));
             }
@@ -122,8 +123,8 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
         &self.fs
     }
 
-    /// Closes the inode. If it has no name and its open count falls to zero, its blocks and the
-    /// inode are freed when this returns.
+    /// Closes the inode. When its open count falls to zero, space that was preallocated for it is
+    /// given back; if it has no name, its blocks and the inode are freed when this returns.
     ///
     /// # Errors
     /// `Io` if the device fails; then the next mount frees the inode.
@@ -136,7 +137,12 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
             return Ok(());
         }
         let mut locked = self.pinned.lock();
-        locked.opens = locked.opens.saturating_sub(1);
+        if !locked.close() {
+            return Ok(());
+        }
+        if let Some(mount) = &self.fs.mount {
+            preallocation::give_back(mount, &locked);
+        }
         let is_nameless = {
             let guard = epoch::pin();
             match self.pinned.version(&guard) {
@@ -144,7 +150,7 @@ impl<F: Deref<Target = Fs>> OpenInode<F> {
                 Err(_) => false,
             }
         };
-        if locked.opens > 0 || !is_nameless {
+        if !is_nameless {
             return Ok(());
         }
         // An inode without a name exists only in a file system that is mounted for writing.

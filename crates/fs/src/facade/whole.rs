@@ -12,12 +12,14 @@ use fourscore_ondisk::group::GroupDesc;
 use fourscore_ondisk::{GroupNr, InodeNr};
 use fourscore_sync::Arc;
 use fourscore_sync::rank::Waits;
+use uuid::Uuid;
 
 use crate::group::descriptor::{self, Bitmap};
 use crate::inode::orphan_list;
 use crate::mount::options::MountOptions;
 use crate::mount::statfs::{self, StatFs};
 use crate::mount::trim::{self, Trim};
+use crate::mount::tune;
 use crate::mount::{freeze, open, read_write, superblock};
 use crate::txn::order;
 use crate::{Error, Fs, OpenOptions, Result};
@@ -80,6 +82,24 @@ impl Fs {
     /// `ReadOnly` for a file system that was opened for reading.
     pub fn tunables(&self) -> Result<&Tunables> {
         Ok(self.writable()?.allocator().tunables())
+    }
+
+    /// Sets a tunable by name: one of [`Fs::tunables`], or `inode_readahead_blks`, the number of
+    /// blocks of an inode table that are read together (0 or a power of two).
+    ///
+    /// # Errors
+    /// `Tunable` for an unknown name and for a value out of bounds; `InvalidArgument` for another
+    /// value that the tunable cannot have; `ReadOnly` for a tunable of the allocator in a file
+    /// system that was opened for reading.
+    pub fn tune(&self, name: &str, value: u32) -> Result<()> {
+        let tunables = self.tunables().ok();
+        tune::set(tunables, &self.core.inode_readahead, name, value)
+    }
+
+    /// Returns the values of all tunables, by name.
+    #[must_use]
+    pub fn tunable_values(&self) -> Vec<(&'static str, u32)> {
+        tune::values(self.tunables().ok(), &self.core.inode_readahead)
     }
 
     /// Returns how often and how long threads waited for locks of each kind, with the names of the
@@ -175,6 +195,19 @@ impl Fs {
     /// `InvalidArgument` for more than 16 bytes, or a zero byte among them; `ReadOnly`.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         superblock::set_label(self.writable()?, label)
+    }
+
+    /// Sets the UUID (`EXT4_IOC_SETFSUUID`), in the primary superblock. Durable after the next
+    /// [`Fs::sync`]; [`Fs::superblock`] has it after the next mount.
+    ///
+    /// With `metadata_csum` this sets the feature `metadata_csum_seed`, without which all checksums
+    /// would depend on the UUID; Linux knows it since 4.4.
+    ///
+    /// # Errors
+    /// `Unsupported` for a file system whose checksums depend on the UUID otherwise (`uninit_bg`
+    /// without `metadata_csum`), or with the feature `stable_inodes`; `ReadOnly`.
+    pub fn set_uuid(&self, uuid: Uuid) -> Result<()> {
+        superblock::set_uuid(self.writable()?, uuid)
     }
 
     /// Discards the free blocks of a range (`FITRIM`), and returns how many bytes were discarded.

@@ -6,7 +6,7 @@
 //!
 //! **Locking.** The inode's lock is held; it guards the file's preallocation as well.
 
-use fourscore_mballoc::{ClusterCount, FilePrealloc, Neighbour, Request};
+use fourscore_mballoc::{ClusterCount, FilePrealloc, Neighbour, Request, Sizing};
 use fourscore_ondisk::{LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
 
@@ -28,6 +28,8 @@ pub(crate) struct Claimer<'a> {
     pub(crate) inode: &'a CachedInode,
     pub(crate) slot: Slot,
     pub(crate) locked: &'a mut Changing,
+    /// How much to search for.
+    pub(crate) sizing: Sizing,
 }
 
 /// Finds blocks for a hole in a file that is going to be at least `end_bytes` long. They lie in a
@@ -56,6 +58,8 @@ pub(crate) fn claim(
     let size = inode.size_bytes().max(end_bytes);
     let cluster_bytes = core.geometry().cluster_size_bytes() as u64;
     request.size = ClusterCount(low32(size.div_ceil(cluster_bytes)));
+    request.sizing = file.sizing;
+    request.writers = file.locked.writers();
     request.reach = MapForm::of(inode).reach();
     request.left = before.and_then(|before| neighbour(&before, clusters));
     let behind = clusters.ceil(wanted.end);

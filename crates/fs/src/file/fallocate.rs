@@ -20,6 +20,7 @@
 
 use std::ops::Range;
 
+use fourscore_mballoc::Sizing;
 use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
@@ -241,6 +242,16 @@ impl<'a> Steps<'a> {
         start..end.max(start)
     }
 
+    /// How much to search for: what the call asks, as Linux does, if it may be one extent;
+    /// otherwise the size class of the file.
+    fn sizing(&self, bytes: &Range<u64>) -> Sizing {
+        let blocks = (bytes.end.div_ceil(1 << self.bits())) - (bytes.start >> self.bits());
+        match blocks <= u64::from(ExtentState::Unwritten.max_blocks()) {
+            true => Sizing::Exact,
+            false => Sizing::Normalize,
+        }
+    }
+
     /// Maps unwritten blocks wherever the range touches a hole, and treats written data there as
     /// `existing` says.
     fn allocate(&mut self, bytes: &Range<u64>, existing: Existing, grows: bool) -> Result<()> {
@@ -273,7 +284,7 @@ impl<'a> Steps<'a> {
         if size > inode.size_bytes() {
             prepare::zero_tail(&self.mount.core, &mut plan, inode, inode.size_bytes())?;
         }
-        let whole = self.whole_blocks(bytes);
+        let (whole, sizing) = (self.whole_blocks(bytes), self.sizing(bytes));
         while at < end && plan.size() < capacity {
             let mapping = lookup::map_locked(&self.mount.core, inode, at)?;
             let mut run = mapping.blocks.min(end.0 - at.0);
@@ -285,6 +296,7 @@ impl<'a> Steps<'a> {
                         inode,
                         slot,
                         locked,
+                        sizing,
                     };
                     let hole = BlockRun { at, blocks };
                     let (physical, got) =

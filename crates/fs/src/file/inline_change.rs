@@ -26,6 +26,7 @@
 //! **Crash safety.** Data is written to its block before the transaction that makes the block part
 //! of the file. Until that transaction the data is in the inode.
 
+use fourscore_mballoc::Sizing;
 use fourscore_ondisk::extent::{self, LOGICAL_END};
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inline::{HEAD_BYTES, InlineError, InlineMut, InlineRoom};
@@ -138,6 +139,7 @@ pub(crate) fn move_out(mount: &Mount, file: LockedInode<'_>) -> Result<()> {
         inode: &outside,
         slot,
         locked,
+        sizing: Sizing::Normalize,
     };
     let hole = BlockRun {
         at: first,

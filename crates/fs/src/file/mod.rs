@@ -7,6 +7,7 @@
 //! | `truncate` | changes the size |
 //! | `prepare` | what all changes of data begin with |
 //! | `fallocate` | preallocates, punches, zeroes and moves ranges |
+//! | `preallocation` | gives back the space that a file has ahead of need |
 //! | `copy` | copies between files, writes of several buffers |
 //! | `inline`, `inline_change` | data that lies inside the inode |
 //! | `journaled`, `journal_data` | data that goes through the journal |
@@ -22,6 +23,7 @@ pub(crate) mod inline;
 pub(crate) mod inline_change;
 pub(crate) mod journal_data;
 pub(crate) mod journaled;
+pub(crate) mod preallocation;
 pub(crate) mod prepare;
 pub(crate) mod read;
 pub(crate) mod scatter;

@@ -29,6 +29,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
+use fourscore_mballoc::Sizing;
 use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
@@ -223,17 +224,32 @@ pub(crate) fn write_locked(
         return Err(Error::FileTooLarge);
     }
     truncate::end_truncation(mount, file.reborrow())?;
-    let mut done = 0;
+    let (mut done, mut most_bytes) = (0, MOST_BYTES);
     while done < data.bytes.len() {
         let part = Data {
-            bytes: &data.bytes[done..data.bytes.len().min(done + MOST_BYTES)],
+            bytes: &data.bytes[done..data.bytes.len().min(done + most_bytes)],
             offset: data.offset + done as u64,
         };
-        done += mount
-            .space
-            .retried(|| write_part(mount, file.reborrow(), part, decided))?;
+        let write = || write_part(mount, file.reborrow(), part, decided);
+        match mount.space.retried(write) {
+            Ok(written) => done += written,
+            Err(error) => most_bytes = smaller_part(mount, part, error)?,
+        }
     }
     Ok(())
+}
+
+/// Returns how much is to be written at once where `part` was refused: limits of quota may allow
+/// less.
+#[cold]
+fn smaller_part(mount: &Mount, part: Data<'_>, error: Error) -> Result<usize> {
+    let block_bytes = mount.core.geometry().block_size().bytes();
+    match error {
+        Error::QuotaExceeded if part.bytes.len() > block_bytes => {
+            Ok((part.bytes.len() / 2).max(block_bytes))
+        }
+        error => Err(error),
+    }
 }
 
 /// Writes as much from the front of the data as one plan has space for. Returns that number of
@@ -270,6 +286,7 @@ fn write_part(
             inode,
             slot,
             locked: &mut *file.locked,
+            sizing: Sizing::Normalize,
         };
         let piece = claim_piece(&mut plan, claimer, at..end, data.end())?;
         if journaled::journals_content(&mount.core, inode) {

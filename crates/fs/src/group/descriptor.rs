@@ -17,9 +17,6 @@ use crate::core::Core;
 use crate::guard::with_guard;
 use crate::{Error, Result, metadata};
 
-/// Blocks of an inode table read together, as in Linux (`inode_readahead_blks`).
-const INODE_READAHEAD_BLOCKS: u32 = 32;
-
 /// A bitmap of a group: bit i of byte i / 8 is set if cluster or inode i is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitmap {
@@ -279,8 +276,9 @@ pub(crate) fn look_at_inode_table<R>(
     let used = geometry.inodes_per_group().saturating_sub(unused);
     let used_blocks = used.div_ceil(geometry.inodes_per_block());
     let offset = block.0.saturating_sub(desc.inode_table().0);
-    let start = offset - offset % u64::from(INODE_READAHEAD_BLOCKS);
-    let end = (start + u64::from(INODE_READAHEAD_BLOCKS)).min(used_blocks.into());
+    let together = u64::from(core.inode_readahead.blocks());
+    let start = offset - offset % together.max(1);
+    let end = (start + together).min(used_blocks.into());
     if offset < end {
         let first = PhysBlock(desc.inode_table().0 + start);
         core.buffers.read_ahead(first, BlockCount(end - start));

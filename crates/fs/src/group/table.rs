@@ -509,20 +509,50 @@ impl InodeSource for Groups {
     }
 }
 
-/// Sets or clears `len` bits from `start` on, whole bytes at a time.
+/// Sets or clears `len` bits from `start` on, as far as `bytes` has them.
 pub(crate) fn write_bits(bytes: &mut [u8], start: u32, len: u32, kind: ChangeKind) {
-    let mut at = start;
-    let end = start.saturating_add(len);
-    while at < end {
-        let upto = (at / 8 + 1).saturating_mul(8).min(end);
-        let ones = 0xff_u8 >> (8 - (upto - at)) << (at % 8);
-        let Some(byte) = bytes.get_mut(at as usize / 8) else {
-            return;
-        };
-        match kind {
-            ChangeKind::Set => *byte |= ones,
-            ChangeKind::Clear => *byte &= !ones,
+    let bits = u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX);
+    let end = start.saturating_add(len).min(bits);
+    if start >= end {
+        return;
+    }
+    let (first, last) = (start as usize / 8, end as usize / 8);
+    let (from_start, to_end) = (0xff_u8 << (start % 8), !(0xff_u8 << (end % 8)));
+    let write = |byte: &mut u8, mask: u8| match kind {
+        ChangeKind::Set => *byte |= mask,
+        ChangeKind::Clear => *byte &= !mask,
+    };
+    if first == last {
+        return write(&mut bytes[first], from_start & to_end);
+    }
+    write(&mut bytes[first], from_start);
+    bytes[first + 1..last].fill(match kind {
+        ChangeKind::Set => 0xff,
+        ChangeKind::Clear => 0,
+    });
+    if to_end != 0 {
+        write(&mut bytes[last], to_end);
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_written_where_they_are_and_nowhere_else() {
+        for start in 0..40 {
+            for len in 0..60 {
+                for (kind, before) in [(ChangeKind::Set, 0), (ChangeKind::Clear, 0xff)] {
+                    let mut bytes = [before; 6];
+                    write_bits(&mut bytes, start, len, kind);
+                    for bit in 0..48 {
+                        let is_set = bytes[bit as usize / 8] >> (bit % 8) & 1 == 1;
+                        let is_changed = is_set != (before == 0xff);
+                        assert_eq!(is_changed, (start..start + len).contains(&bit));
+                    }
+                }
+            }
         }
-        at = upto;
     }
 }

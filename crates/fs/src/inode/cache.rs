@@ -43,8 +43,7 @@ pub(crate) fn holds_value(core: &Core, inode: InodeNr) -> Result<bool> {
 /// Returns the inode with this number, from the cache or the disk; it lives as long as the guard.
 ///
 /// # Errors
-/// `NotFound` if no such inode is in use; `Corrupt` for one that holds the value of an
-/// attribute.
+/// `NotFound` if no such inode is in use, or if it holds the value of an attribute.
 pub(crate) fn inode<'g>(core: &Core, nr: InodeNr, guard: &'g Guard) -> Result<&'g CachedInode> {
     any_inode(core, nr, guard)?.not_a_value()
 }

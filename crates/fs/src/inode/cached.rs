@@ -9,7 +9,7 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::{FileType, Inode, InodeFlags};
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::Superblock;
-use fourscore_ondisk::{Corrupt, CorruptKind, InodeNr, blockmap, extent};
+use fourscore_ondisk::{Corrupt, InodeNr, blockmap, extent};
 
 use crate::{Error, Result};
 
@@ -131,22 +131,19 @@ impl CachedInode {
     /// treating it as a file would destroy them.
     ///
     /// # Errors
-    /// `Corrupt`, as in the kernel.
+    /// `NotFound`: a caller that has only the number has it from an inode that was deleted, and
+    /// whose number is used again. A name that refers to such an inode is damage, which
+    /// [`find_name`](crate::dir::find::find_name) reports.
     pub(crate) fn not_a_value(&self) -> Result<&Self> {
-        if self.has(InodeFlags::EA_INODE_FL) {
-            return Err(self.unexpected_value());
+        match self.has(InodeFlags::EA_INODE_FL) {
+            true => Err(Error::NotFound),
+            false => Ok(self),
         }
-        Ok(self)
     }
 
-    /// Whether an error says that an inode holds the value of an attribute.
-    pub(crate) fn is_value_error(error: &Error) -> bool {
-        let kind = CorruptKind::Relation(RelationError::UnexpectedEaInode);
-        matches!(error, Error::Corrupt(corrupt) if *corrupt.kind() == kind)
-    }
-
+    /// Returns the error for an inode that holds the value of an attribute and has a name.
     #[cold]
-    fn unexpected_value(&self) -> Error {
+    pub(crate) fn named_value(&self) -> Error {
         let error = Corrupt::from(RelationError::UnexpectedEaInode);
         error.in_inode(self.nr()).into()
     }

@@ -15,7 +15,7 @@
 //! data, by threads that change one leaf of a directory, and by readers after several attempts
 //! without a lock; all others take it exclusively.
 
-use fourscore_mballoc::FilePrealloc;
+use fourscore_mballoc::{FilePrealloc, Writers};
 use fourscore_ondisk::Tid;
 use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
@@ -74,6 +74,8 @@ pub(crate) struct Changing {
     pub(crate) last_data: LastChange,
     /// The open count.
     pub(crate) opens: u32,
+    /// Whether it was open and no longer is, so that no writer keeps it open.
+    is_closed: bool,
     /// Its place on the orphan list, while it has no name or is being truncated.
     pub(crate) orphan: Option<OrphanPlace>,
     /// Whether it was created without a name and may be given one.
@@ -119,6 +121,28 @@ impl UnjoinedWrites {
 }
 
 impl Changing {
+    /// Counts an open.
+    pub(crate) fn open(&mut self) {
+        self.opens += 1;
+        self.is_closed = false;
+    }
+
+    /// Counts a close. Returns whether the inode is not open any more.
+    pub(crate) fn close(&mut self) -> bool {
+        self.opens = self.opens.saturating_sub(1);
+        self.is_closed = self.opens == 0;
+        self.is_closed
+    }
+
+    /// Whether the file is likely to grow. A file that is written by its number alone, without
+    /// being opened, counts as open: nothing says when its writer is done.
+    pub(crate) fn writers(&self) -> Writers {
+        match self.is_closed {
+            true => Writers::Closed,
+            false => Writers::Open,
+        }
+    }
+
     /// Notes that the inode has one more name. If it was created without a name, it is off the
     /// orphan list and like any other inode now.
     pub(crate) fn note_gained_name(&mut self) {
@@ -168,6 +192,11 @@ impl InodeCell {
             Some(version) => Ok(version),
             None => Err(Error::NotFound),
         }
+    }
+
+    /// Publishes a version of a hidden file, which no lock of an inode guards.
+    pub(crate) fn replace_hidden(&self, version: CachedInode) {
+        self.version.store(Some(Box::new(version)));
     }
 
     fn share(&self) -> Shared<'_> {

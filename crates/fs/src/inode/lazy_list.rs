@@ -49,7 +49,8 @@ impl LazyTimes {
         let mut list = self.0.of(CoreNr::current()).lock();
         list.push_back(waiting);
         let is_full = list.len() > MOST_PER_CORE;
-        list.pop_front_if(|oldest| is_full || now - oldest.since_seconds > MOST_SECONDS)
+        let is_due = |oldest: &Waiting| is_full || now - oldest.since_seconds > MOST_SECONDS;
+        list.front().is_some_and(is_due).then(|| list.pop_front())?
     }
 
     pub(crate) fn take_all(&self) -> Vec<Waiting> {

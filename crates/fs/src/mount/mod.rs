@@ -9,12 +9,15 @@
 //! | `recovery` | finishes at mount what a crash interrupted |
 //! | `fast_commit`, `before_fast_commits` | the overlay of the changes of fast commits |
 //! | `fast_commit_replay`, `fast_commit_parts` | writes the changes of fast commits |
+//! | `one_transaction` | writes changes that were made in memory in one transaction |
 //! | `mark`, `superblock` | marks a mount in the superblock, and changes its fields in plans |
 //! | `errors`, `error_policy` | handles errors: notes them, stops writing |
 //! | `freeze`, `freezer` | freezes the file system |
 //! | `mmp` | keeps other hosts away |
 //! | `trim`, `discards` | discards free blocks on the device |
 //! | `statfs` | how full the file system is |
+//! | `stripe` | the stripe of the array below |
+//! | `tune` | tunables by name |
 //! | `clock` | the time of stamps |
 
 mod before_fast_commits;
@@ -31,6 +34,7 @@ pub(crate) mod freezer;
 pub(crate) mod mark;
 pub(crate) mod mmp;
 pub(crate) mod modes;
+pub(crate) mod one_transaction;
 pub(crate) mod open;
 pub(crate) mod open_options;
 pub(crate) mod options;
@@ -39,5 +43,7 @@ pub(crate) mod recovery;
 pub(crate) mod replay;
 pub(crate) mod state;
 pub(crate) mod statfs;
+mod stripe;
 pub(crate) mod superblock;
 pub(crate) mod trim;
+pub(crate) mod tune;

@@ -30,6 +30,7 @@ use crate::mount::damage::FoundBy;
 use crate::mount::fast_commit::apply;
 use crate::mount::open_options::{OpenOptions, Replay, SuperblockCopy};
 use crate::mount::replay;
+use crate::mount::tune::InodeReadahead;
 use crate::txn::faults::Faults;
 
 /// The memory for decoded inodes: the cache budget divided by this.
@@ -107,6 +108,7 @@ pub(crate) fn bare(
         journal_found_by: FoundBy::default(),
         live: None,
         faults: Faults::default(),
+        inode_readahead: InodeReadahead::default(),
     })
 }
 

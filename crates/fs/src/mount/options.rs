@@ -15,6 +15,8 @@ use crate::inode::lazy_list::Times;
 use crate::mount::discards::Discards;
 use crate::mount::error_policy::{OnError, PanicHook};
 use crate::mount::modes::{AccessTimes, DataMode};
+use crate::mount::tune::{self, InodeReadahead};
+use crate::quota::state::Enforced;
 use crate::txn::faults::Faults;
 use crate::xattr::share::{Sharing, XattrSharing};
 use crate::{Error, OpenOptions, Result};
@@ -55,13 +57,27 @@ pub struct MountOptions {
     barriers: Option<Barriers>,
     times: Option<Times>,
     tunables: Vec<(String, u32)>,
+    pub(crate) stripe: Option<u32>,
+    bitmaps: Option<BitmapLoading>,
     buddy_bytes: u64,
     cache_bytes: Option<usize>,
     privilege: Privilege,
     discard: Option<Discard>,
     sharing: Option<XattrSharing>,
     sharing_bytes: Option<u64>,
+    quota: Enforced,
     pub(crate) faults: Faults,
+}
+
+/// When the block bitmaps of a mount are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BitmapLoading {
+    /// Ahead of the allocations that need them: a mount that changes little reads little.
+    #[default]
+    OnDemand,
+    /// All of them, in the background after the mount, as far as the memory for buddies goes
+    /// ([`MountOptions::buddy_bytes`]). Linux's default.
+    AtMount,
 }
 
 /// When freed blocks are discarded on the device.
@@ -91,12 +107,15 @@ impl MountOptions {
             barriers: None,
             times: None,
             tunables: Vec::new(),
+            stripe: None,
+            bitmaps: None,
             buddy_bytes: BUDDY_BYTES,
             cache_bytes: None,
             privilege: Privilege::User,
             discard: None,
             sharing: None,
             sharing_bytes: None,
+            quota: Enforced::default(),
             faults: Faults::default(),
         }
     }
@@ -108,9 +127,13 @@ impl MountOptions {
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
     /// `discard`, `nodiscard`, `cache_size=BYTES` with K, M or G (the memory of the caches), the
     /// limits of the automatic bypass (`mbcache_low`, `mbcache_high`, `mbcache_window`,
-    /// `mbcache_probe`, `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)) and the
-    /// allocator's tunables (`mb_optimize_scan=0`). Of two that contradict each other the later one
-    /// counts.
+    /// `mbcache_probe`, `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)),
+    /// `usrquota` (`quota`), `grpquota` and `prjquota`, with which limits are kept
+    /// ([`Fs::set_quota`](crate::Fs::set_quota)), `noquota`,
+    /// `stripe=BLOCKS` ([`MountOptions::stripe`]), `prefetch_block_bitmaps`,
+    /// `no_prefetch_block_bitmaps` ([`BitmapLoading`]) and the tunables of
+    /// [`Fs::tune`](crate::Fs::tune) (`mb_optimize_scan=0`). Of two that contradict each other the
+    /// later one counts.
     ///
     /// # Errors
     /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
@@ -164,22 +187,52 @@ impl MountOptions {
                     let limits = self.sharing.unwrap_or_default().with_limit(name, number()?);
                     self.sharing = Some(limits.ok_or_else(|| refused("not a limit of it"))?);
                 }
+                "quota" | "usrquota" if value.is_empty() => self.quota.user = true,
+                "grpquota" if value.is_empty() => self.quota.group = true,
+                "prjquota" if value.is_empty() => self.quota.project = true,
+                "noquota" if value.is_empty() => self.quota = Enforced::default(),
+                "stripe" => self.stripe = Some(number()?),
                 "cache_size" => {
                     let bytes = byte_count(value).ok_or_else(|| refused("not a size"))?;
                     self.cache_bytes = Some(bytes);
                 }
-                name if name.starts_with("mb_") => self = self.tunable(name, number()?),
+                "prefetch_block_bitmaps" if value.is_empty() => {
+                    self.bitmaps = Some(BitmapLoading::AtMount);
+                }
+                "no_prefetch_block_bitmaps" if value.is_empty() => {
+                    self.bitmaps = Some(BitmapLoading::OnDemand);
+                }
+                name if name.starts_with("mb_") || name == InodeReadahead::NAME => {
+                    self = self.tunable(name, number()?);
+                }
                 _ => return Err(refused("not an option that is known here")),
             }
         }
         Ok(self)
     }
 
-    /// Sets a tunable of the allocator, such as `mb_optimize_scan`; the names are those of sysfs
-    /// and of mount options. An unknown one is refused when the file system is mounted.
+    /// Sets a tunable ([`Fs::tune`](crate::Fs::tune)), such as `mb_optimize_scan`; the names are
+    /// those of sysfs and of mount options. An unknown one is refused when the file system is
+    /// mounted.
     #[must_use]
     pub fn tunable(mut self, name: &str, value: u32) -> Self {
         self.tunables.push((name.to_owned(), value));
+        self
+    }
+
+    /// Sets the stripe of the array below the file system, in blocks; by default the superblock's
+    /// (`s_raid_stripe_width`, else `s_raid_stride`). Requests of whole stripes begin at one. A
+    /// stripe longer than a group, or 0, leaves the choice to the superblock.
+    #[must_use]
+    pub fn stripe(mut self, blocks: u32) -> Self {
+        self.stripe = Some(blocks);
+        self
+    }
+
+    /// Sets when the bitmaps of groups are loaded: by default as allocation proceeds.
+    #[must_use]
+    pub fn bitmap_loading(mut self, bitmaps: BitmapLoading) -> Self {
+        self.bitmaps = Some(bitmaps);
         self
     }
 
@@ -190,6 +243,11 @@ impl MountOptions {
     pub fn use_reserve(mut self) -> Self {
         self.privilege = Privilege::Root;
         self
+    }
+
+    /// Returns the kinds whose limits are kept.
+    pub(crate) fn enforced_quota(&self) -> Enforced {
+        self.quota
     }
 
     pub(crate) fn privilege(&self) -> Privilege {
@@ -368,6 +426,8 @@ impl MountOptions {
         options.times = self.times.or(stored.times);
         options.discard = self.discard.or(stored.discard);
         options.sharing = self.sharing.or(stored.sharing);
+        options.stripe = self.stripe.or(stored.stripe);
+        options.bitmaps = self.bitmaps.or(stored.bitmaps);
         options
     }
 
@@ -390,6 +450,20 @@ impl MountOptions {
                 word: "data=journal".into(),
                 why: "the file system has no journal",
             });
+        }
+        let files = superblock.quota_inodes();
+        let wanted = [
+            ("usrquota", self.quota.user, files.user),
+            ("grpquota", self.quota.group, files.group),
+            ("prjquota", self.quota.project, files.project),
+        ];
+        for (word, is_wanted, file) in wanted {
+            if is_wanted && file.is_none() {
+                return Err(Error::MountOption {
+                    word: word.into(),
+                    why: "the file system has no such quota file (mkfs -O quota, -E quotatype=)",
+                });
+            }
         }
         Ok(())
     }
@@ -429,11 +503,14 @@ impl MountOptions {
         self.barriers.unwrap_or(default)
     }
 
-    pub(crate) fn tune(&self, tunables: &Tunables) -> Result<()> {
-        for (name, value) in &self.tunables {
-            tunables.set_by_name(name, *value)?;
-        }
-        Ok(())
+    pub(crate) fn tune(&self, tunables: &Tunables, readahead: &InodeReadahead) -> Result<()> {
+        let mut set = self.tunables.iter();
+        set.try_for_each(|(name, value)| tune::set(Some(tunables), readahead, name, *value))
+    }
+
+    /// Returns when bitmaps are loaded.
+    pub(crate) fn loading(&self) -> BitmapLoading {
+        self.bitmaps.unwrap_or_default()
     }
 }
 
@@ -546,6 +623,15 @@ mod tests {
         let discard = |words| MountOptions::new().parse(words).unwrap().discard;
         assert_eq!(discard("discard"), Some(Discard::Online));
         assert_eq!(discard("discard,nodiscard"), Some(Discard::OnDemand));
+        let stripe = |words| MountOptions::new().parse(words).unwrap().stripe;
+        assert_eq!(stripe("commit=5"), None);
+        assert_eq!(stripe("stripe=16,stripe=64"), Some(64));
+        let bitmaps = |words| MountOptions::new().parse(words).unwrap().bitmaps;
+        assert_eq!(bitmaps(""), None);
+        let at_mount = Some(BitmapLoading::AtMount);
+        assert_eq!(bitmaps("prefetch_block_bitmaps"), at_mount);
+        let both = "prefetch_block_bitmaps,no_prefetch_block_bitmaps";
+        assert_eq!(bitmaps(both), Some(BitmapLoading::OnDemand));
         let tuned = MountOptions::new().parse("mb_optimize_scan=0,mb_stream_req=32");
         let expected = [
             ("mb_optimize_scan".to_owned(), 0),
@@ -578,6 +664,8 @@ mod tests {
             "cache_size=64MB",
             "cache_size=99999999999G",
             "mb_stream_req=",
+            "stripe",
+            "stripe=many",
             "defaults=1",
             "noatime=1",
             "nosuid",

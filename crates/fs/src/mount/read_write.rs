@@ -19,6 +19,7 @@ use fourscore_sync::{Arc, Counter, Mutex, OnceLock};
 
 use crate::core::{Core, Live};
 use crate::group::change::{self, Source};
+use crate::group::load_all::LoadAll;
 use crate::group::table::Groups;
 use crate::inode::free_inodes::Inodes;
 use crate::inode::lazy_list::LazyTimes;
@@ -30,9 +31,11 @@ use crate::mount::freezer::Freezer;
 use crate::mount::mark::{self, Mounted, check_unmounted};
 use crate::mount::mmp::Mmp;
 use crate::mount::modes::DataMode;
-use crate::mount::options::{Barriers, MountOptions};
+use crate::mount::options::{Barriers, BitmapLoading, MountOptions};
 use crate::mount::state::Mount;
-use crate::mount::{errors, fast_commit_replay, open, recovery, replay};
+use crate::mount::tune::InodeReadahead;
+use crate::mount::{errors, fast_commit_replay, open, recovery, replay, stripe};
+use crate::quota::state::Quota;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::Sabotage;
 use crate::txn::grace::GracePeriod;
@@ -52,7 +55,10 @@ pub(crate) fn mount(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Re
     let options = &options.over(&superblock);
     options.check(&superblock)?;
     // These options are refused before anything is written.
-    options.tune(&Tunables::new(geometry(&superblock)?))?;
+    options.tune(
+        &Tunables::new(geometry(&superblock, options)?),
+        &InodeReadahead::default(),
+    )?;
     let mmp = Mmp::take(device, &superblock)?;
     match (mount_taken(device, options), mmp) {
         (Ok(mount), Some(mmp)) => {
@@ -102,16 +108,20 @@ fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<
         .superblock()
         .journal()
         .map(|_| replay::log(&core, &options.open_options()));
-    let mount = begin(
+    let mut mount = begin(
         core,
         log.transpose()?,
         options,
         Arc::clone(device),
         Scope::All,
     )?;
-    options.tune(mount.allocator().tunables())?;
+    options.tune(mount.allocator().tunables(), &mount.core.inode_readahead)?;
     match recovery::finish_orphans(&mount) {
-        Ok(()) => Ok(mount),
+        Ok(()) => {
+            let at_mount = options.loading() == BitmapLoading::AtMount;
+            mount.load_all = at_mount.then(|| load_all(&mount, options));
+            Ok(mount)
+        }
         Err(error) => {
             // All orphans that could be finished are finished; no transaction is left in the
             // journal.
@@ -119,6 +129,17 @@ fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<
             Err(error)
         }
     }
+}
+
+/// Starts loading all bitmaps.
+fn load_all(mount: &Mount, options: &MountOptions) -> LoadAll {
+    let block_bytes = mount.core.geometry().block_size().bytes();
+    LoadAll::start(
+        Arc::clone(&mount.allocator),
+        Arc::clone(mount.groups()),
+        Arc::clone(&mount.core.buffers),
+        options.most_groups_loaded(block_bytes),
+    )
 }
 
 /// Makes the changes of `overlay` on `core`, whose log was replayed without the fast commits, and
@@ -149,15 +170,13 @@ fn begin(
     scope: Scope,
 ) -> Result<Box<Mount>> {
     let groups = Arc::new(change::read(&core)?);
-    let geometry = geometry(core.superblock())?;
-    let revokes_per_credit = revokes_per_credit(&core);
+    let geometry = geometry(core.superblock(), options)?;
     let reuse = Arc::new(ReuseClock::default());
     let grace = Arc::new(grace_period(&core, options, &geometry, &reuse));
-    let (journal, fast_commits) = begin_journal(&core, log, options, scope, &groups, &grace)?;
-    let only = match scope {
-        Scope::All => None,
-        Scope::OneTransaction => Some(journal.running_tid()),
-    };
+    let quota = Quota::open(&core, options.enforced_quota())?.map(Arc::new);
+    let (journal, fast_commits) =
+        begin_journal(&core, log, options, scope, &groups, &grace, quota.as_ref())?;
+    let only = (scope == Scope::OneTransaction).then(|| journal.running_tid());
     let allocator_options = allocator_options(
         &core,
         &journal,
@@ -194,6 +213,7 @@ fn begin(
         only,
     );
     Ok(Box::new(Mount {
+        revokes_per_credit: revokes_per_credit(&core),
         core,
         device,
         journal,
@@ -212,13 +232,14 @@ fn begin(
         lazy_times: options.has_lazy_times().then(LazyTimes::default),
         data: options.data_mode(&superblock),
         fast_commits,
+        quota,
         bsd_groups: options.gives_group(&superblock),
         retries: Counter::default(),
         privilege: options.privilege(),
-        revokes_per_credit,
         only,
         freezer: Freezer::default(),
         mmp: Mutex::new(None),
+        load_all: None,
     }))
 }
 
@@ -276,6 +297,7 @@ fn begin_journal(
     scope: Scope,
     groups: &Arc<Groups>,
     grace: &Arc<GracePeriod>,
+    quota: Option<&Arc<Quota>>,
 ) -> Result<(Arc<Journal>, Option<Arc<FastCommits>>)> {
     let mut journal_options = options.journal_options();
     if has_fast_commits(core.superblock()) && scope == Scope::All {
@@ -290,6 +312,7 @@ fn begin_journal(
         Arc::clone(groups),
         Arc::clone(grace),
         Arc::clone(&hooked),
+        quota.cloned(),
         options.faults,
     ));
     let home = Arc::clone(&core.device);
@@ -297,7 +320,11 @@ fn begin_journal(
         Some(log) => Journal::open(log, home, hook, journal_options)?,
         None => Journal::without_log(home, core.geometry().block_size(), hook, journal_options)?,
     };
-    let fast_commits = fast_commits(core, &journal, options, scope);
+    let fast_commits = match quota {
+        // Records have no usage.
+        Some(_) => None,
+        None => fast_commits(core, &journal, options, scope),
+    };
     if let Some(fast_commits) = &fast_commits {
         hooked.get_or_init(|| Arc::clone(fast_commits));
     }
@@ -336,7 +363,8 @@ fn fast_commits(
 ///
 /// # Errors
 /// `Io` if the device fails; the image then needs recovery.
-pub(crate) fn unmount(mount: Box<Mount>) -> Result<()> {
+pub(crate) fn unmount(mut mount: Box<Mount>) -> Result<()> {
+    mount.load_all = None;
     let written = mount
         .errors
         .check()
@@ -398,7 +426,7 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
 }
 
 /// Returns the allocator's view of the layout.
-pub(crate) fn geometry(superblock: &Superblock) -> Result<Geometry> {
+fn geometry(superblock: &Superblock, options: &MountOptions) -> Result<Geometry> {
     let geometry = superblock.geometry();
     let first = u32::try_from(geometry.first_data_block().0).unwrap_or(u32::MAX);
     let layout = Layout {
@@ -410,7 +438,7 @@ pub(crate) fn geometry(superblock: &Superblock) -> Result<Geometry> {
         s_log_groups_per_flex: Some(superblock.groups_per_flex())
             .filter(|&flex| flex > 1)
             .map(u32::ilog2),
-        stripe: superblock.raid_stripe_width_blocks(),
+        stripe: stripe::stripe_clusters(superblock, options.stripe),
     };
     Geometry::new(layout).map_err(|error| Error::Unsupported(error.to_string()))
 }

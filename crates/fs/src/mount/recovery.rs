@@ -43,6 +43,12 @@ pub(crate) fn replay_onto_device(
     let overlay = open::open(Arc::clone(&core.device), &in_memory)?.fast_commit;
     let mut log = journal_replay::log(core, options)?;
     let recovered = recover(&log, core.geometry().blocks())?;
+    let blocks = recovered.copies().len();
+    tracing::info!(
+        blocks,
+        fast_commits = overlay.is_some(),
+        "the journal is replayed"
+    );
     match overlay {
         None => {
             replay(&mut log, &recovered, &*core.device)?;
@@ -67,6 +73,10 @@ pub(crate) fn finish_orphans(mount: &Mount) -> Result<()> {
     for (nr, place) in mount.orphans().all() {
         check_orphan(&mount.core, nr)?;
         let inode = CachedInode::new(cache::load_inode(&mount.core, nr)?, mount.core.superblock())?;
+        tracing::info!(
+            inode = nr.0,
+            "an interrupted deletion or truncation is finished"
+        );
         if inode.on_disk().links_count() > 0 {
             finish_truncation(mount, &inode, place)?;
         } else {

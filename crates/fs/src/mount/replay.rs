@@ -38,6 +38,8 @@ pub(crate) struct Replayed {
 pub(crate) fn replay(core: &Core, options: &OpenOptions) -> Result<Replayed> {
     let (log, found_by) = log_to_read(core, options)?;
     let recovered = recover(&log, core.geometry().blocks())?;
+    let blocks = recovered.copies().len();
+    tracing::info!(blocks, "the journal is replayed in memory");
     let inode_bytes = core.geometry().inode_size_bytes();
     // As in the kernel, fast commits count only if the log is not empty.
     let records = match log.superblock().start() {

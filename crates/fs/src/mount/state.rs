@@ -15,6 +15,7 @@ use fourscore_sync::rank::Ranked;
 use fourscore_sync::{Arc, Counter, Mutex, MutexGuard};
 
 use crate::core::Core;
+use crate::group::load_all::LoadAll;
 use crate::group::table::Groups;
 use crate::inode::free_inodes::Inodes;
 use crate::inode::lazy_list::LazyTimes;
@@ -23,6 +24,7 @@ use crate::mount::error_policy::Errors;
 use crate::mount::freezer::{Freezer, Rest};
 use crate::mount::mmp::Mmp;
 use crate::mount::modes::{AccessTimes, DataMode};
+use crate::quota::state::Quota;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::grace::GracePeriod;
 use crate::txn::order;
@@ -57,6 +59,8 @@ pub(crate) struct Mount {
     pub(crate) lazy_times: Option<LazyTimes>,
     pub(crate) data: DataMode,
     pub(crate) fast_commits: Option<Arc<FastCommits>>,
+    /// `None` if the file system has no quota files.
+    pub(crate) quota: Option<Arc<Quota>>,
     /// Whether new inodes get the group of their directory.
     pub(crate) bsd_groups: bool,
     pub(crate) retries: Counter,
@@ -68,6 +72,8 @@ pub(crate) struct Mount {
     pub(crate) freezer: Freezer,
     /// Keeps other hosts away, with the feature `mmp`; set at mount.
     pub(crate) mmp: Mutex<Option<Mmp>>,
+    /// Loads all bitmaps; `None` if the mount does not ask for that.
+    pub(crate) load_all: Option<LoadAll>,
 }
 
 impl Mount {

@@ -14,8 +14,9 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_ondisk::features::{Compat, RoCompat};
+use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+use uuid::Uuid;
 
 use crate::core::Core;
 use crate::guard::with_guard;
@@ -54,6 +55,44 @@ fn change_label(mount: &Mount, label: &[u8]) -> Result<()> {
     let buf = plan.bytes_mut(region);
     buf.fill(0);
     buf[..label.len()].copy_from_slice(label);
+    plan.apply(&[&LastChange::new()]).map(drop)
+}
+
+/// See [`Fs::set_uuid`](crate::Fs::set_uuid).
+pub(crate) fn set_uuid(mount: &Mount, uuid: Uuid) -> Result<()> {
+    errors::noting(mount, change_uuid(mount, uuid))
+}
+
+fn change_uuid(mount: &Mount, uuid: Uuid) -> Result<()> {
+    let superblock = mount.core.superblock();
+    let features = superblock.features();
+    let refused = |why: &str| Err(Error::Unsupported(why.into()));
+    if features.compat.contains(Compat::STABLE_INODES) {
+        return refused("it has the feature stable_inodes, with which the UUID never changes");
+    }
+    if features.ro_compat.contains(RoCompat::GDT_CSUM) {
+        return refused("the checksums of its group descriptors depend on the UUID");
+    }
+    let mut plan = Plan::new(mount);
+    let mut set = |at: usize, value: &[u8]| {
+        let (block, range) = superblock_part(&mount.core, at..at + value.len());
+        let tag = VerifiedAs::new(Structure::Superblock, InodeNr(0));
+        let region = plan.part(block, range, tag)?;
+        plan.bytes_mut(region).copy_from_slice(value);
+        Ok::<(), Error>(())
+    };
+    if superblock.has_metadata_csum() {
+        // The checksums stay valid: their seed is stored, and does not follow from the UUID.
+        let seed = superblock.checksum_seed().value().to_le_bytes();
+        set(offset_of!(RawSuperblock, s_checksum_seed), &seed)?;
+        let incompat = (features.incompat | Incompat::CSUM_SEED) - Incompat::RECOVER;
+        let now = incompat.bits() | Incompat::RECOVER.bits();
+        set(
+            offset_of!(RawSuperblock, s_feature_incompat),
+            &now.to_le_bytes(),
+        )?;
+    }
+    set(offset_of!(RawSuperblock, s_uuid), uuid.as_bytes())?;
     plan.apply(&[&LastChange::new()]).map(drop)
 }
 

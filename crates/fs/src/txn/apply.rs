@@ -111,7 +111,8 @@ impl Plan<'_> {
     fn credits(&mut self) -> Credits {
         /// Up to this size duplicates are not searched for: credits that are not used are returned.
         const FEW: usize = 16;
-        let size = self.size();
+        let charged = self.charged_blocks();
+        let size = self.size() + charged;
         if size <= FEW {
             return Credits(u32::try_from(size).unwrap_or(u32::MAX));
         }
@@ -121,7 +122,7 @@ impl Plan<'_> {
         blocks.sort_unstable();
         blocks.dedup();
         let revokes = self.memory.revoked.len();
-        let credits = blocks.len() + revokes.div_ceil(self.mount.revokes_per_credit());
+        let credits = blocks.len() + charged + revokes.div_ceil(self.mount.revokes_per_credit());
         self.memory.blocks = blocks;
         Credits(u32::try_from(credits).unwrap_or(u32::MAX))
     }
@@ -141,8 +142,8 @@ impl Plan<'_> {
     /// that are not in memory, and have no new version to publish.
     ///
     /// # Errors
-    /// The journal was aborted, the plan is too large for it, or a block cannot be read again. In
-    /// these cases nothing was changed.
+    /// The journal was aborted, the plan is too large for it, a block cannot be read again, or a
+    /// limit of quota would be exceeded. In these cases nothing was changed.
     pub(crate) fn apply(self, last: &[&LastChange]) -> Result<Tid> {
         self.apply_publishing(last, Publication::nothing(), || ())
     }
@@ -170,6 +171,7 @@ impl Plan<'_> {
         publication: Publication<'_>,
         publish: impl FnOnce(),
     ) -> Result<Tid> {
+        self.charge()?;
         let credits = self.credits();
         for _ in 0..MOST_ATTEMPTS {
             let mut handle = self.mount.start(credits)?;
@@ -201,7 +203,8 @@ impl Plan<'_> {
                 .join(&region.buffer, region.tag)
                 .map_err(|error| Refused::new(error, region.buffer.block()))?;
         }
-        self.all_bits().try_for_each(|bits| bits.join(handle))
+        self.all_bits().try_for_each(|bits| bits.join(handle))?;
+        self.join_charges(handle)
     }
 
     fn restart(&mut self, refused: &Refused) -> Result<()> {
@@ -209,6 +212,7 @@ impl Plan<'_> {
             return Err(Error::Internal("an operation planned too few credits"));
         }
         self.mount.count_retry();
+        self.reload_charges(refused.block)?;
         for region in &mut self.memory.regions {
             let block = region.buffer.block();
             if block == refused.block {
@@ -258,6 +262,7 @@ impl Plan<'_> {
             inode.map(|inode| inode.change_sequence())
         });
         self.change_blocks(handle, publication.touch);
+        self.count_charges();
         publish();
         for value in &self.gone_values {
             value.publish_end();
@@ -270,7 +275,10 @@ impl Plan<'_> {
         }
         departures.iter().for_each(Departure::end);
         self.memory.departures = departures;
-        let stamp = early.unwrap_or_else(|| self.mount.stamp());
+        let stamp = match self.memory.frees.is_empty() {
+            true => Stamp::default(),
+            false => early.unwrap_or_else(|| self.mount.stamp()),
+        };
         self.hand_over_clusters(handle.tid(), stamp);
     }
 

@@ -66,6 +66,8 @@ pub enum Sabotage {
     OfferedUnlocked,
     /// A plan locks two blocks of attributes in the order in which it meets them.
     UnorderedXattrLocks,
+    /// The seal of a transaction does not write the usage of users, groups and projects.
+    UnsealedUsage,
     /// A reader does not notice that the inode that it reads has left memory.
     UnnoticedEviction,
 }

@@ -1,21 +1,23 @@
 //! **Purpose.** Grace periods (as in RCU): finds out when the readers that were active at a point
 //! in time have ended, so that blocks that were freed then can be allocated again.
 //!
-//! **Model.** The grace-period clock ticks once per commit, and when much was cut off a file. A
-//! free is stamped with the time. A tick retires a token through the epochs. When the last reader
-//! that was active before the tick has ended, the token is dropped and notifies the allocator that
-//! the grace period of everything stamped so far has ended. Just before that the reuse clock
-//! advances, for readers that hold no guard ([`crate::inode::reuse`]). That wakes the threads that
-//! wait for space ([`crate::txn::space`]).
+//! **Model.** The grace-period clock ticks with a commit, if something was freed since the last
+//! tick, and when much was cut off a file. A free is stamped with the time. A tick retires a token
+//! through the epochs. When the last reader that was active before the tick has ended, the token is
+//! dropped and notifies the allocator that the grace period of everything stamped so far has ended.
+//! Just before that the reuse clock advances, for readers that hold no guard
+//! ([`crate::inode::reuse`]). That wakes the threads that wait for space ([`crate::txn::space`]).
 //!
 //! A commit also evicts buddies that were not used since the previous commit, if more of them are
 //! in memory than the mount allows.
 //!
-//! **Locking.** None. The clock is one atomic word that is written once per tick.
+//! **Locking.** None. The clock is one atomic word that is written once per tick, and a flag that
+//! the first free after a tick sets. A tick costs system calls that interrupt other cores
+//! ([`epoch::flush`]), so a commit in which nothing was freed makes none.
 
 use fourscore_mballoc::{Allocator, Stamp};
 use fourscore_ondisk::Tid;
-use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
 use fourscore_sync::{Arc, OnceLock, Weak};
 
@@ -29,6 +31,8 @@ const EVICTED_PER_COMMIT: u32 = 1024;
 #[derive(Debug)]
 pub(crate) struct GracePeriod {
     now: AtomicU64,
+    /// Whether a free may have been stamped since the last tick of a commit.
+    is_awaited: AtomicBool,
     current: EpochCell<Token>,
     allocator: OnceLock<Weak<Allocator>>,
     /// Advances whenever a grace period ends.
@@ -67,6 +71,7 @@ impl GracePeriod {
     ) -> Self {
         Self {
             now: AtomicU64::new(1),
+            is_awaited: AtomicBool::new(false),
             current: EpochCell::new(None),
             allocator: OnceLock::new(),
             reuse,
@@ -87,16 +92,25 @@ impl GracePeriod {
 
     /// Returns the stamp that a free made now has to wait for.
     pub(crate) fn stamp(&self) -> Stamp {
-        Stamp(self.now.load(Ordering::Acquire))
+        // A tick clears the flag before it advances the clock. So a stamp of the time after a tick
+        // finds the flag cleared, and sets it for the next one.
+        let stamp = Stamp(self.now.load(Ordering::Acquire));
+        if !self.is_awaited.load(Ordering::Acquire) {
+            self.is_awaited.store(true, Ordering::Release);
+        }
+        stamp
     }
 
-    /// Called when the commit of `tid` is durable: ticks, and frees what need not wait any longer.
+    /// Called when the commit of `tid` is durable: ticks if something was freed, and frees what
+    /// need not wait any longer.
     pub(crate) fn committed(&self, tid: Tid) {
         let Some(allocator) = self.allocator.get().and_then(Weak::upgrade) else {
             return;
         };
         allocator.set_durable(tid);
-        self.expedite();
+        if self.is_awaited.swap(false, Ordering::AcqRel) {
+            self.expedite();
+        }
         self.release(&allocator);
         let loaded = self.groups.saturating_sub(allocator.absent_groups());
         let too_many = loaded.saturating_sub(self.most_loaded);

@@ -20,6 +20,7 @@ use zerocopy::FromBytes;
 use crate::dir::departure::Departure;
 use crate::group::table::BitsChange;
 use crate::inode::free_inodes::InodeClaim;
+use crate::quota::memory::QuotaMemory;
 use crate::txn::fast_commit::note::Notes;
 use crate::xattr::held::Note;
 
@@ -154,6 +155,8 @@ pub(crate) struct Memory {
     /// Scratch space to count blocks in.
     pub(crate) blocks: Vec<PhysBlock>,
     pub(crate) xattrs: XattrMemory,
+    /// The changes of usage; `None` where none is counted.
+    pub(crate) quota: Option<Box<QuotaMemory>>,
 }
 
 /// The memory of a change of attributes.
@@ -186,6 +189,9 @@ impl Memory {
         self.notes.clear();
         self.blocks.clear();
         self.xattrs.notes.clear();
+        if let Some(quota) = &mut self.quota {
+            quota.clear();
+        }
         let lists = [
             self.regions.capacity(),
             self.claims.capacity(),

@@ -10,7 +10,7 @@
 use fourscore_sync::rank::Rank;
 
 /// All ranks, in the order in which locks are taken.
-pub(crate) const ALL: [Rank; 11] = [
+pub(crate) const ALL: [Rank; 12] = [
     RENAMES,
     DIRECTORY,
     FILE,
@@ -20,6 +20,7 @@ pub(crate) const ALL: [Rank; 11] = [
     VALUE,
     ORPHAN_CHAIN,
     INODE_GROUP,
+    QUOTA_FILE,
     fourscore_block::BUFFER,
     fourscore_mballoc::GROUP,
 ];
@@ -42,3 +43,5 @@ pub(crate) const VALUE: Rank = Rank::new(55, "value of an attribute");
 pub(crate) const ORPHAN_CHAIN: Rank = Rank::new(60, "the chain of orphans");
 /// The inodes of a group.
 pub(crate) const INODE_GROUP: Rank = Rank::new(70, "inodes of a group");
+/// The thread that adds an entry to a quota file.
+pub(crate) const QUOTA_FILE: Rank = Rank::new(75, "quota file");

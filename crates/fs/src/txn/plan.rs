@@ -67,7 +67,7 @@ pub(crate) struct Plan<'f> {
     /// The locks of the blocks and values of attributes that the plan changes.
     pub(crate) xattrs: XattrLocks<'f>,
     /// The file system cannot be frozen while this lives.
-    _inside: Inside<'f>,
+    _inside: Option<Inside<'f>>,
     pub(crate) gone_values: Vec<GoneValue>,
 }
 
@@ -75,8 +75,20 @@ impl<'f> Plan<'f> {
     /// Returns a plan without changes. Waits while the file system is frozen. A thread has one plan
     /// at a time.
     pub(crate) fn new(mount: &'f Mount) -> Self {
+        let inside = Some(mount.freezer().enter());
+        Self::with(mount, inside)
+    }
+
+    /// Returns a plan without changes, for a thread that has another one or that keeps the file
+    /// system frozen. It is applied before the other one.
+    pub(crate) fn inside_another(mount: &'f Mount) -> Self {
+        Self::with(mount, None)
+    }
+
+    #[inline]
+    fn with(mount: &'f Mount, inside: Option<Inside<'f>>) -> Self {
         Self {
-            _inside: mount.freezer().enter(),
+            _inside: inside,
             mount,
             memory: Memory::take(),
             orphan_update: None,

@@ -8,7 +8,7 @@
 //! **Locking.** Called under a buffer's lock; takes no lock.
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_journal::{FastCommit, FastCommitRequest, SealHook};
+use fourscore_journal::{FastCommit, FastCommitRequest, SealHook, Sealing};
 use fourscore_ondisk::dirent::DirFormat;
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, Superblock};
 use fourscore_ondisk::{PhysBlock, RawSuperblock, Tid, extent, htree, orphan, xattr};
@@ -16,6 +16,7 @@ use fourscore_sync::{Arc, OnceLock};
 use zerocopy::FromBytes;
 
 use crate::group::table::Groups;
+use crate::quota::state::Quota;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::{Faults, Sabotage};
 use crate::txn::grace::GracePeriod;
@@ -27,6 +28,8 @@ pub(crate) struct Seal {
     grace: Arc<GracePeriod>,
     /// Set when the mount makes fast commits.
     fast_commits: Arc<OnceLock<Arc<FastCommits>>>,
+    /// Set if the mount counts usage.
+    quota: Option<Arc<Quota>>,
     faults: Faults,
 }
 
@@ -36,6 +39,7 @@ impl Seal {
         groups: Arc<Groups>,
         grace: Arc<GracePeriod>,
         fast_commits: Arc<OnceLock<Arc<FastCommits>>>,
+        quota: Option<Arc<Quota>>,
         faults: Faults,
     ) -> Self {
         Self {
@@ -43,6 +47,7 @@ impl Seal {
             groups,
             grace,
             fast_commits,
+            quota,
             faults,
         }
     }
@@ -80,6 +85,14 @@ impl Seal {
 }
 
 impl SealHook for Seal {
+    fn at_seal(&self, sealing: &mut Sealing<'_>) {
+        if let Some(quota) = &self.quota
+            && !self.faults.lacks(Sabotage::UnsealedUsage)
+        {
+            quota.at_seal(sealing);
+        }
+    }
+
     fn finish(&self, _: Tid, block: PhysBlock, tag: VerifiedAs, bytes: &mut [u8]) {
         match tag.structure() {
             Some(Structure::BlockBitmap | Structure::InodeBitmap) => {

@@ -9,7 +9,7 @@
 //! block are not touched.
 
 use fourscore_ondisk::geometry::BytePlace;
-use fourscore_ondisk::inode::{self, InodeMut, NewInode, RawInode};
+use fourscore_ondisk::inode::{self, InodeFlags, InodeMut, NewInode, RawInode};
 use fourscore_ondisk::{Corrupt, Inode, InodeGeneration, InodeNr, Timestamp, extent};
 use fourscore_sync::epoch;
 use zerocopy::FromBytes;
@@ -169,6 +169,9 @@ pub(crate) fn init(
 
 /// Copies times that are in memory only into a slot that has just been taken from the table. The
 /// caller holds the inode's lock.
+///
+/// The inode of an attribute value has none: it stores the count of its users and the checksum of
+/// the value in these fields, and the version in memory may have an old count.
 pub(crate) fn put_lazy_times(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
     let core = &*plan.mount.core;
     let guard = epoch::pin();
@@ -179,6 +182,9 @@ pub(crate) fn put_lazy_times(plan: &mut Plan<'_>, slot: Slot) -> Result<()> {
     else {
         return Ok(());
     };
+    if version.has(InodeFlags::EA_INODE_FL) {
+        return Ok(());
+    }
     let shown = version.on_disk();
     slot::edit(plan, slot, |inode| {
         inode.set_atime(shown.atime());

@@ -151,6 +151,7 @@ fn take_value(
     if !plan.xattrs.try_lock_value(nr) {
         return Ok(Err(Miss::Busy));
     }
+    // One that is not known any more may be in use all the same: below it is read from its inode.
     let is_in_use = || change::is_inode_in_use(plan.mount, nr);
     let is_known = sharing.still_has(candidate) && sharing.has_proof(candidate, is_in_use)?;
     if !is_known || plan.is_gone_value(nr) {

@@ -16,7 +16,7 @@ use fourscore_testkit::oracle::assert_clean;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::common::{
-    OWNER, ROOT, device_to_read, mount, require_e2fsprogs, require_kernel, write_out,
+    OWNER, ROOT, device_to_read, mount, require_e2fsprogs, require_kernel, unmount_clean, write_out,
 };
 
 /// Blocks and clusters in bytes.
@@ -164,8 +164,7 @@ fn clusters_come_and_go_as_in_linux() {
         let Pair { fs, host, .. } = pair;
         let part = fs.fallocate(ours, InsertRange, block, cluster);
         assert_eq!(part.unwrap_err().errno(), 22, "not a whole cluster");
-        fs.unmount().unwrap();
-        assert_clean(mine.path());
+        unmount_clean(fs, &mine);
         drop(host);
         kernel.unmount().unwrap();
         // We continue on the image that the kernel wrote.
@@ -174,8 +173,7 @@ fn clusters_come_and_go_as_in_linux() {
         fs.write_at(file, &[7; 100], 3 * cluster).unwrap();
         fs.truncate(file, 0).unwrap();
         assert_eq!(fs.stat(file).unwrap().sectors, 0);
-        fs.unmount().unwrap();
-        assert_clean(theirs.path());
+        unmount_clean(fs, &theirs);
     }
 }
 
@@ -213,8 +211,7 @@ fn directories_fill_their_clusters() {
         fs.unlink(ROOT, b"target").unwrap();
         fs.unlink(ROOT, b"link").unwrap();
         assert_eq!(fs.statfs().unwrap().free_blocks, free);
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
     }
 }
 

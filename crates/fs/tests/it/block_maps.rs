@@ -17,7 +17,9 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, IFlags};
 
-use crate::common::{PLAIN, ROOT, image_of, mount, open, require_e2fsprogs, require_kernel};
+use crate::common::{
+    PLAIN, ROOT, image_of, mount, open, require_e2fsprogs, require_kernel, unmount_clean,
+};
 
 fn image(block_size: u32, features: &[&str]) -> Image {
     let image = Image::builder(MiB(64)).kind("ext3");
@@ -115,8 +117,7 @@ fn maps_take_the_space_that_they_take_in_linux() {
                 assert!(kept == 0 || punches, "seed {seed}, step {step}: {kept}");
             }
         }
-        fs.unmount().unwrap();
-        assert_clean(mine.path());
+        unmount_clean(fs, &mine);
         // Each continues on the image that the other wrote.
         let kernel_again = KernelMount::new(mine.path(), Access::ReadWrite, "").unwrap();
         std::fs::remove_file(kernel_again.path().join("file")).unwrap();
@@ -126,8 +127,7 @@ fn maps_take_the_space_that_they_take_in_linux() {
         kernel.unmount().unwrap();
         let fs = mount(&theirs);
         fs.unlink(ROOT, b"file").unwrap();
-        fs.unmount().unwrap();
-        assert_clean(theirs.path());
+        unmount_clean(fs, &theirs);
     }
 }
 
@@ -163,12 +163,10 @@ fn long_files_are_mapped_and_freed_in_steps() {
     let recovered = mount(&copy);
     recovered.truncate(file, 100_000).unwrap();
     assert_eq!(recovered.stat(file).unwrap().sectors, 2 * (49 + 1));
-    recovered.unmount().unwrap();
-    assert_clean(copy.path());
+    unmount_clean(recovered, &copy);
     fs.unlink(ROOT, b"file").unwrap();
     assert_eq!(free(&fs), before);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// Blocks that held pointers, and hold data now, are not overwritten by a replay.
@@ -249,8 +247,7 @@ fn files_are_as_large_as_in_linux() {
         let sectors = fs.stat(ours).unwrap().sectors;
         assert_eq!(sectors, host.metadata().unwrap().blocks());
         assert_eq!(sectors, 4 * u64::from(block_size) / 512);
-        fs.unmount().unwrap();
-        assert_clean(mine.path());
+        unmount_clean(fs, &mine);
     }
 }
 
@@ -307,8 +304,7 @@ fn files_without_extents_keep_their_pointers() {
     );
     let refused = fs.fallocate(file, Fallocate::Allocate, 0, 1 << 20);
     assert_eq!(refused.unwrap_err().errno(), 95);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     let content = std::fs::read(kernel.path().join("file")).unwrap();
     assert_eq!(content.len(), (100 << 20) + 3);
@@ -324,8 +320,7 @@ fn files_without_extents_keep_their_pointers() {
     fs.truncate(file, 10_000).unwrap();
     assert_eq!(fs.stat(file).unwrap().sectors, 20);
     fs.unlink(ROOT, b"file").unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// Pointers that refer to the same block twice, to pointers instead of data, or out of the file

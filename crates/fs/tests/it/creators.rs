@@ -9,7 +9,7 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use std::collections::BTreeSet;
 
-use crate::common::{mount, open, require_e2fsprogs, require_kernel};
+use crate::common::{mount, open, require_e2fsprogs, require_kernel, unmount_clean};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 const THREADS: u32 = 8;
@@ -94,8 +94,7 @@ fn threads_fill_and_empty_one_directory() {
     assert_eq!(stat.links, 2 + directories);
     let changes = u64::from(THREADS) * u64::from(EACH);
     assert!(stat.version > changes, "each change raises it: {stat:?}");
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let again = open(&image);
     assert!(names(&again, dir) == expected);
     assert_eq!(again.stat(dir).unwrap(), stat);
@@ -140,8 +139,7 @@ fn exactly_one_of_many_creates_of_one_name_succeeds() {
         "{made} made, {removed} removed"
     );
     assert!(left >= NAMES as usize / 2);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -181,6 +179,5 @@ fn after_fsync_of_the_directory_a_crash_leaves_its_names_and_times() {
     let recovered = mount(&crashed);
     assert_eq!(recovered.stat(dir).unwrap(), stat);
     assert_eq!(names(&recovered, dir).len(), 2 + 300 + 4 * THREADS as usize);
-    recovered.unmount().unwrap();
-    assert_clean(crashed.path());
+    unmount_clean(recovered, &crashed);
 }

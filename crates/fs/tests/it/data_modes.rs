@@ -20,6 +20,7 @@ use fourscore_testkit::tools::{self, Need};
 
 use crate::common::{
     OF_USER, ROOT, content, mount_with, open, quiet, require_e2fsprogs, require_kernel, try_mount,
+    unmount_clean,
 };
 use crate::tree::{Tree, assert_same, host_tree, our_tree};
 
@@ -157,8 +158,7 @@ fn content_goes_through_the_journal() {
         for (inode, expected) in &files {
             assert!(content(&fs, *inode) == *expected);
         }
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
         let tree = assert_recovered_alike(&crashed);
         for (name, (_, expected)) in names.iter().zip(&files) {
             assert!(tree[*name].content == *expected, "{}", name.escape_ascii());
@@ -190,8 +190,7 @@ fn a_small_cache_loses_nothing_that_is_not_in_its_place() {
             });
         }
     });
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -220,8 +219,7 @@ fn a_flag_has_single_files_journaled() {
     }
     fs.sync().unwrap();
     let crashed = image.copy().unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let tree = assert_recovered_alike(&crashed);
     assert!(tree[&b"file"[..]].content == expected);
 }
@@ -260,8 +258,7 @@ fn writers_and_a_freeze_do_not_deadlock() {
             let inode = fs.lookup(ROOT, &number.to_string().into_bytes()).unwrap();
             assert_eq!(content(&fs, inode), [1; 4 * 77]);
         }
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
     }
 }
 
@@ -335,8 +332,7 @@ fn the_superblock_says_what_the_mount_does_not() {
         let is_in_place = in_place(&fs, image, inode)[..2000] == [byte; 2000];
         assert_eq!(content(&fs, inode), [byte; 2000]);
         fs.unlink(ROOT, name).unwrap();
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, image);
         !is_in_place
     };
     let image = image(&[]);
@@ -411,6 +407,5 @@ fn without_a_journal_content_is_not_journaled() {
     );
     fs.rename((ROOT, b"file"), (ROOT, b"other"), Replace::Yes)
         .unwrap();
-    fs.unmount().unwrap();
-    assert_clean(without.path());
+    unmount_clean(fs, &without);
 }

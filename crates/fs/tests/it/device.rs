@@ -19,7 +19,7 @@ use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use zerocopy::IntoBytes;
 
-use crate::common::{PLAIN, ROOT, image, mount, open, require_e2fsprogs, try_mount};
+use crate::common::{PLAIN, ROOT, image, mount, open, require_e2fsprogs, try_mount, unmount_clean};
 
 /// Reads the MMP block of an image, and writes it as another host would.
 fn another_host(image: &Image, sequence: MmpSequence) {
@@ -68,8 +68,7 @@ fn the_volume_label_changes() {
         let file = fs.create(ROOT, b"file", &PLAIN).unwrap();
         fs.set_xattr(file, b"user.x", &[1; 900], fourscore::SetXattr::Any)
             .unwrap();
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
         let header = dumpe2fs_header(image.path()).unwrap();
         assert_eq!(header["Filesystem volume name"], "short");
         let fs = open(&image);
@@ -171,8 +170,7 @@ fn what_a_host_left_behind_that_died_is_taken_over_after_a_while() {
     let fs = mount(&image);
     assert!(began.elapsed() > Duration::from_secs(10));
     fs.lookup(ROOT, b"file").unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -242,8 +240,7 @@ fn a_copy_of_what_is_frozen_is_clean_and_writers_wait() {
     nameless.close().unwrap();
     let header = dumpe2fs_header(image.path()).unwrap();
     assert!(header["Filesystem features"].contains("needs_recovery"));
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -264,12 +261,10 @@ fn what_is_done_after_a_thaw_is_recovered() {
     crashed.read_at(after, &mut content, 0).unwrap();
     assert_eq!(&content, b"content");
     let fs_of_copy = mount(&copy);
-    fs_of_copy.unmount().unwrap();
-    assert_clean(copy.path());
+    unmount_clean(fs_of_copy, &copy);
     // A frozen file system can be unmounted.
     fs.freeze().unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 fn allocated_bytes(image: &Image) -> u64 {
@@ -315,8 +310,7 @@ fn trimming_gives_free_space_back_and_nothing_else() {
     fs.unlink(ROOT, b"kept").unwrap();
     settle(&fs);
     assert!(fs.trim(&Trim::default()).unwrap() >= 5_000_000);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = mount(&image);
     let least = Trim {
         start_bytes: 8 << 20,
@@ -341,8 +335,7 @@ fn trimming_gives_free_space_back_and_nothing_else() {
         ..Trim::default()
     };
     assert_eq!(refused(empty), 22);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -381,8 +374,7 @@ fn files_keep_their_content_while_all_around_is_trimmed() {
         stop.store(true, Ordering::Relaxed);
         assert!(joined.iter().all(Result::is_ok));
     });
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = open(&image);
     for writer in 0..3_u8 {
         let file = fs.lookup(ROOT, &[b'a' + writer]).unwrap();
@@ -427,8 +419,7 @@ fn with_the_option_discard_freed_blocks_go_after_their_commit() {
             let stat = fs.statfs().unwrap();
             panic!("{words}: {error} of {stat:?}");
         }
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
     }
 }
 
@@ -462,6 +453,5 @@ fn a_device_that_gives_no_space_back_is_not_trimmed() {
     make_garbage(&fs);
     settle(&fs);
     assert_eq!(fs.trim(&Trim::default()).unwrap_err().errno(), 95);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }

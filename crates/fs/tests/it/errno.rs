@@ -25,7 +25,7 @@ const LONG: &[u8] = &[b'n'; 256];
 /// The first byte offset that a file with 4 KiB blocks cannot have.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
 
-const NAMES: [(i32, &str); 27] = [
+const NAMES: [(i32, &str); 28] = [
     (1, "EPERM"),
     (2, "ENOENT"),
     (5, "EIO"),
@@ -52,6 +52,7 @@ const NAMES: [(i32, &str); 27] = [
     (84, "EILSEQ"),
     (95, "EOPNOTSUPP"),
     (117, "EUCLEAN"),
+    (122, "EDQUOT"),
     (126, "ENOKEY"),
 ];
 

@@ -21,7 +21,7 @@ use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 
 use crate::common::{
-    OWNER, ROOT, device, device_to_read, mount_words, open, quiet, require_e2fsprogs,
+    OWNER, ROOT, device, device_to_read, mount_words, open, quiet, require_e2fsprogs, unmount_clean,
 };
 
 const NO_JOURNAL: &str = "^has_journal";
@@ -36,8 +36,7 @@ fn broken(features: &[&str], arguments: &[&str]) -> (Image, u64) {
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     fs.write_at(file, b"content", 0).unwrap();
     let block = fs.extents(dir).unwrap()[0].physical;
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let file = File::options().write(true).open(image.path()).unwrap();
     file.write_all_at(&[0; 4096], block.0 * 4096).unwrap();
     (image, block.0)

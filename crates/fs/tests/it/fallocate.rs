@@ -7,14 +7,13 @@ use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::common::{PLAIN, image_of, mount, require_e2fsprogs, require_kernel};
+use crate::common::{PLAIN, image_of, mount, require_e2fsprogs, require_kernel, unmount_clean};
 
 const ALL: [Fallocate; 7] = [
     Fallocate::Allocate,
@@ -171,8 +170,7 @@ fn ranges_end_as_the_kernel_leaves_them() {
         let size = host.metadata().unwrap().len();
         drop(host);
         kernel.unmount().unwrap();
-        fs.unmount().unwrap();
-        assert_clean(mine.path());
+        unmount_clean(fs, &mine);
         let kernel = KernelMount::new(mine.path(), Access::ReadOnly, "").unwrap();
         let file = File::open(kernel.path().join("file")).unwrap();
         assert_eq!(file.metadata().unwrap().len(), size, "inode {ours}");
@@ -227,8 +225,7 @@ fn files_of_many_extents_change_in_steps() {
         .unwrap();
     let after = fs.stat(file).unwrap();
     assert_eq!((after.size_bytes, after.sectors), (before.size_bytes, 0));
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// Extents of several leaves move in one step, which does not begin before all of them are read.
@@ -301,6 +298,5 @@ fn what_makes_no_sense_is_refused_as_linux_does() {
     assert_eq!(root.unwrap_err().errno(), 21);
     let link = fs.symlink(InodeNr::ROOT, b"link", b"file", &PLAIN).unwrap();
     assert!(fs.fallocate(link, Fallocate::PunchHole, 0, 1).is_err());
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }

@@ -9,13 +9,12 @@ use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::Image;
-use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use crate::common::{
     self, PLAIN as NEW, ROOT, image_of, mount_with, open, pattern, quiet, require_e2fsprogs,
-    require_kernel,
+    require_kernel, unmount_clean,
 };
 use crate::tree::recovered::{Forgiven, assert_recovered_alike};
 use crate::tree::{Tree, assert_same, our_tree};
@@ -475,8 +474,7 @@ fn changes_of_blocks_of_attributes_are_not_left_out() {
         assert_eq!(open(&crashed).xattrs(synced).unwrap(), expected, "{what}");
         let recovered = mount_with(&crashed, &MountOptions::new());
         assert_eq!(recovered.xattrs(synced).unwrap(), expected, "{what}");
-        recovered.unmount().unwrap();
-        assert_clean(crashed.path());
+        unmount_clean(recovered, &crashed);
     }
 }
 

@@ -20,7 +20,7 @@ use fourscore_testkit::tools::Need;
 use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
 
 use crate::common::{
-    PLAIN, image, mount, mount_with, mount_words, require_e2fsprogs, require_kernel,
+    PLAIN, image, mount, mount_with, mount_words, require_e2fsprogs, require_kernel, unmount_clean,
 };
 use crate::outcome::{errno, ours, theirs};
 
@@ -237,8 +237,7 @@ fn projects_are_inherited_and_kept_apart() {
     fs.rename((below, b"inside"), (root, b"inside"), Replace::Yes)
         .unwrap();
     assert_eq!(fs.stat(inside).unwrap().project_id, 7);
-    fs.unmount().unwrap();
-    assert_clean(with.path());
+    unmount_clean(fs, &with);
     let shown = debugfs(with.path(), &["stat /inside"]).unwrap();
     assert!(shown.contains("Project:     7"), "{shown}");
 
@@ -292,8 +291,7 @@ fn generations_are_set_where_no_checksum_depends_on_them() {
         let again = fs.create(InodeNr::ROOT, b"again", &PLAIN).unwrap();
         assert_eq!(again, file);
         assert_ne!(fs.stat(again).unwrap().generation, generation);
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
     }
 }
 
@@ -340,8 +338,7 @@ fn accesses_are_noted_as_the_mount_wants() {
         assert_eq!(access_times(&fs, dir), of_dir, "{words}");
         assert_eq!(access_times(&fs, quiet), [false, false], "{words}");
         let atime = fs.stat(file).unwrap().atime;
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
         let fs = mount(&image);
         assert_eq!(fs.stat(file).unwrap().atime, atime, "{words}: on disk");
         fs.unmount().unwrap();

@@ -7,6 +7,7 @@ use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
+use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::assert_clean;
 use rustix::fs::{FallocateFlags, XattrFlags};
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{
     OWNER, ROOT, host_names, image_of_inodes, mount, mount_with, names, require_e2fsprogs,
-    require_kernel,
+    require_kernel, unmount_clean,
 };
 use crate::outcome::{errno, ours, theirs};
 
@@ -119,13 +120,16 @@ impl Twins {
         }
     }
 
+    /// A file, if the one that is drawn may be written.
+    fn pick_writable(&self, random: &mut Random) -> Option<String> {
+        let path = self.pick(random, Some(FileType::Regular))?;
+        self.paths[&path].is_writable.then_some(path)
+    }
+
     fn write(&self, random: &mut Random) {
-        let Some(path) = self.pick(random, Some(FileType::Regular)) else {
+        let Some(path) = self.pick_writable(random) else {
             return;
         };
-        if !self.paths[&path].is_writable {
-            return;
-        }
         let most = [60, 170, 400, 900, 6000];
         let most = most[usize::try_from(random.below(5)).unwrap()];
         let (offset, len) = (random.below(most), 1 + random.below(most));
@@ -138,12 +142,9 @@ impl Twins {
     }
 
     fn truncate(&mut self, random: &mut Random) {
-        let Some(path) = self.pick(random, Some(FileType::Regular)) else {
+        let Some(path) = self.pick_writable(random) else {
             return;
         };
-        if !self.paths[&path].is_writable {
-            return;
-        }
         let most = [100, 400, 20_000];
         let most = most[usize::try_from(random.below(3)).unwrap()];
         let size = random.below(most);
@@ -178,16 +179,13 @@ impl Twins {
     }
 
     fn fallocate(&mut self, random: &mut Random) {
-        let Some(path) = self.pick(random, Some(FileType::Regular)) else {
+        let Some(path) = self.pick_writable(random) else {
             return;
         };
         let inode = self.inode(&path);
         let was_inside = is_inside(&self.fs, inode);
         if !was_inside && self.fs.extents(inode).unwrap().is_empty() {
             // Linux remembers that, and does not let the file into its inode.
-            return;
-        }
-        if !self.paths[&path].is_writable {
             return;
         }
         let kinds = if was_inside { 2 } else { 5 };
@@ -309,6 +307,13 @@ fn host_value(path: &Path, name: &[u8]) -> Vec<u8> {
     value
 }
 
+/// An empty file system that keeps small data in inodes.
+fn inline_data(block_bytes: u32, inode_bytes: u16) -> (Image, Arc<Fs>) {
+    let image = image_of_inodes(block_bytes, inode_bytes, &["inline_data"]);
+    let fs = mount(&image);
+    (image, fs)
+}
+
 #[test]
 fn the_kernel_does_the_same_on_its_twin() {
     require_kernel!();
@@ -386,8 +391,7 @@ fn what_is_replaced_inside_is_no_change_of_times_alone() {
 #[test]
 fn files_go_in_and_out_of_their_inodes() {
     require_e2fsprogs!();
-    let image = image_of_inodes(4096, 256, &["inline_data"]);
-    let fs = mount(&image);
+    let (image, fs) = inline_data(4096, 256);
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     let content = |len| {
         let mut content = vec![0; len];
@@ -451,15 +455,13 @@ fn files_go_in_and_out_of_their_inodes() {
         let expected = if nr < 2 { b"small" } else { b"sm\0\0l" };
         assert_eq!(&found, expected, "{what:?}");
     }
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
 fn directories_grow_out_of_their_inodes_into_an_index() {
     require_e2fsprogs!();
-    let image = image_of_inodes(1024, 1024, &["inline_data"]);
-    let fs = mount(&image);
+    let (image, fs) = inline_data(1024, 1024);
     let target = fs.create(ROOT, b"target", &OWNER).unwrap();
     let dir = fs.mkdir(ROOT, b"dir", &OWNER).unwrap();
     let below = fs.mkdir(dir, b"below", &OWNER).unwrap();
@@ -482,15 +484,13 @@ fn directories_grow_out_of_their_inodes_into_an_index() {
     fs.rename((dir, b"below"), (ROOT, b"moved"), Replace::No)
         .unwrap();
     assert_eq!(fs.lookup(below, b"..").unwrap(), ROOT);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
 fn readers_see_all_of_what_moves_out() {
     require_e2fsprogs!();
-    let image = image_of_inodes(4096, 256, &["inline_data"]);
-    let fs = mount(&image);
+    let (image, fs) = inline_data(4096, 256);
     let dir = fs.mkdir(ROOT, b"dir", &OWNER).unwrap();
     let kept = fs.create(dir, b"kept", &OWNER).unwrap();
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
@@ -517,6 +517,5 @@ fn readers_see_all_of_what_moves_out() {
         }
     });
     assert!(is_inside(&fs, file) && !is_inside(&fs, dir));
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }

@@ -17,6 +17,7 @@
 //! | `outcome` | results reduced to their errno |
 //! | `tree` | the objects of a tree, as read through the kernel and through us |
 
+mod allocation;
 mod bigalloc;
 mod block_maps;
 mod common;
@@ -42,6 +43,7 @@ mod orphans;
 mod outcome;
 mod paths;
 mod permissions;
+mod quota;
 mod random;
 mod reused_space;
 mod sealed;

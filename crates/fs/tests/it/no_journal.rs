@@ -14,6 +14,7 @@ use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header, e2fsck_repair};
 
 use crate::common::{
     OF_USER, image_of, mount, open, quiet, require_e2fsprogs, require_kernel, try_mount,
+    unmount_clean,
 };
 use crate::tree::{Tree, assert_same, host_tree, our_tree};
 
@@ -102,8 +103,7 @@ fn a_file_system_without_a_journal_is_written() {
         kernel.unmount().unwrap();
         let fs = mount(&image);
         fs.unlink(InodeNr::ROOT, b"the kernel's").unwrap();
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
     }
 }
 
@@ -122,8 +122,7 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
         let expected = our_tree(&fs);
         let crashed = image.copy().unwrap();
         drop(open_file);
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
 
         assert_eq!(state(&crashed), "not clean");
         let refused = try_mount(&crashed, &MountOptions::new()).unwrap_err();
@@ -152,8 +151,7 @@ fn what_was_not_unmounted_has_to_be_checked_and_keeps_what_was_synced() {
         let fs = mount(&crashed);
         assert_eq!(fs.orphans().unwrap(), []);
         populate_again(&fs);
-        fs.unmount().unwrap();
-        assert_clean(crashed.path());
+        unmount_clean(fs, &crashed);
     }
 }
 
@@ -182,8 +180,7 @@ fn numbers_of_deleted_inodes_come_back() {
         fs.unlink(InodeNr::ROOT, b"file").unwrap();
         assert_ne!(before.replace(inode), Some(inode), "round {number}");
     }
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 const ROUNDS: u64 = 10;

@@ -19,7 +19,7 @@ use std::path::Path;
 
 use crate::common::{
     PLAIN, ROOT, content, image, image_of, mount, mount_with, open, require_e2fsprogs,
-    require_kernel,
+    require_kernel, unmount_clean,
 };
 
 /// The file system as it would be read after a crash now.
@@ -80,8 +80,7 @@ fn several_buffers_are_one_write() {
     let mixed = content(&fs, shared);
     assert_eq!(mixed.len(), 206_000);
     assert!(mixed.iter().all(|&byte| byte == mixed[0]));
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
     let read = std::fs::read(kernel.path().join("file")).unwrap();
     assert!(read[..777].iter().all(|&byte| byte == 0) && read[777..] == whole);
@@ -162,8 +161,7 @@ fn a_copy_has_the_bytes_that_the_kernels_has_and_keeps_holes() {
     let mut expected = before.clone();
     expected.copy_within(..9000, 9000);
     assert!(content(&fs, source) == expected);
-    fs.unmount().unwrap();
-    assert_clean(own.path());
+    unmount_clean(fs, &own);
 }
 
 #[test]
@@ -203,8 +201,7 @@ fn what_is_synchronised_outlives_a_crash_and_fdatasync_leaves_attributes_out() {
     assert!(content(&crashed, found)[102_400..110_592] == pattern(8192, 3));
     drop(fs);
     let fs = mount(&copy);
-    fs.unmount().unwrap();
-    assert_clean(copy.path());
+    unmount_clean(fs, &copy);
 }
 
 #[test]
@@ -223,8 +220,7 @@ fn an_inode_that_left_memory_before_it_was_synchronised_is_durable_all_the_same(
     let (_copy, crashed) = after_a_crash(&image);
     let found = crashed.resolve(b"/file", Follow::No).unwrap();
     assert!(content(&crashed, found) == pattern(20_000, 1));
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -378,8 +374,7 @@ fn lazy_times_are_shown_at_once_and_written_with_the_next_other_change() {
     fs.accessed(read).unwrap();
     let last = times(&fs, read);
     assert!(last[0] > now[1][0]);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
     let meta = kernel.path().join("read").metadata().unwrap();
     let atime = (meta.atime(), u32::try_from(meta.atime_nsec()).unwrap());
@@ -410,8 +405,7 @@ fn no_more_times_are_kept_in_memory_than_there_is_room_for() {
         }
     });
     let shown: Vec<_> = files.iter().map(|&file| times(&fs, file)).collect();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = open(&image);
     for (file, shown) in files.iter().zip(shown) {
         assert_eq!(times(&fs, *file), shown);

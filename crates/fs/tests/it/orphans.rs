@@ -8,16 +8,15 @@ use fourscore_sync::{Arc, thread};
 use fourscore_testkit::crash::torn;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount, Log};
-use fourscore_testkit::oracle::{
-    assert_clean, debugfs_write, dumpe2fs_header, e2fsck, e2fsck_preen,
-};
+use fourscore_testkit::oracle::{debugfs_write, dumpe2fs_header, e2fsck, e2fsck_preen};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 use std::fs::{self, File};
 use std::io::Write;
 
 use crate::common::{
-    OF_USER, device_to_read, mount, open, require_e2fsprogs, require_kernel, try_mount, write_out,
+    OF_USER, device_to_read, mount, open, require_e2fsprogs, require_kernel, try_mount,
+    unmount_clean, write_out,
 };
 use crate::tree::recovered::{Forgiven, assert_recovered_alike};
 
@@ -102,8 +101,7 @@ fn files_without_a_name_are_used_until_they_are_closed() {
             assert_eq!(fs.stat(inode).unwrap_err().errno(), 2);
             assert_eq!(fs.orphans().unwrap().len(), held.len());
         }
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
         let features = &dumpe2fs_header(image.path()).unwrap()["Filesystem features"];
         assert!(!features.contains("orphan_present"), "{features}");
     }
@@ -135,8 +133,7 @@ fn a_file_can_be_open_from_the_beginning() {
             kept.push((fs.stat(inode).unwrap(), name));
         }
     }
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = mount(&image);
     for (stat, name) in kept {
         assert_eq!(fs.lookup(InodeNr::ROOT, &name).unwrap(), stat.inode);
@@ -168,8 +165,7 @@ fn a_file_made_without_a_name_gets_one_or_goes() {
         assert_eq!(fs.stat(gone).unwrap_err().errno(), 2);
         fs.unlink(dir, b"kept").unwrap();
         assert_eq!(fs.stat(inode).unwrap_err().errno(), 2);
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
         let tree = assert_recovered_alike(&crashed, Forgiven::Nothing, record);
         assert_eq!(tree[&b"dir/kept"[..]].content, [7; 100_000]);
         let by_us = mount(&crashed);
@@ -203,8 +199,7 @@ fn orphans_that_we_leave_are_finished_by_all() {
         assert_eq!(present, record == "orphan_file");
         assert_eq!(open(&crashed).orphans().unwrap().len(), 7);
         drop(held);
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
         let tree = assert_recovered_alike(&crashed, Forgiven::Nothing, record);
         assert_eq!(tree.len(), 2 + 40 - 14);
     }
@@ -387,8 +382,7 @@ fn threads_open_unlink_and_close_side_by_side() {
             }
         });
         assert_eq!(fs.orphans().unwrap(), []);
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
     }
 }
 
@@ -435,6 +429,5 @@ fn behind_a_torn_commit_block_e2fsck_leaves_orphans() {
     let fs = mount(&crashed);
     assert_eq!(fs.orphans().unwrap(), []);
     assert_eq!(fs.lookup(InodeNr::ROOT, b"late").unwrap_err().errno(), 2);
-    fs.unmount().unwrap();
-    assert_clean(crashed.path());
+    unmount_clean(fs, &crashed);
 }

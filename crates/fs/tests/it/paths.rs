@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 use fourscore::{Error, FileOptions, FileType, Fs};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
-use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::common::{mount, open};
+use crate::common::{mount, open, unmount_clean};
 
 fn mounted() -> (Image, Arc<Fs>) {
     let image = Image::builder(MiB(32)).kind("ext4").make().unwrap();
@@ -166,8 +165,7 @@ fn calls_by_path_equal_those_of_std() {
     walked.sort();
     walked.retain(|path| !path.ends_with(b"lost+found"));
     assert_eq!(walked, [&b"/bytes"[..], b"/copy", b"/moved"]);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -238,8 +236,7 @@ fn files_read_write_and_seek() {
     let read_only = files.open("/tail").unwrap();
     assert!((&read_only).write(b"x").is_err());
     drop(read_only);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// The same as the host's files in what std's extension trait has.
@@ -314,8 +311,7 @@ fn threads_create_and_remove_the_same_trees() {
     }
     fs.paths().remove_dir_all("/a").unwrap();
     assert!(!fs.paths().exists("/a").unwrap());
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]

@@ -34,6 +34,18 @@ const PLAIN: [Caller<'static>; 3] = [
     },
 ];
 
+/// Skips the test without these programs and setpriv, or where the kernel cannot mount images.
+macro_rules! require_users {
+    ($($program:literal),*) => {
+        require!(
+            Need::Program("mke2fs"),
+            Need::Program("setpriv"),
+            $(Need::Program($program),)*
+            Need::KernelMount
+        )
+    };
+}
+
 fn small(random: &mut Rng, limit: usize) -> u16 {
     u16::try_from(random.below(limit)).unwrap()
 }
@@ -98,6 +110,11 @@ fn populate(fs: &Fs, random: &mut Rng) -> Vec<(String, InodeNr)> {
         all.push((name, inode));
     }
     all
+}
+
+/// These objects, drawn with a seed, for us and for the kernel.
+fn objects(seed: u64) -> Populated<Vec<(String, InodeNr)>> {
+    Populated::new(|fs| populate(fs, &mut Rng::new(seed)))
 }
 
 /// Runs a shell script on the mounted tree as `caller`, and returns its lines.
@@ -226,14 +243,8 @@ fn hold_changes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, Inode
 
 #[test]
 fn the_kernel_lets_users_do_what_we_say_they_may() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("setpriv"),
-        Need::Program("getfattr"),
-        Need::Program("setfattr"),
-        Need::KernelMount
-    );
-    let twins = Populated::new(|fs| populate(fs, &mut Rng::new(5)));
+    require_users!("getfattr", "setfattr");
+    let twins = objects(5);
     let Populated {
         fs,
         kernel,
@@ -276,14 +287,8 @@ fn the_kernel_lets_users_do_what_we_say_they_may() {
 
 #[test]
 fn a_capability_permits_what_it_permits_in_the_kernel() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("setpriv"),
-        Need::Program("getfattr"),
-        Need::Program("setfattr"),
-        Need::KernelMount
-    );
-    let twins = Populated::new(|fs| populate(fs, &mut Rng::new(7)));
+    require_users!("getfattr", "setfattr");
+    let twins = objects(7);
     let Populated {
         fs,
         kernel,
@@ -291,8 +296,9 @@ fn a_capability_permits_what_it_permits_in_the_kernel() {
         ..
     } = twins;
     let top: Vec<_> = all
-        .into_iter()
+        .iter()
         .filter(|(path, _)| !path.contains('/'))
+        .cloned()
         .collect();
     let with = |capabilities| Caller {
         capabilities,
@@ -319,12 +325,8 @@ fn a_capability_permits_what_it_permits_in_the_kernel() {
 
 #[test]
 fn names_are_taken_away_where_the_kernel_lets_them() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("setpriv"),
-        Need::KernelMount
-    );
-    let twins = Populated::new(|fs| populate(fs, &mut Rng::new(6)));
+    require_users!();
+    let twins = objects(6);
     let Populated {
         fs,
         kernel,
@@ -395,13 +397,7 @@ fn assert_same_privileges(fs: &Fs, root: &Path, what: &str, name: &str, inode: I
 
 #[test]
 fn a_change_of_content_removes_set_id_bits_and_capabilities_as_in_linux() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("setpriv"),
-        Need::Program("truncate"),
-        Need::Program("fallocate"),
-        Need::KernelMount
-    );
+    require_users!("truncate", "fallocate");
     let ways = [
         ("writing", "printf x | dd of=$f conv=notrunc 2>/dev/null"),
         ("truncating", "truncate -s 3 $f"),
@@ -453,12 +449,7 @@ fn a_change_of_content_removes_set_id_bits_and_capabilities_as_in_linux() {
 
 #[test]
 fn a_caller_outside_the_group_loses_the_set_group_bit_with_an_acl_or_a_new_owner() {
-    require!(
-        Need::Program("mke2fs"),
-        Need::Program("setpriv"),
-        Need::Program("setfattr"),
-        Need::KernelMount
-    );
+    require_users!("setfattr");
     let twins = Populated::new(privileged_files);
     let Populated {
         fs,

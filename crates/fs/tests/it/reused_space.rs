@@ -11,11 +11,10 @@ use fourscore_block::{BlockDevice, Hints};
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{Arc, epoch, thread};
 use fourscore_testkit::image::{Image, MiB};
-use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::common::{OWNER, ROOT, device_to_read, mount, require_e2fsprogs};
+use crate::common::{OWNER, ROOT, device_to_read, mount, require_e2fsprogs, unmount_clean};
 
 /// Fills all space with a file.
 fn fill(fs: &Fs) {
@@ -84,8 +83,7 @@ fn names_and_attributes_wait_for_space_that_is_freed() {
     (0..room).for_each(|number| fs.link(file, other, &name(number)).unwrap());
     needs_a_block(&fs, || fs.link(file, other, &name(room)).unwrap());
     assert!(fs.stat(other).unwrap().size_bytes > 4096);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// A device in memory whose flushes take a while, as those of a disk do, and so do commits. A

@@ -17,7 +17,7 @@ use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
 
-use crate::common::{OWNER, ROOT, host_names, image, mount, require_e2fsprogs};
+use crate::common::{OWNER, ROOT, host_names, image, mount, require_e2fsprogs, unmount_clean};
 use crate::outcome::{ours, theirs};
 
 fn casefolded(fs: &Fs, name: &[u8]) -> InodeNr {
@@ -84,8 +84,7 @@ fn names_that_differ_in_case_are_one() {
         // Bytes that are not UTF-8 are valid names, unless they are forbidden.
         fs.create(dir, b"\xff\xfe", &OWNER).unwrap();
         assert_eq!(ours(fs.create(dir, b"\xff\xfe", &OWNER)), Err(17));
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
         let listing = debugfs(image.path(), &["ls -p /dir"]).unwrap();
         assert!(listing.contains("/Stra\u{df}e/"), "{listing}");
     }
@@ -137,8 +136,7 @@ fn indexes_lead_to_names_in_any_case() {
         let is_there = number > 700;
         assert_eq!(found, if is_there { Ok(()) } else { Err(2) }, "{number}");
     }
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -155,8 +153,7 @@ fn strict_encoding_refuses_what_is_no_text() {
     // A directory that does not ignore case accepts any bytes.
     fs.rename((dir, b"TEXT"), (ROOT, b"\xff"), Replace::Yes)
         .unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// An image with an encrypted directory, whose key is lost.
@@ -263,8 +260,7 @@ fn without_the_key_names_go_and_nothing_comes() {
     assert_eq!(ours(fs.fallocate(nr, Fallocate::PunchHole, 0, 9)), Err(126));
 
     removals(&fs, root, dir, nr, &names);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// The operations that are allowed without the key.
@@ -361,6 +357,5 @@ fn files_with_verity_keep_their_content() {
     let freed = fs.statfs().unwrap().free_blocks - free;
     let bits = fs.superblock().geometry().block_size().bits();
     assert_eq!((freed << bits) / 512, before.sectors);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }

@@ -15,12 +15,12 @@ use rustix::thread::CpuSet;
 use std::os::unix::fs::MetadataExt;
 
 use crate::common::shared_attributes::{
-    BLOCK_SIZES, LIMIT, NAME, VALUE, block, end, free_blocks, image, image_with, image_with_values,
+    BLOCK_SIZES, LIMIT, NAME, VALUE, block, free_blocks, image, image_with, image_with_values,
     make, set, sharing, stats, users,
 };
 use crate::common::{
     PLAIN, ROOT, image_of, image_of_inodes, mount_with, mount_words, require_e2fsprogs,
-    require_kernel,
+    require_kernel, unmount_clean,
 };
 
 #[test]
@@ -65,7 +65,7 @@ fn equal_attributes_share_a_block_until_they_differ() {
         }
     }
     assert_eq!(free_blocks(&fs), before);
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 /// What becomes equal by the removal or the addition of another attribute is shared as well.
@@ -90,7 +90,7 @@ fn a_block_is_shared_wherever_it_gets_its_content() {
         .unwrap();
     set(&fs, three, &VALUE);
     assert_eq!(block(&fs, one), block(&fs, three), "after an addition");
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn inherited_access_control_lists_share_a_block() {
         users(&fs, &files).into_values().collect::<Vec<_>>(),
         [10, 10]
     );
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 /// A list in the form of the system calls; named entries have the id 1000.
@@ -178,7 +178,7 @@ fn a_block_has_1024_users_at_most_and_takes_another_when_it_loses_one() {
         after.len() <= before.len() + cores(),
         "{before:?} {after:?}"
     );
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 fn cores() -> usize {
@@ -210,7 +210,7 @@ fn what_was_loaded_from_disk_is_shared_too() {
         set(&fs, new, &VALUE);
         set(&fs, old, &VALUE);
         assert_eq!(users(&fs, &[old, new]).len(), 1);
-        end(fs, &image);
+        unmount_clean(fs, &image);
     }
 }
 
@@ -244,8 +244,7 @@ fn values_in_inodes_are_shared_and_go_with_their_last_user() {
     }
     assert_eq!(users(&fs, &files).len(), 1);
     // Loaded again.
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = sharing(&image);
     let late = make(&fs, "late");
     assert_eq!(fs.xattr(files[0], NAME).unwrap(), large(1));
@@ -270,7 +269,7 @@ fn values_in_inodes_are_shared_and_go_with_their_last_user() {
         fs.unlink(ROOT, format!("{nr}").as_bytes()).unwrap();
     }
     assert_eq!(free_blocks(&fs), before.free_blocks);
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 /// The inode finds the value that it has, and takes it again: the count of users stays.
@@ -285,14 +284,39 @@ fn the_value_that_an_inode_has_is_set_again() {
         set(&fs, file, &[1; 40_000]);
     }
     assert_eq!(free_blocks(&fs), before - 11);
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = sharing(&image);
     fs.remove_xattr(one, NAME).unwrap();
     set(&fs, two, &[1; 40_000]);
     fs.remove_xattr(two, NAME).unwrap();
     assert_eq!(free_blocks(&fs), before);
-    end(fs, &image);
+    unmount_clean(fs, &image);
+}
+
+/// The inode of a value stores the count of its users where others have times, and times in memory
+/// are newer than those in the table with `lazytime`.
+#[test]
+fn users_of_a_value_are_counted_with_lazy_times_too() {
+    require_e2fsprogs!();
+    let image = image_with_values();
+    let fs = mount_words(&image, "mbcache,lazytime");
+    let files: Vec<_> = (0..3).map(|nr| make(&fs, &format!("{nr}"))).collect();
+    let before = free_blocks(&fs);
+    let value = [1; 9000];
+    // Different names, so that the entries are in blocks of their own.
+    let names = [b"user.0", b"user.1", b"user.2"];
+    for (&file, name) in files.iter().zip(names) {
+        fs.set_xattr(file, name, &value, SetXattr::Any).unwrap();
+        // The value's inode is in memory from now on, and has one user there.
+        assert_eq!(fs.xattr(file, name).unwrap(), value);
+    }
+    assert_eq!(stats(&fs).shared, 2, "{:?}", stats(&fs));
+    for (&file, name) in files.iter().zip(names) {
+        assert_eq!(fs.xattr(file, name).unwrap(), value);
+        fs.remove_xattr(file, name).unwrap();
+    }
+    assert_eq!(free_blocks(&fs), before);
+    unmount_clean(fs, &image);
 }
 
 /// The inode of a value that the kernel has made has a time of creation where Lustre stores the
@@ -303,7 +327,7 @@ fn values_that_the_kernel_has_made_are_shared() {
     let image = image_with_values();
     let fs = sharing(&image);
     let (one, two) = (make(&fs, "one"), make(&fs, "two"));
-    end(fs, &image);
+    unmount_clean(fs, &image);
     let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     let path = kernel.path().join("one");
     rustix::fs::setxattr(path, "user.same", &[1; 40_000], XattrFlags::empty()).unwrap();
@@ -316,7 +340,7 @@ fn values_that_the_kernel_has_made_are_shared() {
     fs.remove_xattr(one, NAME).unwrap();
     fs.remove_xattr(two, NAME).unwrap();
     assert_eq!(free_blocks(&fs), before + 11);
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -328,7 +352,7 @@ fn nothing_is_shared_without_the_cache() {
     files.iter().for_each(|&file| set(&fs, file, &VALUE));
     assert_eq!(users(&fs, &files).len(), 5);
     assert!(fs.stats().mount.unwrap().xattr_sharing.is_none());
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -354,7 +378,7 @@ fn lookups_that_find_nothing_are_left_out_and_come_back() {
     files.iter().for_each(|&file| set(&fs, file, &VALUE));
     let equal = stats(&fs);
     assert!(equal.hits > 400, "{equal:?}");
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 /// Lookups are left out, but not if there is no space for what they save.
@@ -392,7 +416,7 @@ fn a_full_file_system_is_searched_for_what_can_be_shared() {
     let other = fs.set_xattr(two, NAME, &[8; 500], SetXattr::Any);
     assert!(matches!(other, Ok(()) | Err(Error::NoSpace)), "{other:?}");
     fs.unlink(ROOT, b"large").unwrap();
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -411,7 +435,7 @@ fn a_cache_of_a_few_entries_forgets_and_shares_on() {
     assert!(stats(&fs).evictions > 300, "{:?}", stats(&fs));
     files.iter().for_each(|&file| set(&fs, file, &VALUE));
     assert!(users(&fs, &files).len() < 10);
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 /// Threads set, replace and remove attributes of few values on the same files, and remove and make
@@ -432,7 +456,7 @@ fn threads_share_divide_and_free_the_same_blocks() {
         });
         let counts = stats(&fs);
         assert!(counts.shared > 300, "{counts:?}");
-        end(fs, &image);
+        unmount_clean(fs, &image);
     }
 }
 
@@ -478,7 +502,7 @@ fn the_kernel_and_we_divide_and_free_each_others_blocks() {
         let fs = sharing(&image);
         let files: Vec<_> = (0..FILES).map(|nr| make(&fs, &name(nr))).collect();
         files.iter().for_each(|&file| set(&fs, file, &VALUE));
-        end(fs, &image);
+        unmount_clean(fs, &image);
         // The kernel takes the first 300 away, in three ways, and gives 50 of them back.
         let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
         let at = |nr: usize| kernel.path().join(name(nr));
@@ -521,7 +545,7 @@ fn the_kernel_and_we_divide_and_free_each_others_blocks() {
                 _ => {}
             }
         }
-        end(fs, &image);
+        unmount_clean(fs, &image);
         // The kernel frees the rest.
         let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
         for &nr in left.iter().filter(|&nr| nr % 4 != 0) {
@@ -543,7 +567,7 @@ fn the_kernel_shares_our_blocks_up_to_the_limit_and_we_its() {
     // Less than a core takes of a block before it has one of its own.
     files[..20].iter().for_each(|&file| set(&fs, file, &VALUE));
     assert_eq!(users(&fs, &files[..20]).len(), 1);
-    end(fs, &image);
+    unmount_clean(fs, &image);
     let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
     let at = |nr: usize| kernel.path().join(name(nr));
     rustix::fs::getxattr(at(0), "user.same", &mut [0; 600][..]).unwrap();
@@ -569,7 +593,7 @@ fn the_kernel_shares_our_blocks_up_to_the_limit_and_we_its() {
         block(&fs, files[1]),
         "it can have one more"
     );
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }
 
 /// With blocks of each size: shared up to the limit, divided, removed, mounted again, shared with
@@ -607,7 +631,7 @@ fn blocks_of_each_size_are_shared_and_the_kernel_reads_them() {
                 None => fs.remove_xattr(file, NAME).unwrap(),
             }
         }
-        end(fs, &image);
+        unmount_clean(fs, &image);
         assert_kernel_reads(&image, FILES, value);
         let fs = sharing(&image);
         for (nr, &file) in files.iter().enumerate() {
@@ -624,7 +648,7 @@ fn blocks_of_each_size_are_shared_and_the_kernel_reads_them() {
             let _ = fs.remove_xattr(file, NAME);
         }
         assert_eq!(free_blocks(&fs), before);
-        end(fs, &image);
+        unmount_clean(fs, &image);
     }
 }
 
@@ -657,7 +681,7 @@ fn a_core_without_space_for_a_place_of_its_own_takes_another_cores() {
         let fs = sharing(&image);
         run_on(one);
         let files: Vec<_> = (0..34).map(|nr| make(&fs, &format!("{nr}"))).collect();
-        let large = make(&fs, "large");
+        let (large, small) = (make(&fs, "large"), make(&fs, "small"));
         // A multiple of the number of users at which another core makes a place.
         files[..32].iter().for_each(|&file| set(&fs, file, value));
         fill(&fs, large);
@@ -666,11 +690,13 @@ fn a_core_without_space_for_a_place_of_its_own_takes_another_cores() {
         assert_eq!(stats(&fs).shared, 32, "{:?}", stats(&fs));
         fs.unlink(ROOT, b"large").unwrap();
         fs.sync().unwrap();
+        // A write waits for the space until readers of other tests have left the grace period.
+        fs.write_at(small, &[1; 4096], 0).unwrap();
         // With space it has one.
         fs.remove_xattr(files[32], NAME).unwrap();
         set(&fs, files[33], value);
         assert_eq!(stats(&fs).shared, 32, "{:?}", stats(&fs));
-        end(fs, &image);
+        unmount_clean(fs, &image);
     }
 }
 
@@ -718,5 +744,5 @@ fn values_with_equal_checksums_are_not_taken_for_each_other() {
     fs.remove_xattr(one, NAME).unwrap();
     set(&fs, three, &other);
     assert!(fs.xattr(three, NAME).unwrap() == other);
-    end(fs, &image);
+    unmount_clean(fs, &image);
 }

@@ -17,11 +17,11 @@ use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write};
+use fourscore_testkit::oracle::{debugfs, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::common::{mount, mount_with, open, require_e2fsprogs, require_kernel};
+use crate::common::{mount, mount_with, open, require_e2fsprogs, require_kernel, unmount_clean};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 
@@ -67,8 +67,7 @@ fn what_was_written_is_there_after_unmounting() {
     refused(fs.truncate(file, u64::MAX), 27);
     refused(fs.link(dir, root, b"again"), 1);
     fs.fsync(file).unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = open(&image);
     refused(fs.unlink(root, b"moved"), 30);
     let found = fs.resolve(b"other", Follow::Yes).unwrap();
@@ -109,8 +108,7 @@ fn directories_and_maps_grow_deep_and_shrink_again() {
     for number in 0..20_000 {
         assert_eq!(recovered.lookup(dir, &name(number)).unwrap(), target);
     }
-    recovered.unmount().unwrap();
-    assert_clean(between.path());
+    unmount_clean(recovered, &between);
 
     for number in 0..20_000 {
         fs.unlink(dir, &name(number)).unwrap();
@@ -119,8 +117,7 @@ fn directories_and_maps_grow_deep_and_shrink_again() {
     fs.truncate(holes, 100_000).unwrap();
     assert_eq!(fs.extents(holes).unwrap().len(), 49);
     fs.unlink(InodeNr::ROOT, b"holes").unwrap();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// With `large_dir` an index has a third level. Long names in small blocks need it soon.
@@ -140,8 +137,7 @@ fn an_index_grows_to_its_third_level() {
     for number in 0..NAMES {
         fs.link(target, dir, &name(number)).unwrap();
     }
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let dumped = debugfs(image.path(), &["htree_dump /many"]).unwrap();
     assert!(dumped.contains("Indirect levels: 2"), "{dumped:.300}");
 
@@ -159,8 +155,7 @@ fn an_index_grows_to_its_third_level() {
     for number in (0..NAMES).step_by(2) {
         fs.unlink(dir, &name(number)).unwrap();
     }
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// Counts when it is dropped.
@@ -233,8 +228,7 @@ fn an_index_without_its_feature_is_given_up() {
         fs.link(target, dir, &name(number)).unwrap();
     }
     assert!(!indexed(&fs));
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let fs = open(&image);
     for number in 0..300 {
         assert_eq!(fs.lookup(dir, &name(number)).unwrap(), target);
@@ -297,8 +291,7 @@ fn threads_work_side_by_side() {
         restarts < operations,
         "{restarts} of {operations} plans were restarted"
     );
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     check(&open(&image));
 }
 
@@ -339,8 +332,7 @@ fn readers_miss_nothing_while_maps_and_directories_are_divided() {
             done.store(number + 1, Ordering::Release);
         }
     });
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -365,8 +357,7 @@ fn tunables_are_set_at_the_mount_and_while_it_lasts() {
         stats[Count::Reqs] >= 2 && stats[Count::Success] >= 2,
         "{stats:?}"
     );
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 #[test]
@@ -398,8 +389,7 @@ fn unused_buddies_leave_memory() {
         let name = number.to_string();
         fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap();
     }
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
 }
 
 /// The blocks reserved for the super-user are used by mounts that request them.
@@ -416,8 +406,7 @@ fn only_privileged_callers_use_the_reserve() {
             size += 64 << 10;
         }
         let free = fs.statfs().unwrap().free_blocks;
-        fs.unmount().unwrap();
-        assert_clean(image.path());
+        unmount_clean(fs, &image);
         (size, free)
     };
     let reserved = open(&image).superblock().reserved_blocks().0;
@@ -473,8 +462,7 @@ fn names_change_places_and_leave_whiteouts() {
         fs.rename_leaving_whiteout(from, to, Replace::No, &OWNER),
         17,
     );
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, &image);
     let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
     let at = |path: &str| std::fs::symlink_metadata(kernel.path().join(path)).unwrap();
     let whiteout = at("one/file/dir");

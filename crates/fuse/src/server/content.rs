@@ -1,4 +1,4 @@
-//! **Purpose.** File data and symbolic links: OPEN, READ, WRITE, FSYNC, FALLOCATE, LSEEK,
+//! **Purpose.** File data and symbolic links: OPEN, RELEASE, READ, WRITE, FSYNC, FALLOCATE, LSEEK,
 //! COPY_FILE_RANGE, READLINK.
 
 use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek, Stat, WrittenAt};
@@ -7,8 +7,8 @@ use fourscore_ondisk::inode::InodeFlags;
 use super::{Call, Server};
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut,
-    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
-    fopen, init, opcode,
+    OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, ReleaseIn, WRITE_CACHE, WRITE_KILL_SUIDGID,
+    WriteIn, WriteOut, fopen, init, opcode,
 };
 use crate::reply::{Errno, Reply};
 
@@ -32,8 +32,8 @@ const MODES: [(u32, Fallocate); 7] = [
 ];
 
 impl Server<'_> {
-    /// Opens a file. It needs no state: the inode is open as long as the kernel knows it. Refuses
-    /// what the kernel cannot check: the flags of chattr(1).
+    /// Opens a file. It needs no state of its own: the inode is open as long as the kernel knows
+    /// it. Refuses what the kernel cannot check: the flags of chattr(1).
     pub(super) fn open(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let wanted: OpenIn = call.arguments.take()?;
         let stat = self.fs.stat(call.inode)?;
@@ -68,6 +68,16 @@ impl Server<'_> {
             open_flags: fopen::KEEP_CACHE | direct_io,
             ..OpenOut::default()
         })
+    }
+
+    /// Gives back the space that was preallocated for a file that was open for writing. Another
+    /// writer of the same file gets new space with its next write.
+    pub(super) fn release(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let released: ReleaseIn = call.arguments.take()?;
+        if released.flags & O_ACCMODE != 0 && !self.is_read_only {
+            self.fs.end_writing(call.inode)?;
+        }
+        Ok(())
     }
 
     /// Counts an open for reading as an access, because reads from the page cache are not seen

@@ -14,7 +14,7 @@
 //! | `attributes` | GETATTR, SETATTR, STATX, STATFS, entries of lookups |
 //! | `names` | LOOKUP, creating, linking, renaming and removing names |
 //! | `directories` | OPENDIR, READDIR, READDIRPLUS, RELEASEDIR |
-//! | `content` | OPEN, READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE, READLINK |
+//! | `content` | OPEN, RELEASE, READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE, READLINK |
 //! | `xattrs` | extended attributes |
 //! | `ioctls` | flags, projects, generations, label, trim |
 
@@ -30,12 +30,14 @@ mod xattrs;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use fourscore::{Caller, Capabilities, Fs, InodeNr, Privileges};
+use fourscore::{Caller, Capabilities, Fs, InodeNr, Privileges, exempt_from_quota};
 use fourscore_ondisk::features::Incompat;
 
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 
-use crate::abi::{BatchForgetIn, CopyFileRangeIn, ForgetIn, ForgetOne, InHeader, opcode};
+use crate::abi::{
+    BatchForgetIn, CopyFileRangeIn, ForgetIn, ForgetOne, InHeader, WRITE_CACHE, WriteIn, opcode,
+};
 use crate::device;
 use crate::latencies::Latencies;
 use crate::listing::Listings;
@@ -75,6 +77,17 @@ struct Call<'r> {
     header: InHeader,
     inode: InodeNr,
     arguments: Arguments<'r>,
+}
+
+/// Whether a request is exempt from limits of quota: one of the super-user. Write-back of pages
+/// that were changed through mmap(2) names no user, and is not.
+fn is_exempt(request: &Request<'_>) -> bool {
+    let is_write_back = request.header.opcode == opcode::WRITE
+        && request
+            .arguments()
+            .take::<WriteIn>()
+            .is_ok_and(|wanted| wanted.write_flags & WRITE_CACHE != 0);
+    request.header.uid == 0 && !is_write_back
 }
 
 impl Serve for Server<'_> {
@@ -126,7 +139,10 @@ impl<'f> Server<'f> {
                 return Answered::Farewell(self.destroy());
             }
             _ => {
-                let result = self.handle(request, reply);
+                let result = match is_exempt(request) {
+                    true => exempt_from_quota(|| self.handle(request, reply)),
+                    false => self.handle(request, reply),
+                };
                 let result = result.and_then(|()| self.sync_if_wanted(request));
                 if result.is_err() {
                     self.undo_lookups(reply);
@@ -174,8 +190,7 @@ impl<'f> Server<'f> {
             opcode::TMPFILE => self.tmpfile(call, reply),
             opcode::READ => self.read(call, reply),
             opcode::WRITE => self.write(call, reply),
-            // Open files have no state.
-            opcode::RELEASE => Ok(()),
+            opcode::RELEASE => self.release(call),
             opcode::FSYNC | opcode::FSYNCDIR => self.fsync(call),
             opcode::SETXATTR => self.setxattr(call),
             opcode::GETXATTR => self.getxattr(call, reply),

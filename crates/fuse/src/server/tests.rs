@@ -290,6 +290,36 @@ fn forgetting_all_waits_for_inodes_that_are_being_closed() {
     assert_clean(image.path());
 }
 
+/// The kernel may forget an inode long after it has released the file.
+#[test]
+fn releasing_a_file_gives_back_what_is_preallocated() {
+    let image = image();
+    let fs = mount(&image);
+    let discards_nothing = || {
+        let stats = fs.stats().mount.expect("mounted").allocator.to_string();
+        stats.contains("\tdiscarded: 0\n")
+    };
+    let mut kernel = Kernel::new(&fs);
+    let file = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
+    kernel.write(file, 0, &[7; 100_000], 0).expect("space");
+    let mut release = |flags| {
+        let released = ReleaseIn {
+            flags,
+            ..ReleaseIn::default()
+        };
+        let ended = kernel.request_raw(opcode::RELEASE, file, &[released.as_bytes()]);
+        ended.expect("open");
+    };
+    let (to_read, to_read_and_write) = (0, 2);
+    release(to_read);
+    assert!(discards_nothing());
+    release(to_read_and_write);
+    assert!(!discards_nothing());
+    drop(kernel);
+    fs.unmount().expect("not in use");
+    assert_clean(image.path());
+}
+
 #[test]
 fn lookup_counts_are_exact() {
     with_kernel(|kernel| {

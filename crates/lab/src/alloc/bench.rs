@@ -10,7 +10,7 @@ use crate::alloc::free_space::FreeSpace;
 use crate::alloc::outcome::AllocOutcome;
 use crate::alloc::ram::RamGroups;
 use crate::alloc::scenario::Scenario;
-use crate::alloc::target::{AllocTarget, Changes};
+use crate::alloc::target::{AllocTarget, Changes, Reuse};
 use crate::clock::Clock;
 use crate::comparison::ThreadCount;
 use crate::workload::{Until, Workload, drive};
@@ -39,6 +39,8 @@ pub struct AllocBench {
     pub bitmaps: Bitmaps,
     /// Whether every change is applied and checked.
     pub changes: Changes,
+    /// When clusters freed in the transaction that allocated them can be allocated again.
+    pub reuse: Reuse,
     /// Interval of periodic commits; jbd2's is 5 seconds.
     pub commit_every: Duration,
 }
@@ -58,6 +60,7 @@ impl AllocBench {
             tunables: Vec::new(),
             bitmaps,
             changes: Changes::Dropped,
+            reuse: Reuse::InTransaction,
             commit_every: Duration::from_secs(5),
         }
     }
@@ -68,7 +71,11 @@ impl AllocBench {
     /// The scenario has no valid layout, or a tunable is unknown.
     pub fn target(&self) -> io::Result<AllocTarget> {
         let geometry = self.scenario.geometry().map_err(io::Error::other)?;
-        let target = AllocTarget::new(RamGroups::new(self.scenario, geometry), self.changes);
+        let target = AllocTarget::new(
+            RamGroups::new(self.scenario, geometry),
+            self.changes,
+            self.reuse,
+        );
         for (name, value) in &self.tunables {
             target
                 .allocator()

@@ -4,7 +4,7 @@
 //! **Not here.** The names of scenarios, which are in [`scenario`](crate::alloc::scenario).
 
 use crate::alloc::bench::{AllocBench, Bitmaps};
-use crate::alloc::target::Changes;
+use crate::alloc::target::{Changes, Reuse};
 use crate::alloc::workloads::{AllocFree, Fallocate3, MixedAppend, SmallFiles};
 use crate::workload::{Fallocate2, Workload};
 
@@ -103,11 +103,13 @@ impl Switch {
     pub const ALL: &[Self] = &[
         Self {
             name: "prefetch",
-            values: "plain, locked or off",
+            values: "counted, locked, descriptor, plain or off",
             about: "how a group's state is tested before its bitmap is read ahead",
             set: |bench, value| match value {
-                "plain" => bench.tune("mb_prefetch_locked", 0),
-                "locked" => bench.tune("mb_prefetch_locked", 1),
+                "counted" => bench.tune("mb_prefetch_test", 0),
+                "locked" => bench.tune("mb_prefetch_test", 1),
+                "descriptor" => bench.tune("mb_prefetch_test", 2),
+                "plain" => bench.tune("mb_prefetch_test", 3),
                 "off" => bench.tune("mb_prefetch", 0),
                 _ => None,
             },
@@ -142,6 +144,30 @@ impl Switch {
             set: |bench, value| bench.tune("mb_indexes", bit(value, ["off", "on"])?),
         },
         Self {
+            name: "best_avail",
+            values: "on or off",
+            about: "off: ext4's search has no best-available criterion, as before 6.5",
+            set: |bench, value| bench.tune("mb_best_avail", bit(value, ["off", "on"])?),
+        },
+        Self {
+            name: "short",
+            values: "skipped or measured",
+            about: "measured: fast criteria of ext4's search measure short extents too, as before 6.5",
+            set: |bench, value| bench.tune("mb_skip_short", bit(value, ["measured", "skipped"])?),
+        },
+        Self {
+            name: "scan",
+            values: "unlocked or locked",
+            about: "locked: ext4's search holds a group's lock while it scans, as ext4 does",
+            set: |bench, value| bench.tune("mb_scan_locked", bit(value, ["unlocked", "locked"])?),
+        },
+        Self {
+            name: "busy",
+            values: "skip or wait",
+            about: "wait: ext4's search waits for busy groups, as before 6.17",
+            set: |bench, value| bench.tune("mb_wait_busy", bit(value, ["skip", "wait"])?),
+        },
+        Self {
             name: "hold_times",
             values: "off or on",
             about: "measures how long group locks are held",
@@ -157,6 +183,20 @@ impl Switch {
                     Bitmaps::Absent
                 } else {
                     Bitmaps::Loaded
+                };
+                Some(())
+            },
+        },
+        Self {
+            name: "reuse",
+            values: "transaction or commit",
+            about: "commit: clusters freed in the transaction that allocated them wait for its commit, as in ext4",
+            set: |bench, value| {
+                let after = bit(value, ["transaction", "commit"])? == 1;
+                bench.reuse = if after {
+                    Reuse::AfterCommit
+                } else {
+                    Reuse::InTransaction
                 };
                 Some(())
             },
@@ -224,13 +264,21 @@ mod tests {
     fn every_switch_takes_its_values_and_the_allocator_takes_the_tunables() {
         let mut bench = bench();
         for (name, values) in [
-            ("prefetch", &["plain", "locked", "off"][..]),
+            (
+                "prefetch",
+                &["counted", "locked", "descriptor", "plain", "off"][..],
+            ),
+            ("best_avail", &["on", "off"]),
+            ("short", &["skipped", "measured"]),
+            ("scan", &["unlocked", "locked"]),
+            ("busy", &["skip", "wait"]),
             ("goals", &["core", "inode", "one"]),
             ("optimize_scan", &["1", "0"]),
             ("trim", &["0", "3"]),
             ("indexes", &["on", "off"]),
             ("hold_times", &["off", "on"]),
             ("bitmaps", &["loaded", "absent"]),
+            ("reuse", &["transaction", "commit"]),
             ("changes", &["dropped", "applied"]),
         ] {
             assert!(Switch::ALL.iter().any(|switch| switch.name == name));
@@ -242,6 +290,7 @@ mod tests {
         }
         assert_eq!(bench.bitmaps, Bitmaps::Absent);
         assert_eq!(bench.changes, Changes::Applied);
+        assert_eq!(bench.reuse, Reuse::AfterCommit);
         assert!(bench.target().is_ok());
     }
 

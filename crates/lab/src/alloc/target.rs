@@ -33,6 +33,15 @@ pub enum Changes {
     Dropped,
 }
 
+/// When clusters can be allocated again that were freed in the transaction that allocated them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// At once: no durable state refers to them.
+    InTransaction,
+    /// After the commit, as in ext4.
+    AfterCommit,
+}
+
 /// The allocator on a file system in memory.
 #[derive(Debug)]
 pub struct AllocTarget {
@@ -53,13 +62,14 @@ pub struct AllocTarget {
 impl AllocTarget {
     /// An allocator on these groups, with no bitmap loaded.
     #[must_use]
-    pub fn new(groups: Arc<RamGroups>, changes: Changes) -> Self {
+    pub fn new(groups: Arc<RamGroups>, changes: Changes, reuse: Reuse) -> Self {
         let source = Box::new(RamSource(Arc::clone(&groups)));
         let options = Options {
             durable: Tid(0),
             root_clusters: 0,
             reserved_clusters: 0,
-            fast_commits: false,
+            // The allocator need not know why they wait.
+            fast_commits: reuse == Reuse::AfterCommit,
         };
         let geometry = *groups.geometry();
         let allocator = Allocator::new(geometry, source, options);
@@ -389,7 +399,7 @@ mod tests {
     fn bitmaps_and_allocator_agree_after_all_workloads() {
         let scenario = Scenario::by_name("16g-aged-64k").unwrap();
         let groups = RamGroups::new(scenario, scenario.geometry().unwrap());
-        let target = AllocTarget::new(Arc::clone(&groups), Changes::Applied);
+        let target = AllocTarget::new(Arc::clone(&groups), Changes::Applied, Reuse::InTransaction);
         let workloads: [(&dyn Workload, u64); 4] = [
             (&Fallocate2, 300),
             (&Fallocate3, 5),

@@ -47,7 +47,8 @@ impl Workload for AllocFree {
 pub struct Fallocate3;
 
 impl Fallocate3 {
-    const BYTES: u64 = 73_819_750;
+    /// The length of the file.
+    pub const BYTES: u64 = 73_819_750;
 }
 
 impl Workload for Fallocate3 {

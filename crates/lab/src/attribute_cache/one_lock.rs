@@ -187,23 +187,11 @@ impl AttributeCache for OneLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute_cache::tests::{assert_shares_up_to_the_limit, share_and_give_back};
 
     #[test]
     fn equal_contents_share_a_block_up_to_the_limit() {
-        let cache = OneLock::default();
-        let first = cache.take(b"same");
-        for _ in 1..MOST_USERS {
-            let next = cache.take(b"same");
-            assert_eq!((next.block, next.was_shared), (first.block, true));
-        }
-        let second = cache.take(b"same");
-        assert!(!second.was_shared && second.block != first.block);
-        assert_ne!(cache.take(b"other").block, first.block);
-        // The full block comes back when it loses a user.
-        cache.give_back(second.block);
-        cache.give_back(first.block);
-        let again = cache.take(b"same");
-        assert_eq!((again.block, again.was_shared), (first.block, true));
+        assert_shares_up_to_the_limit(&OneLock::default());
     }
 
     #[test]
@@ -228,12 +216,7 @@ mod tests {
     #[test]
     fn a_block_is_gone_with_its_last_user() {
         let cache = OneLock::default();
-        let blocks: Vec<u64> = (0..100_u64)
-            .map(|nr| cache.take(&(nr % 10).to_le_bytes()).block)
-            .collect();
-        for block in blocks {
-            cache.give_back(block);
-        }
+        share_and_give_back(&cache);
         let state = cache.state.lock();
         assert_eq!((state.entries, state.free.len()), (0, 10));
         assert!(state.by_hash.is_empty());

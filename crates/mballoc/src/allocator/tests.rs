@@ -1,6 +1,8 @@
 //! Tests of the allocator: each kind of request, running out of space, and many threads on a disk
 //! that detects a cluster allocated twice.
 
+mod counting;
+mod older;
 mod prefetching;
 mod requests;
 
@@ -24,16 +26,32 @@ struct Mode {
     optimize_scan: u32,
     /// `mb_indexes`.
     indexes: u32,
+    /// Whether ext4's search is as it was before 6.5.
+    is_old: bool,
 }
 
 impl Mode {
-    /// Our indexes, ext4's order sets, ext4's walk over groups.
-    const ALL: [Self; 3] = [Self::new(1, 1), Self::new(1, 0), Self::new(0, 0)];
+    /// Our indexes, ext4's order sets, ext4's walk over groups; the latter two also as they were.
+    const ALL: [Self; 5] = [
+        Self::new(1, 1),
+        Self::new(1, 0),
+        Self::new(0, 0),
+        Self::old(1),
+        Self::old(0),
+    ];
 
     const fn new(optimize_scan: u32, indexes: u32) -> Self {
         Self {
             optimize_scan,
             indexes,
+            is_old: false,
+        }
+    }
+
+    const fn old(optimize_scan: u32) -> Self {
+        Self {
+            is_old: true,
+            ..Self::new(optimize_scan, 0)
         }
     }
 }
@@ -74,6 +92,15 @@ impl Bench {
             .set(Tunable::MbOptimizeScan, mode.optimize_scan)
             .unwrap();
         tunables.set(Tunable::MbIndexes, mode.indexes).unwrap();
+        let (old, new) = (u32::from(mode.is_old), u32::from(!mode.is_old));
+        for (tunable, value) in [
+            (Tunable::MbBestAvail, new),
+            (Tunable::MbSkipShort, new),
+            (Tunable::MbScanLocked, old),
+            (Tunable::MbWaitBusy, old),
+        ] {
+            tunables.set(tunable, value).unwrap();
+        }
     }
 
     /// Reserves and claims clusters.

@@ -98,7 +98,10 @@ impl Outcome {
             trace.allocator.free_extents(group, count).unwrap();
         }
         let searches: u64 = trace.allocator.stats().looks().iter().sum();
-        self.trimmed += searches - trace.allocator.mb_stats()[Count::LenGoalHits];
+        let tally = trace.allocator.mb_stats();
+        // The trace asks for nothing at the goal alone, so every hit at a goal has the full length.
+        let at_goals = tally[Count::GoalHits] + tally[Count::StreamGoalHits];
+        self.trimmed += searches - (tally[Count::LenGoalHits] - at_goals);
         self.files += trace.written;
         self.extents += trace.extents;
     }

@@ -18,25 +18,13 @@ impl Wishes<'_> {
                 Some(name) => (name, false),
                 None => (word, true),
             };
-            let opt = match name {
-                "" => continue,
-                "debug" => DefaultMountOpts::DEBUG,
-                "bsdgroups" => DefaultMountOpts::BSDGROUPS,
-                "user_xattr" => DefaultMountOpts::XATTR_USER,
-                "acl" => DefaultMountOpts::ACL,
-                "uid16" => DefaultMountOpts::UID16,
-                "journal_data" => DefaultMountOpts::JMODE_DATA,
-                "journal_data_ordered" => DefaultMountOpts::JMODE_ORDERED,
-                "journal_data_writeback" => DefaultMountOpts::JMODE,
-                "nobarrier" => DefaultMountOpts::NOBARRIER,
-                "block_validity" => DefaultMountOpts::BLOCK_VALIDITY,
-                "discard" => DefaultMountOpts::DISCARD,
-                "nodelalloc" => DefaultMountOpts::NODELALLOC,
-                _ => {
-                    let why = format!("{name} is not a mount option");
-                    return Err(FormatError::option("default_mntopts in the profile", why));
-                }
-            };
+            if name.is_empty() {
+                continue;
+            }
+            let opt = mount_option(name).ok_or_else(|| {
+                let why = format!("{name} is not a mount option");
+                FormatError::option("default_mntopts in the profile", why)
+            })?;
             opts.set(opt, set);
         }
         Ok(opts)
@@ -64,4 +52,23 @@ impl Wishes<'_> {
             _ => 1,
         }
     }
+}
+
+/// The default mount option of this name.
+pub(crate) fn mount_option(name: &str) -> Option<DefaultMountOpts> {
+    Some(match name {
+        "debug" => DefaultMountOpts::DEBUG,
+        "bsdgroups" => DefaultMountOpts::BSDGROUPS,
+        "user_xattr" => DefaultMountOpts::XATTR_USER,
+        "acl" => DefaultMountOpts::ACL,
+        "uid16" => DefaultMountOpts::UID16,
+        "journal_data" => DefaultMountOpts::JMODE_DATA,
+        "journal_data_ordered" => DefaultMountOpts::JMODE_ORDERED,
+        "journal_data_writeback" => DefaultMountOpts::JMODE,
+        "nobarrier" => DefaultMountOpts::NOBARRIER,
+        "block_validity" => DefaultMountOpts::BLOCK_VALIDITY,
+        "discard" => DefaultMountOpts::DISCARD,
+        "nodelalloc" => DefaultMountOpts::NODELALLOC,
+        _ => return None,
+    })
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fourscore_block::{
     BlockDevice, DeviceOptions, RamDevice, RecordingDevice, Survival, open_path,
 };
@@ -176,10 +176,7 @@ impl Case<'_> {
         let differing = compare(&ours, &theirs, &layout)?;
         let checks = limits.allow(layout.superblock());
         if checks {
-            let fsck = oracle::e2fsck(&ours)?;
-            if !fsck.is_clean() {
-                bail!("e2fsck: {fsck:?}\n{differing}");
-            }
+            ensure_clean(&ours).with_context(|| differing.clone())?;
         }
         if !differing.is_empty() {
             bail!("{differing}");
@@ -190,6 +187,13 @@ impl Case<'_> {
             Outcome::Equal
         })
     }
+}
+
+/// Checks an image with e2fsck.
+fn ensure_clean(image: &Path) -> Result<()> {
+    let fsck = oracle::e2fsck(image)?;
+    ensure!(fsck.is_clean(), "e2fsck: {fsck:?}");
+    Ok(())
 }
 
 /// What only some tests do.
@@ -211,11 +215,7 @@ impl Case<'_> {
         std::fs::remove_dir_all(mount.path().join("directory 7"))?;
         std::fs::write(mount.path().join("lost+found/found"), "again")?;
         mount.unmount()?;
-        let fsck = oracle::e2fsck(&image)?;
-        if !fsck.is_clean() {
-            bail!("e2fsck: {fsck:?}");
-        }
-        Ok(())
+        ensure_clean(&image)
     }
 
     /// Over bytes that mean nothing, of which none may be taken for metadata.
@@ -230,11 +230,7 @@ impl Case<'_> {
         };
         let layout = Layout::new(&options, &Profile::system()?, self.size_bytes())?;
         layout.write(&open_path(&image, DeviceOptions::read_write())?)?;
-        let fsck = oracle::e2fsck(&image)?;
-        if !fsck.is_clean() {
-            bail!("e2fsck: {fsck:?}");
-        }
-        Ok(())
+        ensure_clean(&image)
     }
 
     /// Over an older file system, with a crash after each event that loses what was not

@@ -40,7 +40,8 @@ pub fn count_nodes(runs: impl IntoIterator<Item = MappedRun>, block_size: BlockS
 }
 
 /// The number of nodes below the root of a tree with so many extents.
-fn nodes_above(extents: usize, block_size: BlockSize) -> usize {
+#[must_use]
+pub fn nodes_above(extents: usize, block_size: BlockSize) -> usize {
     let per_node = usize::from(capacity(block_size.bytes()));
     let (mut entries, mut nodes) = (extents, 0);
     while entries > ROOT_ENTRIES {
@@ -64,7 +65,38 @@ pub fn build(
     seed: Option<InodeSeed>,
     emit: &mut dyn FnMut(PhysBlock, Vec<u8>),
 ) -> Result<[u8; ROOT_BYTES], ExtentEditError> {
-    let mut entries = leaf_entries(runs)?;
+    tree(leaf_entries(runs)?, nodes, block_size, seed, emit)
+}
+
+/// As [`build`], for extents of any state, of which none is longer than its state allows.
+///
+/// # Errors
+/// As [`build`]. `nodes` must be at least [`nodes_above`] of them.
+pub fn build_extents(
+    extents: &[Extent],
+    nodes: &[PhysBlock],
+    block_size: BlockSize,
+    seed: Option<InodeSeed>,
+    emit: &mut dyn FnMut(PhysBlock, Vec<u8>),
+) -> Result<[u8; ROOT_BYTES], ExtentEditError> {
+    let entry = |extent: &Extent| {
+        Ok(Entry {
+            key: extent.logical,
+            bytes: zerocopy::transmute!(RawExtent::try_from(extent)?),
+        })
+    };
+    let entries: Result<Vec<Entry>, ExtentEditError> = extents.iter().map(entry).collect();
+    tree(entries?, nodes, block_size, seed, emit)
+}
+
+/// Builds the nodes above the entries of leaves.
+fn tree(
+    mut entries: Vec<Entry>,
+    nodes: &[PhysBlock],
+    block_size: BlockSize,
+    seed: Option<InodeSeed>,
+    emit: &mut dyn FnMut(PhysBlock, Vec<u8>),
+) -> Result<[u8; ROOT_BYTES], ExtentEditError> {
     let needed = nodes_above(entries.len(), block_size);
     if nodes.len() < needed {
         return Err(ExtentEditError::NewNodes { needed });

@@ -77,7 +77,7 @@ features! {
         DIR_NLINK = 0x20, "dir_nlink", Write, "directories with more than 65 000 subdirectories";
         EXTRA_ISIZE = 0x40, "extra_isize", Write, "space guaranteed after the first 128 bytes of an inode";
         HAS_SNAPSHOT = 0x80, "snapshot", Read, "a Next3 snapshot exists";
-        QUOTA = 0x100, "quota", Read, "quota files in hidden inodes";
+        QUOTA = 0x100, "quota", Write, "quota files in hidden inodes";
         BIGALLOC = 0x200, "bigalloc", Write, "allocation in clusters of several blocks";
         METADATA_CSUM = 0x400, "metadata_csum", Write, "crc32c of all metadata";
         REPLICA = 0x800, "replica", Read, "copies of metadata, in no kernel";

@@ -8,6 +8,8 @@ use zerocopy::FromBytes;
 
 use super::{GroupDescError, GroupFlags, RawGroupDesc, RawGroupDescHigh};
 use crate::superblock::Superblock;
+use crate::types::PhysBlock;
+use crate::words::{high32, low32};
 
 /// The data about a bitmap that a descriptor holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +116,27 @@ impl<'a> GroupDescMut<'a> {
             high.bg_itable_unused_hi = unused_hi.into();
         }
         self.clear_flag(GroupFlags::INODE_UNINIT);
+    }
+
+    /// Stores the places of the bitmaps and of the inode table.
+    pub fn set_places(&mut self, blocks: PhysBlock, inodes: PhysBlock, table: PhysBlock) {
+        self.low.bg_block_bitmap_lo = low32(blocks.0);
+        self.low.bg_inode_bitmap_lo = low32(inodes.0);
+        self.low.bg_inode_table_lo = low32(table.0);
+        if let Some(high) = &mut self.high {
+            high.bg_block_bitmap_hi = high32(blocks.0);
+            high.bg_inode_bitmap_hi = high32(inodes.0);
+            high.bg_inode_table_hi = high32(table.0);
+        }
+    }
+
+    /// Stores the number of free clusters of a group whose bitmap was never written.
+    pub fn set_free_clusters(&mut self, free: u32) {
+        let (free_lo, free_hi) = halves(free);
+        self.low.bg_free_blocks_count_lo = free_lo.into();
+        if let Some(high) = &mut self.high {
+            high.bg_free_blocks_count_hi = free_hi.into();
+        }
     }
 
     /// Changes the number of directories by `change`.

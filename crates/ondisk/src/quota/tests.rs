@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// What the kernel finds for an identifier.
-fn look_up(file: &[u8], id: u32) -> Option<QuotaCounts> {
+fn found_by_kernel(file: &[u8], id: u32) -> Option<QuotaCounts> {
     let mut block = ROOT_BLOCK;
     for slot in id.to_be_bytes() {
         block = word(file, slot_at(block, slot));
@@ -44,10 +44,10 @@ proptest! {
         let file = write(QuotaKind::Group, &usage);
         prop_assert_eq!(file.len(), count_blocks(ids.iter().copied()) * QUOTA_BLOCK_BYTES);
         for id in 0..3010 {
-            prop_assert_eq!(look_up(&file, id), usage.get(&id).copied());
+            prop_assert_eq!(found_by_kernel(&file, id), usage.get(&id).copied());
         }
         for (&id, counts) in &usage {
-            prop_assert_eq!(look_up(&file, id), Some(*counts));
+            prop_assert_eq!(found_by_kernel(&file, id), Some(*counts));
         }
         let (header, _) = RawQuotaHeader::ref_from_prefix(&file).unwrap();
         let is_full = usage.len().is_multiple_of(ENTRIES_PER_BLOCK);
@@ -89,6 +89,24 @@ fn broken_files_are_refused() {
 }
 
 #[test]
+fn an_entry_that_its_own_path_does_not_lead_to_is_missing() {
+    // Both have the same nodes, and two blocks of entries.
+    let ids = 0..u32::try_from(ENTRIES_PER_BLOCK + 1).unwrap();
+    let usage = ids.clone().map(|id| (id, QuotaCounts::default()));
+    let mut file = write(QuotaKind::User, &usage.collect());
+    let child = |file: &[u8], node: u32, slot: u8| {
+        let at = slot_at(node, slot);
+        u32::from_le_bytes(file[at..at + 4].try_into().unwrap())
+    };
+    let lowest = (1..TREE_LEVELS).fold(ROOT_BLOCK, |node, _| child(&file, node, 0));
+    let other = child(&file, lowest, u8::try_from(ENTRIES_PER_BLOCK).unwrap());
+    assert_ne!(child(&file, lowest, 0), other);
+    put(&mut file, slot_at(lowest, 0), &other.to_le_bytes());
+    let read = read_back(QuotaKind::User, &file);
+    assert_eq!(read, Err(QuotaFileError::NotPresent));
+}
+
+#[test]
 fn usage_is_added_up_and_saturates() {
     let mut usage = QuotaUsage::default();
     let ids = QuotaIds {
@@ -112,4 +130,75 @@ fn usage_is_added_up_and_saturates() {
         usage.of(QuotaKind::Project),
         &BTreeMap::from([(3, expected)])
     );
+}
+
+fn insert_into(file: &mut Vec<u8>, id: u32) -> EntryAt {
+    let inserted = {
+        let read = |number: u32| -> Result<[u8; QUOTA_BLOCK_BYTES], u32> {
+            let start = number as usize * QUOTA_BLOCK_BYTES;
+            let bytes = file.get(start..start + QUOTA_BLOCK_BYTES);
+            bytes.ok_or(number).map(|bytes| bytes.try_into().unwrap())
+        };
+        let read: &mut dyn FnMut(u32) -> _ = &mut { read };
+        insert(id, read).unwrap()
+    };
+    file.resize(inserted.blocks as usize * QUOTA_BLOCK_BYTES, 0xee);
+    for change in &inserted.changes {
+        let at = change.block as usize * QUOTA_BLOCK_BYTES + change.offset;
+        put(file, at, &change.bytes);
+    }
+    inserted.entry
+}
+
+proptest! {
+    #[test]
+    fn entries_that_are_inserted_are_found_beside_those_that_were_written(
+        first in proptest::collection::btree_set(0..3000u32, 0..40),
+        later in proptest::collection::vec(
+            prop_oneof![0..3000u32, any::<u32>(), 0xffff_fff0..=u32::MAX], 1..200),
+    ) {
+        let counts = |id: u32| QuotaCounts { inodes: 1 + u64::from(id), bytes: 4096 };
+        let usage = first.iter().map(|&id| (id, counts(id))).collect();
+        let mut file = write(QuotaKind::User, &usage);
+        let mut expected = usage;
+        for id in later {
+            let before = file.clone();
+            let at = insert_into(&mut file, id);
+            if expected.contains_key(&id) {
+                prop_assert_eq!(&before[..], &file[..]);
+                continue;
+            }
+            prop_assert_eq!(found_by_kernel(&file, id), Some(QuotaCounts::default()));
+            let entry = QuotaEntry { counts: counts(id), ..QuotaEntry::default() };
+            let start = at.block as usize * QUOTA_BLOCK_BYTES + at.offset;
+            put(&mut file, start, &entry.to_bytes(id));
+            expected.insert(id, counts(id));
+        }
+        for (&id, counts) in &expected {
+            prop_assert_eq!(found_by_kernel(&file, id), Some(*counts));
+        }
+        prop_assert_eq!(read_back(QuotaKind::User, &file), Ok(expected));
+    }
+
+    #[test]
+    fn broken_files_do_not_make_insertion_panic(
+        at in 0usize..6 * QUOTA_BLOCK_BYTES, value in any::<u32>(), id in any::<u32>(),
+    ) {
+        let usage = (0..20).map(|id| (id, QuotaCounts { inodes: 1, bytes: 0 })).collect();
+        let mut file = write(QuotaKind::User, &usage);
+        let at = at % (file.len() - 4);
+        put(&mut file, at, &value.to_le_bytes());
+        let read = |number: u32| -> Result<[u8; QUOTA_BLOCK_BYTES], ()> {
+            let start = number as usize * QUOTA_BLOCK_BYTES;
+            file.get(start..start + QUOTA_BLOCK_BYTES).ok_or(()).map(|b| b.try_into().unwrap())
+        };
+        let read: &mut dyn FnMut(u32) -> _ = &mut { read };
+        if let Ok(insertion) = insert(id, read) {
+            let places = insertion.changes.iter().map(|change| (change.block, change.offset));
+            let mut places: Vec<_> = places.collect();
+            places.sort_unstable();
+            places.dedup();
+            prop_assert_eq!(places.len(), insertion.changes.len());
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use fourscore::{DataMode, Fs, MountOptions, OpenOptions};
+use fourscore::{DataMode, Fs, MountOptions, OpenOptions, Times};
 use fourscore_block::{BlockDevice, RamDevice};
 use fourscore_fuse::Cache;
 use fourscore_journal::{Background, JournalOptions};
@@ -28,6 +28,7 @@ pub(super) enum Format {
     /// Files mapped by indirect blocks.
     Pointers,
     Clusters,
+    /// Small files, and large values of attributes in inodes of their own.
     Inline,
 }
 
@@ -42,6 +43,7 @@ pub(super) struct Shape {
     inodes: u64,
     journal_mib: u32,
     data: DataMode,
+    times: Times,
     cache_bytes: usize,
     read_micros: u64,
     write_micros: u64,
@@ -56,9 +58,13 @@ pub(super) struct Shape {
     pub(super) bystanders: usize,
     /// Free bytes besides those that the files may need; the rest is allocated first. `None`: all.
     pub(super) spare_bytes: Option<u64>,
+    /// Whether usage of users and groups is counted.
+    has_quota: bool,
 }
 
 const FEW_INODES: u64 = 64;
+/// Mixed into a seed, for the choice of quota.
+const QUOTA: u64 = 0x51;
 /// The size of a cache that is large enough.
 const LARGE_CACHE_BYTES: usize = 8 << 20;
 /// Less than all threads together need at once.
@@ -114,6 +120,12 @@ impl Shape {
             has_links: random.happens(1, 2),
             bystanders: 0,
             spare_bytes: None,
+            // Not drawn, so that the rest of the shape of a seed stays as it was.
+            has_quota: mix(seed ^ QUOTA).is_multiple_of(4),
+            times: match random.happens(1, 3) {
+                true => Times::Lazily,
+                false => Times::AtOnce,
+            },
         };
         drawn.for_theme(random)
     }
@@ -241,17 +253,22 @@ impl Shape {
     /// Makes the file system, on a memory device full of poison.
     pub(super) fn make(&self) -> Result<Arc<RamDevice>> {
         let ram = poisoned(self.device_mib << 20)?;
-        let features = match self.format {
+        let of_format = match self.format {
             Format::Usual => "",
             Format::Pointers => "^extent,^64bit",
             Format::Clusters => "bigalloc",
-            Format::Inline => "inline_data",
+            Format::Inline => "inline_data,ea_inode",
+        };
+        let features = match (self.has_quota, of_format) {
+            (false, of_format) => of_format.to_owned(),
+            (true, "") => "quota".to_owned(),
+            (true, of_format) => format!("{of_format},quota"),
         };
         let log = if self.block_bytes == 1024 { 0 } else { 2 };
         let block_size = BlockSize::from_log(log).context("a block size")?;
         let options = Options {
             fs_type: Some("ext4".to_owned()),
-            features: Some(features.to_owned()).filter(|features| !features.is_empty()),
+            features: Some(features).filter(|features| !features.is_empty()),
             block_size: Some(BlockSizeWish::Exactly(block_size)),
             cluster_size_bytes: (self.format == Format::Clusters).then_some(4 * self.block_bytes),
             inodes: Some(self.inodes),
@@ -292,7 +309,10 @@ impl Shape {
             ..JournalOptions::default()
         };
         let open = OpenOptions::new().cache_bytes(self.cache_bytes);
-        let options = MountOptions::new().open(open).journal(journal);
+        let options = MountOptions::new()
+            .open(open)
+            .journal(journal)
+            .times(self.times);
         let options = injected.of_mount(options.data(self.data));
         Ok(Fs::mount(device, &options)?)
     }

@@ -3,7 +3,8 @@
 //!
 //! **Model.** From the root each directory is reached once, its `..` refers to the directory that
 //! it was reached from, and its link count is two plus the number of directories in it. Each inode
-//! in use is reached by as many names as it has links.
+//! in use is reached by as many names as it has links, unless it holds the value of an attribute:
+//! no name refers to such an inode, and the checker counts the entries that do.
 
 use std::collections::BTreeMap;
 
@@ -71,6 +72,10 @@ pub(super) fn check(fs: &Fs) -> Result<()> {
                 reached == 0,
                 "inode {inode} has {reached} names and is free"
             );
+            continue;
+        }
+        if fs.holds_value(inode)? {
+            ensure!(reached == 0, "inode {inode} holds a value and has a name");
             continue;
         }
         let stat = fs.stat(inode)?;

@@ -10,8 +10,10 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 use fourscore::{FileType, Fs, InodeNr, OpenOptions};
 use fourscore_block::RamDevice;
+use fourscore_ondisk::features::RoCompat;
 use fourscore_sync::Arc;
 use fourscore_testkit::crash::torn;
+use fourscore_testkit::matrix::kernel_has_quota_format;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_preen, e2fsck_repair};
 use fourscore_testkit::{scratch, tools};
@@ -248,6 +250,11 @@ pub(super) fn compare_with_kernel(
     ours: Option<&Listing>,
 ) -> Result<Option<Vec<u8>>> {
     ensure_sound(recovered)?;
+    let features = opened(recovered)?.superblock().features();
+    if features.ro_compat.contains(RoCompat::QUOTA) && !kernel_has_quota_format() {
+        // Such a kernel does not recover it. Then only e2fsck has a say.
+        return Ok(None);
+    }
     let folder = scratch::folder()?;
     let image = folder.path().join("image");
     fs::write(&image, crashed)?;

@@ -56,6 +56,12 @@ impl InjectedFault {
         ]
     };
 
+    /// A fault of file systems with quota, by name.
+    pub const OF_QUOTA: (&str, Self) = (
+        "unsealed-usage",
+        Self::fs(fourscore::Sabotage::UnsealedUsage),
+    );
+
     const fn journal(step: fourscore_journal::Sabotage) -> Self {
         Self {
             journal: Some(step),

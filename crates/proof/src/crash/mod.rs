@@ -21,6 +21,8 @@
 //! | `notes` | marks of threads in a recording |
 //! | `external` | checks of a state by e2fsck and the kernel |
 //! | `known_bugs` | recognises the bugs of others that docs/FINDINGS.md lists |
+//! | `resize` | the test of changes of the size |
+//! | `staged` | the test of changes that are made all at once |
 //! | [`session`] | a recorded history: explores, saves and shortens it |
 //! | [`campaign`] | runs many seeds on all cores |
 //! | [`kernel`] | the same for the kernel's own ext4 |
@@ -75,5 +77,9 @@ pub use injected::InjectedFault;
 pub use session::Session;
 pub use workload::{Format, Workload};
 
+#[cfg(test)]
+mod resize;
+#[cfg(test)]
+mod staged;
 #[cfg(test)]
 mod tests;

@@ -106,6 +106,8 @@ pub enum Format {
     OrphanFile,
     /// No checksums.
     NoSums,
+    /// Quota of users and groups.
+    Quota,
 }
 
 impl Format {
@@ -118,6 +120,7 @@ impl Format {
             Self::Pointers => &["^extent", "^64bit", "^flex_bg"],
             Self::OrphanFile => &["orphan_file", "metadata_csum_seed"],
             Self::NoSums => &["^metadata_csum", "uninit_bg"],
+            Self::Quota => &["quota"],
         }
     }
 }
@@ -215,13 +218,14 @@ impl Workload {
         }
     }
 
-    /// The workload of a seed on a file system of a format. An orphan file needs a journal: without
-    /// one, the format is the default.
+    /// The workload of a seed on a file system of a format. An orphan file needs a journal, and
+    /// without one e2fsck begins no check of a file system with quota whose block bitmap was torn:
+    /// without a journal, both have the default format.
     #[must_use]
     pub fn on(format: Format, seed: u64) -> Self {
         let mut workload = Self::of(seed);
         workload.shape.format = match (format, workload.shape.log) {
-            (Format::OrphanFile, LogKind::None) => Format::Usual,
+            (Format::OrphanFile | Format::Quota, LogKind::None) => Format::Usual,
             (format, _) => format,
         };
         workload
@@ -413,8 +417,8 @@ impl Step {
     ///
     /// # Panics
     /// If there is none with this name.
-    #[cfg(test)]
-    pub(super) fn named(name: &str) -> Self {
+    #[must_use]
+    pub fn named(name: &str) -> Self {
         Self::Named(place_of(name).unwrap_or_else(|| panic!("no operation {name}")))
     }
 

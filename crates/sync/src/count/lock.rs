@@ -1,12 +1,127 @@
-//! **Purpose.** Locks that note when they are taken. Their guards are those of parking_lot and note
-//! nothing: releasing a lock writes the line that taking it has fetched.
+//! **Purpose.** Locks that note when they are taken. Releasing a lock notes nothing: it writes the
+//! line that taking it has fetched.
+//!
+//! **Model.** Cores with clocks ([`super::clock`]) never wait in parking_lot: they try to take the
+//! lock, and if it is held, they wait until its release wakes them, at the holder's time. A wait
+//! with a timeout never times out there.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::Trace;
+use std::ops::{Deref, DerefMut};
 
-pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};
+use super::Trace;
+use super::clock::Wake;
+use super::lines::Access;
+
+/// The guards of the locks: each is the guard of parking_lot, and wakes cores that wait.
+macro_rules! guard {
+    ($(#[$doc:meta])* $name:ident, $wake:ident) => {
+        $(#[$doc])*
+        pub struct $name<'a, T: ?Sized> {
+            /// Taken out only by the drop.
+            inner: Option<parking_lot::$name<'a, T>>,
+            trace: &'a Trace,
+        }
+
+        impl<T: ?Sized> Deref for $name<'_, T> {
+            type Target = T;
+
+            fn deref(&self) -> &T {
+                self.inner.as_ref().expect("only the drop takes it out")
+            }
+        }
+
+        impl<T: ?Sized> Drop for $name<'_, T> {
+            fn drop(&mut self) {
+                let inner = self.inner.take();
+                self.trace.release(Wake::$wake, || drop(inner));
+            }
+        }
+
+        impl<T: ?Sized + fmt::Debug> fmt::Debug for $name<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (**self).fmt(f)
+            }
+        }
+    };
+    ($(#[$doc:meta])* $name:ident, $wake:ident, mut) => {
+        guard!($(#[$doc])* $name, $wake);
+
+        impl<T: ?Sized> DerefMut for $name<'_, T> {
+            fn deref_mut(&mut self) -> &mut T {
+                self.inner.as_mut().expect("only the drop takes it out")
+            }
+        }
+    };
+}
+
+guard!(
+    /// A locked [`Mutex`].
+    MutexGuard, One, mut
+);
+guard!(
+    /// Shared access to an [`RwLock`].
+    RwLockReadGuard, All
+);
+guard!(
+    /// Exclusive access to an [`RwLock`].
+    RwLockWriteGuard, All, mut
+);
+
+impl Trace {
+    /// Takes a lock: by `wait`, or, on a core with a clock, by `attempt` until it succeeds.
+    #[track_caller]
+    fn take<G>(&self, attempt: impl Fn() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+        if !super::has_clock() {
+            self.write();
+            return wait();
+        }
+        loop {
+            // The attempt is made at the time at which the access begins, as in hardware.
+            let taken = super::in_order(&attempt);
+            self.note_now(Access::Write);
+            match taken {
+                Some(guard) => return guard,
+                None => super::block(self),
+            }
+        }
+    }
+
+    /// Tries to take a lock. Notes a write if it took the lock, else a read.
+    #[track_caller]
+    fn attempt<G>(&self, attempt: impl FnOnce() -> Option<G>) -> Option<G> {
+        let guard = super::in_order(attempt);
+        match &guard {
+            Some(_) => self.note_now(Access::Write),
+            None => self.note_now(Access::Read),
+        }
+        guard
+    }
+
+    /// Releases a lock, and wakes those who wait for it.
+    fn release(&self, wake: Wake, release: impl FnOnce()) {
+        // While a panic unwinds, the clock stands still.
+        if std::thread::panicking() || !super::has_clock() {
+            release();
+            return;
+        }
+        super::in_order(release);
+        super::wake(self, wake);
+    }
+}
+
+/// Whether a wait ended by its timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    /// Whether it did.
+    #[must_use]
+    pub fn timed_out(self) -> bool {
+        self.0
+    }
+}
 
 /// Mutual exclusion.
 #[derive(Default)]
@@ -35,14 +150,24 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.trace.write();
-        self.inner.lock()
+        let taken = self
+            .trace
+            .take(|| self.inner.try_lock(), || self.inner.lock());
+        self.guard(taken)
     }
 
     /// Takes the lock if it is free.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        note_attempt(&self.trace, self.inner.try_lock())
+        let taken = self.trace.attempt(|| self.inner.try_lock());
+        taken.map(|inner| self.guard(inner))
+    }
+
+    fn guard<'a>(&'a self, inner: parking_lot::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard {
+            inner: Some(inner),
+            trace: &self.trace,
+        }
     }
 
     /// Whether the lock is taken now.
@@ -56,17 +181,6 @@ impl<T: ?Sized> Mutex<T> {
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
-}
-
-/// Notes a `try_*` call: a write if it took the lock, else a read.
-#[track_caller]
-fn note_attempt<G>(trace: &Trace, guard: Option<G>) -> Option<G> {
-    if guard.is_some() {
-        trace.write();
-    } else {
-        trace.read();
-    }
-    guard
 }
 
 impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
@@ -102,27 +216,53 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits for shared access. This is a write, of the number of readers.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.trace.write();
-        self.inner.read()
+        let taken = self
+            .trace
+            .take(|| self.inner.try_read(), || self.inner.read());
+        self.read_guard(taken)
     }
 
     /// Waits for exclusive access.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.trace.write();
-        self.inner.write()
+        let taken = self
+            .trace
+            .take(|| self.inner.try_write(), || self.inner.write());
+        self.write_guard(taken)
     }
 
     /// Takes shared access if no thread has exclusive access.
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        note_attempt(&self.trace, self.inner.try_read())
+        let taken = self.trace.attempt(|| self.inner.try_read());
+        taken.map(|inner| self.read_guard(inner))
+    }
+
+    fn read_guard<'a>(
+        &'a self,
+        inner: parking_lot::RwLockReadGuard<'a, T>,
+    ) -> RwLockReadGuard<'a, T> {
+        RwLockReadGuard {
+            inner: Some(inner),
+            trace: &self.trace,
+        }
     }
 
     /// Takes exclusive access if no other thread has access.
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        note_attempt(&self.trace, self.inner.try_write())
+        let taken = self.trace.attempt(|| self.inner.try_write());
+        taken.map(|inner| self.write_guard(inner))
+    }
+
+    fn write_guard<'a>(
+        &'a self,
+        inner: parking_lot::RwLockWriteGuard<'a, T>,
+    ) -> RwLockWriteGuard<'a, T> {
+        RwLockWriteGuard {
+            inner: Some(inner),
+            trace: &self.trace,
+        }
     }
 
     /// The value. The exclusive borrow makes a lock unnecessary.
@@ -160,7 +300,7 @@ impl Condvar {
     #[track_caller]
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
         self.trace.write();
-        self.inner.wait(guard);
+        self.wait_by(guard, |inner| self.inner.wait(inner));
     }
 
     /// Waits until the condition ceases to hold.
@@ -168,10 +308,12 @@ impl Condvar {
     pub fn wait_while<T: ?Sized>(
         &self,
         guard: &mut MutexGuard<'_, T>,
-        condition: impl FnMut(&mut T) -> bool,
+        mut condition: impl FnMut(&mut T) -> bool,
     ) {
         self.trace.write();
-        self.inner.wait_while(guard, condition);
+        while condition(&mut **guard) {
+            self.wait_by(guard, |inner| self.inner.wait(inner));
+        }
     }
 
     /// Waits to be notified, but no longer than `timeout`.
@@ -182,7 +324,34 @@ impl Condvar {
         timeout: Duration,
     ) -> WaitTimeoutResult {
         self.trace.write();
-        self.inner.wait_for(guard, timeout)
+        let mut timed_out = false;
+        self.wait_by(guard, |inner| {
+            timed_out = self.inner.wait_for(inner, timeout).timed_out();
+        });
+        WaitTimeoutResult(timed_out)
+    }
+
+    /// Waits by `wait`, or, on a core with a clock, until another core notifies it.
+    fn wait_by<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        wait: impl FnOnce(&mut parking_lot::MutexGuard<'_, T>),
+    ) {
+        let trace = guard.trace;
+        let inner = guard.inner.as_mut().expect("only the drop takes it out");
+        if !super::has_clock() {
+            wait(inner);
+            return;
+        }
+        let mutex = parking_lot::MutexGuard::mutex(inner);
+        parking_lot::MutexGuard::unlocked(inner, || {
+            super::wake(trace, Wake::One);
+            super::block(&self.trace);
+            // No other core runs between the end of this loop and the lock.
+            while super::in_order(|| mutex.is_locked()) {
+                super::block(trace);
+            }
+        });
     }
 
     /// Wakes one waiter.
@@ -190,6 +359,7 @@ impl Condvar {
     pub fn notify_one(&self) {
         self.trace.read();
         self.inner.notify_one();
+        super::wake(&self.trace, Wake::One);
     }
 
     /// Wakes all waiters.
@@ -197,6 +367,7 @@ impl Condvar {
     pub fn notify_all(&self) {
         self.trace.read();
         self.inner.notify_all();
+        super::wake(&self.trace, Wake::All);
     }
 }
 
@@ -243,6 +414,15 @@ impl<T> OnceLock<T> {
         } else {
             self.trace.write();
         }
-        self.inner.get_or_init(make)
+        if !super::has_clock() {
+            return self.inner.get_or_init(make);
+        }
+        // Another core may run in `make`: it must not find the cell busy. Of two values the first
+        // stays.
+        if let Some(value) = self.inner.get() {
+            return value;
+        }
+        let made = make();
+        self.inner.get_or_init(|| made)
     }
 }

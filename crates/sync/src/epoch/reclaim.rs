@@ -32,14 +32,20 @@ pub(super) fn pin() -> Guard {
 
 pub(super) fn flush() {
     let guard = pin();
-    // A batch is retired only if it holds a value for each active thread. Fill it up, so that
-    // the flush has an effect even while other threads are active.
+    // A batch is retired when it is full. Then it holds a value for each active thread, so this
+    // has an effect even while other threads are active. What is left in the next batch is nothing.
     for _ in 0..batch_size() {
-        // SAFETY: the box was never shared.
-        unsafe { guard.retire(Box::into_raw(Box::new(0_u8))) };
+        let nothing = std::ptr::dangling_mut::<u8>();
+        // SAFETY: `keep` does not use the pointer.
+        unsafe { guard.0.defer_retire(nothing, keep) };
     }
-    guard.0.flush();
 }
+
+/// Drops nothing, in place of the destructor of a value.
+///
+/// # Safety
+/// None is required; the type of a destructor demands the keyword.
+unsafe fn keep(_: *mut u8, _: &seize::Collector) {}
 
 impl Guard {
     #[inline]

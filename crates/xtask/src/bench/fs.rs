@@ -14,10 +14,11 @@ use anyhow::{Context, Result, bail};
 use fourscore_lab::comparison::Rounds;
 use fourscore_lab::{
     Comparison, ComparisonReport, DirectoryTarget, FileNr, MachineFacts, MonotonicClock, Operation,
-    Report, Side, Target, ThreadCount, Work, WorkerNr,
+    Placement, Report, Side, Target, ThreadCount, Work, WorkerNr,
 };
 
 use super::Options;
+use super::control::{self, Writes};
 use super::folder::{Folder, run_quietly};
 use crate::workspace::Workspace;
 
@@ -30,27 +31,95 @@ const AGEING_FILES: u32 = 1800;
 /// A workload of `fourscore bench files`.
 struct Case {
     workload: &'static str,
+    /// The steps of each thread, if there are one or two. More threads share the steps of two.
     steps_per_thread: u64,
     age: Age,
+    placement: Placement,
+    /// The most threads: many more than cores, as long as the image has the space.
+    many: usize,
 }
 
-const fn case(workload: &'static str, steps_per_thread: u64, age: Age) -> Case {
-    Case {
-        workload,
-        steps_per_thread,
-        age,
+impl Case {
+    const fn new(workload: &'static str, steps_per_thread: u64) -> Self {
+        Self {
+            workload,
+            steps_per_thread,
+            age: Age::Fresh,
+            placement: Placement::Apart,
+            many: 64,
+        }
+    }
+
+    const fn with_at_most(self, many: usize) -> Self {
+        Self { many, ..self }
+    }
+
+    const fn aged(self) -> Self {
+        Self {
+            age: Age::Aged,
+            ..self
+        }
+    }
+
+    const fn in_one_directory(self) -> Self {
+        Self {
+            placement: Placement::OneDirectory,
+            ..self
+        }
+    }
+
+    fn title(&self) -> String {
+        let Self {
+            workload,
+            steps_per_thread: steps,
+            ..
+        } = self;
+        let mut title = format!("{workload}, {steps} for each thread");
+        if self.placement == Placement::OneDirectory {
+            title.push_str(", in one directory");
+        }
+        if self.age == Age::Aged {
+            title.push_str(", aged");
+        }
+        title
+    }
+
+    fn steps(&self, threads: ThreadCount) -> u64 {
+        let threads = threads.get() as u64;
+        self.steps_per_thread * 2 / threads.max(2)
     }
 }
 
 const CASES: &[Case] = &[
-    case("create", 20_000, Age::Fresh),
-    case("stat", 20_000, Age::Fresh),
-    case("unlink", 20_000, Age::Fresh),
-    case("readdir", 2_000, Age::Fresh),
-    case("write", 512, Age::Fresh),
-    case("fallocate2", 50_000, Age::Fresh),
-    case("fallocate3", 300, Age::Fresh),
-    case("fallocate3", 300, Age::Aged),
+    Case::new("create", 20_000),
+    Case::new("create", 20_000).in_one_directory(),
+    Case::new("stat", 20_000),
+    Case::new("stat", 20_000).in_one_directory(),
+    Case::new("unlink", 20_000),
+    Case::new("unlink", 20_000).in_one_directory(),
+    Case::new("readdir", 2_000),
+    Case::new("write", 512),
+    Case::new("append", 50_000),
+    Case::new("fallocate2", 50_000),
+    // With more threads the kernel runs out of space before it commits what was freed.
+    Case::new("fallocate3", 2_000).with_at_most(2),
+    Case::new("fallocate3", 2_000).with_at_most(2).aged(),
+];
+
+/// The writes of the workloads `write` and `append`, without a file system.
+const CONTROLS: [Writes; 2] = [
+    Writes {
+        title: "write, 1 MiB at a time",
+        step_bytes: 1 << 20,
+        range_bytes: 64 << 20,
+        steps: 512,
+    },
+    Writes {
+        title: "append, 4 KiB at a time",
+        step_bytes: 4 << 10,
+        range_bytes: 1 << 20,
+        steps: 50_000,
+    },
 ];
 
 /// The state of the file system before a run.
@@ -67,14 +136,18 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
     let bench = Bench::new(super::build_command(workspace)?)?;
     let machine = MachineFacts::collect().with_option(
         "image",
-        &"8 GiB, ext4 of mke2fs's defaults, sparse on tmpfs; each thread in a directory of its own; \
-          aged: free extents of 4 MiB",
+        &"8 GiB, ext4 of mke2fs's defaults, sparse on tmpfs; each thread in a directory of its own, \
+          unless it says one directory; more than two threads share the steps of two; aged: free extents of 4 MiB",
     );
     let cases = CASES.iter();
     let comparisons = cases.map(|case| bench.compare(case, options));
+    let mut comparisons: Vec<_> = comparisons.collect::<Result<_>>()?;
+    for writes in CONTROLS {
+        comparisons.push(control::compare(&bench.folder, writes, options.rounds)?);
+    }
     Ok(Report {
         machine,
-        comparisons: comparisons.collect::<Result<_>>()?,
+        comparisons,
     })
 }
 
@@ -135,7 +208,7 @@ impl Bench {
     }
 
     fn compare(&self, case: &Case, options: &Options) -> Result<ComparisonReport> {
-        let Case { workload, age, .. } = *case;
+        let age = case.age;
         let image = self.path("image");
         let mount = self.path("mount");
         let kernel = |threads| {
@@ -145,14 +218,12 @@ impl Bench {
             Ok(work?)
         };
         let ours = |threads| Ok(self.timed(case, &[&image], threads)?);
-        let steps = case.steps_per_thread;
-        let title = match age {
-            Age::Fresh => format!("{workload}, {steps} for each thread"),
-            Age::Aged => format!("{workload}, {steps} for each thread, aged"),
-        };
-        Ok(Comparison::new(title)
+        let mut threads = vec![1, 2, case.many];
+        threads.dedup();
+        let threads: Vec<_> = threads.into_iter().map(ThreadCount::new).collect();
+        Ok(Comparison::new(case.title())
             .rounds(Rounds(options.rounds))
-            .threads(&[ThreadCount::ONE, ThreadCount::new(2)])
+            .threads(&threads)
             .side(
                 Side::closure("kernel ext4 on a loop device", kernel)
                     .prepared_by(|| Ok(self.copy(age)?)),
@@ -166,7 +237,10 @@ impl Bench {
     fn timed(&self, case: &Case, target: &[&Path], threads: ThreadCount) -> Result<Work> {
         let mut command = Command::new(&self.program);
         command.args(["bench", "files", "--json", "--workload", case.workload]);
-        command.args(["--steps", &case.steps_per_thread.to_string()]);
+        command.args(["--steps", &case.steps(threads).to_string()]);
+        if case.placement == Placement::OneDirectory {
+            command.arg("--one-directory");
+        }
         command
             .args(["--threads", &threads.to_string()])
             .args(target);

@@ -11,6 +11,7 @@
 //! | [`alloc`] | the block allocator alone, with its targets |
 //! | [`build`] | building images of directories |
 //! | [`check`] | checking a file system |
+//! | [`control`] | writes without a file system |
 //! | [`folder`] | the temporary folder of a benchmark |
 //! | [`fs`] | creating, looking up, writing and removing files in process |
 //! | [`fsync`] | making changes durable, with targets |
@@ -25,6 +26,7 @@
 mod alloc;
 mod build;
 mod check;
+mod control;
 mod folder;
 mod fs;
 mod fsync;

@@ -18,11 +18,14 @@ pub(super) struct Table {
 }
 
 impl Records {
-    /// Reads what `cargo xtask bench --record` wrote to a folder.
+    /// Reads what `cargo xtask bench --record` wrote to the documents of a folder.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let mut records = BTreeMap::new();
         for entry in fs::read_dir(folder).with_context(|| format!("{}", folder.display()))? {
             let path = entry?.path();
+            if path.is_dir() {
+                continue;
+            }
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             let text = fs::read_to_string(&path)?;
             if let Some((_, after)) = text.split_once(&format!("<!-- bench {name} -->\n")) {

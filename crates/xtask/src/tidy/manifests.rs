@@ -17,6 +17,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("fourscore-mkfs", 4),
     ("fourscore-check", 5),
     ("fourscore-build", 5),
+    ("fourscore-resize", 5),
     ("fourscore-lab", 6),
     ("fourscore-fuse", 6),
     ("fourscore-cli", 7),

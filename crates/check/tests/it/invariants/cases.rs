@@ -147,6 +147,10 @@ cases! { PASS_0(s):
         let log = s.nth(Kind::Journal, 0)?;
         s.change(&log, "s_start", 0, |_| 0x0100_0000)
     };
+    "journal-errno" on EXT4 => {
+        let log = s.nth(Kind::Journal, 0)?;
+        s.change(&log, "s_errno", 0, |_| 0xffff_fffb)
+    };
     "journal-elsewhere" on "no-journal" => {
         s.sb("s_feature_compat", |old| old | HAS_JOURNAL)?;
         s.sb("s_journal_dev", |_| 0x0701)

@@ -16,11 +16,11 @@
 //! | `superblocks` | fields of the superblock that readers do not depend on |
 
 mod apart;
-mod cases;
+pub(crate) mod cases;
 mod journals;
 mod links;
 mod superblocks;
-mod surgery;
+pub(crate) mod surgery;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -10,6 +10,20 @@ use fourscore_testkit::tools;
 use crate::common::{fourscore, printed, text};
 use crate::place::Place;
 
+/// Skips the test without these programs and e2fsck, or where this user cannot mount with FUSE.
+macro_rules! require_mount {
+    ($($program:literal),*) => {
+        fourscore_testkit::require!(
+            fourscore_testkit::tools::Need::Root,
+            fourscore_testkit::tools::Need::Fuse,
+            $(fourscore_testkit::tools::Need::Program($program),)*
+            fourscore_testkit::tools::Need::Program("e2fsck")
+        )
+    };
+}
+
+pub(crate) use require_mount;
+
 /// Time limit for everything, on a machine with other load.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 

@@ -58,7 +58,10 @@ impl Place {
         if !binary.exists() {
             let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777));
             fs::create_dir(self.path("output")).expect("space");
-            fs::copy(env!("CARGO_BIN_EXE_fourscore"), &binary).expect("space");
+            // Not by this process: a child that another thread starts would keep the copy open for
+            // writing for a moment, and it could not be executed.
+            let copy = ["--", env!("CARGO_BIN_EXE_fourscore"), "output/fourscore"];
+            run("cp", &copy, self.0.path()).expect("space");
             open(self.0.path()).expect("permission");
             open(&self.path("output")).expect("permission");
         }

@@ -12,6 +12,7 @@
 //! | `net`, `objects`, `components`, `ranges` | the net effect of units as records |
 //! | `taints` | what is left out |
 //! | `reason` | why changes are left out |
+//! | `alone` | fast commits without a file system, to measure them |
 //!
 //! **Model.**
 //!
@@ -35,6 +36,8 @@
 //! **Locking.** The committer takes the lock of the state, then the lists one by one. Threads that
 //! sync take the lock of the state only while something is tainted.
 
+#[cfg(feature = "lab")]
+pub(crate) mod alone;
 mod components;
 pub(crate) mod list;
 mod net;
@@ -118,11 +121,19 @@ pub(crate) struct Counts {
 impl FastCommits {
     /// For a file system of this geometry, whose area has `area_blocks`.
     pub(crate) fn new(geometry: &Geometry, area_blocks: u32, faults: Faults) -> Self {
-        let block_bytes = geometry.block_size().bytes();
+        Self::with(
+            geometry.block_size().bytes(),
+            geometry.inodes_per_block(),
+            area_blocks,
+            faults,
+        )
+    }
+
+    fn with(block_bytes: usize, inodes_per_block: u32, area_blocks: u32, faults: Faults) -> Self {
         let area_bytes = block_bytes.saturating_mul(area_blocks as usize);
         Self {
             block_bytes,
-            inodes_per_block: geometry.inodes_per_block(),
+            inodes_per_block,
             faults,
             // A note takes more memory than its record takes in the area.
             lists: Lists::new(area_bytes.saturating_mul(2), faults),

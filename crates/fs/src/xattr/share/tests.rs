@@ -1,11 +1,21 @@
-//! Tests of the cache by itself. With its plans it is tested in `tests/it/shared_xattrs.rs`.
+//! Tests of the cache by itself, and of an entry out of date. With its plans the cache is tested in
+//! `tests/it/shared_xattrs.rs`.
 
 use std::cell::Cell;
 
-use fourscore_ondisk::InodeNr;
-use fourscore_ondisk::xattr::{NameIndex, NewValue, XattrsMut};
+use fourscore_block::{DeviceOptions, open_path};
+use fourscore_ondisk::xattr::{MAX_BLOCK_REFS, NameIndex, NewValue, XattrsMut};
+use fourscore_ondisk::{InodeNr, PhysBlock};
+use fourscore_sync::Arc;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+use rustix::thread::CpuSet;
 
 use super::*;
+use crate::inode::cache;
+use crate::xattr::offer;
+use crate::{Error, Fs, MountOptions, NewAttributes, SetXattr};
 
 fn sharing(budget_bytes: usize) -> Sharing {
     Sharing::new(XattrSharing::On, budget_bytes, Faults::default()).unwrap()
@@ -166,4 +176,97 @@ fn a_core_makes_no_own_place_if_space_is_short() {
     };
     assert_eq!(candidate.place(), 77);
     assert!(!sharing.wants_own(&candidate, PER_OWN_PLACE, Space::Short));
+}
+
+/// A small file system that shares attributes.
+fn file_system() -> (Image, Arc<Fs>) {
+    let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);
+    let image = image.arguments(["-N", "1200", "-m", "0"]).make().unwrap();
+    let fs = mount(&image);
+    (image, fs)
+}
+
+fn mount(image: &Image) -> Arc<Fs> {
+    let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    let options = MountOptions::new().xattr_sharing(XattrSharing::On);
+    Fs::mount(Arc::new(device), &options).unwrap()
+}
+
+fn create(fs: &Fs, nr: u32) -> InodeNr {
+    let owner = NewAttributes::owned_by(0, 0).permissions(0o644);
+    let name = nr.to_string();
+    fs.create(InodeNr::ROOT, name.as_bytes(), &owner).unwrap()
+}
+
+/// Sets the attribute that all files of a test have.
+fn set(fs: &Fs, file: InodeNr) -> crate::Result<()> {
+    fs.set_xattr(file, b"user.same", &[7; 500], SetXattr::Any)
+}
+
+/// Returns the block of attributes of `file`, and its key.
+fn place_of(fs: &Fs, file: InodeNr) -> (ShareKey, u64) {
+    let inode = cache::inode_copy(&fs.core, file).unwrap();
+    let block = inode.on_disk().file_acl().unwrap();
+    let buffer = fs.core.buffers.load(block).unwrap();
+    let sharing = fs.writable().unwrap().sharing().unwrap();
+    (buffer.look(|bytes| key(sharing, bytes)), block.0)
+}
+
+/// Has this thread stay where it is: each core has a block of its own.
+fn stay_on_one_core() {
+    let mut here = CpuSet::new();
+    here.set(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(None, &here).unwrap();
+}
+
+/// Otherwise the next plan would find the full block again, and fail again.
+#[test]
+fn a_full_block_leaves_the_cache_even_if_the_plan_that_meets_it_fails() {
+    require!(Need::Program("mke2fs"));
+    stay_on_one_core();
+    let (_image, fs) = file_system();
+    let files: Vec<_> = (0..=MAX_BLOCK_REFS).map(|nr| create(&fs, nr)).collect();
+    let (&last, sharers) = files.split_last().unwrap();
+    sharers.iter().for_each(|&file| set(&fs, file).unwrap());
+    let (key, place) = place_of(&fs, sharers[0]);
+    let sharing = fs.writable().unwrap().sharing().unwrap();
+    assert_eq!(found(sharing, key), None, "a full block is not known");
+
+    sharing.come(key, place, Users::All);
+    let large = create(&fs, 9999);
+    let full = (0..).find_map(|nr| fs.write_at(large, &[1; 1024], nr * 1024).err());
+    assert!(matches!(full, Some(Error::NoSpace)), "{full:?}");
+    let outcome = set(&fs, last);
+    assert!(matches!(outcome, Err(Error::NoSpace)), "{outcome:?}");
+    assert_eq!(sharing.stats().at_limit, 1);
+    assert_eq!(found(sharing, key), None);
+}
+
+/// A reader that looked at the inode before may offer the block after its last user has gone. It
+/// may be in memory again by then, loaded for another such reader.
+#[test]
+fn a_reader_offers_no_block_that_its_inode_has_left() {
+    require!(Need::Program("mke2fs"));
+    let (image, fs) = file_system();
+    let (file, other) = (create(&fs, 1), create(&fs, 2));
+    stay_on_one_core();
+    set(&fs, file).unwrap();
+    set(&fs, other).unwrap();
+    // So the block has its content on the device, too.
+    fs.unmount().unwrap();
+    let fs = mount(&image);
+    let (key, place) = place_of(&fs, file);
+    let sharing = fs.writable().unwrap().sharing().unwrap();
+    assert_eq!(found(sharing, key), None);
+    let offer = |file| offer::offer_block(&fs.core, file, PhysBlock(place));
+    offer(file);
+    assert_eq!(found(sharing, key), Some(place));
+
+    for file in [file, other] {
+        fs.remove_xattr(file, b"user.same").unwrap();
+    }
+    assert_eq!(found(sharing, key), None);
+    fs.core.buffers.load(PhysBlock(place)).unwrap();
+    offer(file);
+    assert_eq!(found(sharing, key), None);
 }

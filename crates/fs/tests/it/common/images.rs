@@ -5,6 +5,7 @@ use fourscore_journal::{Background, JournalOptions};
 use fourscore_sync::Arc;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
+use fourscore_testkit::oracle::assert_clean;
 
 use super::mount;
 
@@ -48,6 +49,13 @@ pub(crate) fn image_of_inodes(block_bytes: u32, inode_bytes: u16, features: &[&s
     let image = Image::builder(MiB(64)).kind("ext4").features(features);
     let image = image.block_size_bytes(block_bytes);
     image.inode_size_bytes(inode_bytes.into()).make().unwrap()
+}
+
+/// Unmounts a file system, and checks its image with e2fsck.
+#[track_caller]
+pub(crate) fn unmount_clean(fs: Arc<Fs>, image: &Image) {
+    fs.unmount().unwrap();
+    assert_clean(image.path());
 }
 
 /// The options of a mount that commits and checkpoints only on request.

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use fourscore::{Fs, InodeNr, SetXattr, XattrPlace, XattrSharingStats};
 use fourscore_sync::Arc;
 use fourscore_testkit::image::Image;
-use fourscore_testkit::oracle::assert_clean;
 
 use super::{PLAIN, ROOT, image_of, image_of_inodes, mount_words};
 
@@ -66,9 +65,4 @@ pub(crate) fn users(fs: &Fs, inodes: &[InodeNr]) -> BTreeMap<u64, usize> {
 pub(crate) fn free_blocks(fs: &Fs) -> u64 {
     fs.sync().unwrap();
     fs.statfs().unwrap().free_blocks
-}
-
-pub(crate) fn end(fs: Arc<Fs>, image: &Image) {
-    fs.unmount().unwrap();
-    assert_clean(image.path());
 }

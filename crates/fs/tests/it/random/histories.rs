@@ -5,14 +5,13 @@ use fourscore::InodeNr;
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::assert_clean;
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::images::mount_as;
 use fourscore_proof::{Model, Pair, Rules};
 
-use crate::common::{open, require_e2fsprogs, require_kernel};
+use crate::common::{open, require_e2fsprogs, require_kernel, unmount_clean};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 /// The number of calls between two full comparisons.
@@ -46,8 +45,7 @@ pub(crate) fn one_mount_as(
         pair.compare(ROOT);
     }
     let model = pair.finish();
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, image);
     model.compare(&open(image), ROOT);
     model
 }

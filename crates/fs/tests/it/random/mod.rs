@@ -21,3 +21,5 @@ mod interchange;
 mod linear;
 mod shared;
 mod threads;
+
+pub(crate) use histories::history;

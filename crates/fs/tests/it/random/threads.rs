@@ -6,13 +6,12 @@ use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::assert_clean;
 
 use super::images::{OWNER, mount, mount_with_cache};
 use super::shared::{Seen, Shared};
 use fourscore_proof::{Model, Pair, Rules};
 
-use crate::common::{open, require_kernel};
+use crate::common::{open, require_kernel, unmount_clean};
 use crate::tree::{host_tree, our_tree};
 
 const ROOT: InodeNr = InodeNr::ROOT;
@@ -65,8 +64,7 @@ fn run(image: &Image, fs: Arc<Fs>, seed: u64, threads: usize, calls: usize) -> u
     let (models, seen): (Vec<Model>, Vec<Seen>) = done.into_iter().unzip();
     shared.check(&seen);
     let restarts = fs.stats().mount.unwrap().plan_restarts;
-    fs.unmount().unwrap();
-    assert_clean(image.path());
+    unmount_clean(fs, image);
     let fs = open(image);
     for (thread, model) in models.iter().enumerate() {
         let own = fs.resolve(own_name(thread).as_bytes(), Follow::No);

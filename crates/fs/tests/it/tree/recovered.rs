@@ -5,7 +5,7 @@ use fourscore_testkit::image::Image;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, e2fsck_repair};
 
-use crate::common::{mount, open};
+use crate::common::{mount, open, unmount_clean};
 use crate::tree::{Object, Tree, assert_same, host_tree, our_tree};
 
 /// Differences that are accepted.
@@ -49,8 +49,11 @@ pub(crate) fn assert_recovered_alike(crashed: &Image, forgiven: Forgiven, what: 
         let by_e2fsck = crashed.copy().unwrap();
         let repaired = e2fsck_repair(by_e2fsck.path(), &[]).unwrap().output;
         assert_clean(by_e2fsck.path());
-        let found = comparable(our_tree(&open(&by_e2fsck)), forgiven);
-        assert_same(&found, &expected, &format!("{what}: e2fsck: {repaired}"));
+        // e2fsck gives up the truncation of an orphan then, and loses its blocks (FINDINGS 28).
+        if !repaired.contains("Already cleared indirect block") {
+            let found = comparable(our_tree(&open(&by_e2fsck)), forgiven);
+            assert_same(&found, &expected, &format!("{what}: e2fsck: {repaired}"));
+        }
     }
 
     let read = comparable(our_tree(&open(crashed)), forgiven);
@@ -59,8 +62,7 @@ pub(crate) fn assert_recovered_alike(crashed: &Image, forgiven: Forgiven, what: 
     let by_us = crashed.copy().unwrap();
     let fs = mount(&by_us);
     assert_eq!(fs.orphans().unwrap(), [], "{what}");
-    fs.unmount().unwrap();
-    assert_clean(by_us.path());
+    unmount_clean(fs, &by_us);
     let found = comparable(our_tree(&open(&by_us)), forgiven);
     assert_same(&found, &expected, &format!("{what}: recovered by us"));
     expected

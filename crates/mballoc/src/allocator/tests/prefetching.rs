@@ -70,12 +70,39 @@ fn a_bitmap_being_read_is_not_read_ahead_again() {
 }
 
 #[test]
-fn locked_prefetching_tests_every_group_every_time() {
+fn the_tests_of_ext4_are_made_for_every_group_every_time() {
     let bench = bench(16, 0..16);
-    let tunables = bench.allocator.tunables();
-    tunables.set(Tunable::MbPrefetchLocked, 1).unwrap();
-    for _ in 0..3 {
-        assert_eq!(cost(&bench, 0), [0, 4, 4]);
-        assert_eq!(cost(&bench, 6), [0, 2, 2]);
+    for (test, expected) in [(1, [0, 4, 4]), (2, [4, 0, 4]), (3, [4, 0, 0])] {
+        let tunables = bench.allocator.tunables();
+        tunables.set(Tunable::MbPrefetchTest, test).unwrap();
+        for _ in 0..3 {
+            assert_eq!(cost(&bench, 0), expected);
+            assert_eq!(cost(&bench, 6), expected.map(|count| count / 2));
+        }
     }
+}
+
+#[test]
+fn full_groups_do_not_keep_the_others_from_being_all_loaded() {
+    const FULL: u32 = 5;
+    let geometry = geometry(16, 1024);
+    let disk = Disk::new(geometry);
+    (0..16).for_each(|group| disk.preset(&run(group, 0, 10)));
+    disk.preset(&run(FULL, 10, 1014));
+    let bench = Bench::on(disk, geometry);
+    let others = (0..16).filter(|&group| group != FULL).map(GroupNr);
+    others.for_each(|group| bench.allocator.load(group).unwrap());
+    for group in 0..16 {
+        assert_eq!(cost(&bench, group), [0, 0, 0], "goal in group {group}");
+    }
+    assert_eq!(bench.allocator.absent_groups(), 1, "the full group");
+    // Freeing in it loads it, and from then on it is like any other.
+    bench.free(run(FULL, 0, 100), Tid(1));
+    assert_eq!(bench.allocator.absent_groups(), 0);
+    bench.settle(Tid(1));
+    // All groups have been used since the last pass, which spares them once.
+    let evicted = bench.allocator.evict_idle(100);
+    assert_eq!(bench.allocator.absent_groups(), evicted);
+    assert_eq!(evicted, 16);
+    assert_eq!(bench.allocator.table().absent(), 16);
 }

@@ -4,8 +4,10 @@
 use super::*;
 use crate::geometry::Layout;
 
-/// A value of `MbStreamGoals`.
+/// Values of `MbStreamGoals`.
+const ONE_FOR_ALL: u32 = 0;
 const BY_INODE: u32 = 1;
+const BY_CORE: u32 = 2;
 
 fn striped(groups: u32, stripe: u32) -> Geometry {
     Geometry::new(Layout {
@@ -229,4 +231,31 @@ fn requests_that_need_a_commit_get_the_same_tid() {
     bench.allocator.set_durable(Tid(5));
     bench.use_up(&exact(512), Tid(6));
     bench.settle(Tid(6));
+}
+
+/// As in Linux, where the goal is shared as there.
+#[test]
+fn a_hit_at_the_goal_of_a_file_moves_a_shared_stream_goal() {
+    for (sharing, moves) in [(ONE_FOR_ALL, true), (BY_INODE, true), (BY_CORE, false)] {
+        let bench = Bench::new(16, 1024);
+        (0..16).for_each(|group| bench.allocator.load(GroupNr(group)).unwrap());
+        let tunables = bench.allocator.tunables();
+        tunables.set(Tunable::MbStreamGoals, sharing).unwrap();
+        // The file continues in group 9; no stream goal is there at first.
+        let before = GroupOffset(99);
+        let left = Some(Neighbour {
+            logical: LogicalCluster(99),
+            block: bench.allocator.geometry().block_of(GroupNr(9), before),
+        });
+        let request = Request {
+            left,
+            sizing: Sizing::Exact,
+            ..data(100, 20)
+        };
+        assert_eq!(bench.use_up(&request, Tid(1)), run(9, 100, 20));
+        // A new file of the same stream. Shared goals have no offset in the group.
+        let next = bench.use_up(&exact(20), Tid(1));
+        assert_eq!(next == run(9, 0, 20), moves, "{sharing}: {next:?}");
+        bench.settle(Tid(1));
+    }
 }

@@ -219,3 +219,17 @@ fn a_block_too_short_for_all_names_is_said_to_be() {
     let error = inode.dir().move_out(&inode.format, OWN, &mut [0; 256]);
     assert!(matches!(error, Err(DirentError::NoRoom { .. })));
 }
+
+#[test]
+fn a_record_of_a_length_that_no_record_has_is_not_removed() {
+    let format = formats()[0];
+    let mut value = [0; 17];
+    // Its inode is not 0, and its length is 13.
+    (value[3], value[4]) = (1, 13);
+    let before = value;
+    let mut i_block = [0; 60];
+    let mut dir = InlineDirMut::new(&format, &mut i_block, &mut value).unwrap();
+    let removed = dir.remove(InlineDir::SECOND_AT);
+    assert_eq!(removed, Err(DirentError::RecLenAlign { at: 0, found: 13 }));
+    assert_eq!(value, before);
+}

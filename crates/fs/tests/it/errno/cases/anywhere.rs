@@ -10,7 +10,7 @@ use fourscore_ondisk::relation::RelationError;
 use super::ROOT;
 
 /// Errors that any call can return.
-pub(crate) fn anywhere() -> [(&'static str, Error); 16] {
+pub(crate) fn anywhere() -> [(&'static str, Error); 18] {
     let inode = ROOT;
     let broken = AclError::Version {
         found: 3,
@@ -62,6 +62,14 @@ pub(crate) fn anywhere() -> [(&'static str, Error); 16] {
             Error::CrossDevice,
         ),
         ("no free inodes or blocks", Error::NoSpace),
+        (
+            "a limit of the owner, the group or the project would be exceeded (`usrquota`, ..)",
+            Error::QuotaExceeded,
+        ),
+        (
+            "changes that are made all at once do not fit into one transaction (`Staged::commit`)",
+            Error::NotOneTransaction { blocks: 2, most: 1 },
+        ),
         (
             "the cache has not even the blocks that the call changes at once",
             Error::NoMemory,

@@ -1,4 +1,5 @@
-//! **Purpose.** Reads partition tables to find the end of a partition.
+//! **Purpose.** Reads partition tables: the partitions of a disk, and the end of one that begins at
+//! an offset.
 //!
 //! **Model.** A GPT is read from the second sector (of 512 or 4096 bytes); its header must have a
 //! valid checksum. A DOS table has four entries in the first sector; an extended partition is a
@@ -15,6 +16,7 @@ use std::ops::Range;
 
 use flate2::Crc;
 use fourscore_block::BlockDevice;
+use uuid::Uuid;
 
 const SECTOR_BYTES: u64 = 512;
 const GPT_SECTORS: [u64; 2] = [512, 4096];
@@ -29,19 +31,35 @@ const EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
 /// Type of the protective MBR entry that marks a disk with a GPT.
 const PROTECTIVE: u8 = 0xEE;
 const LOGICAL_MAX: u32 = 256;
+const FIRST_LOGICAL: u32 = 5;
+/// The signature of a DOS table, in its sector.
+const SIGNATURE_AT: usize = 440;
+
+/// A partition of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Its number, from 1; logical partitions of a DOS table have 5 and more.
+    pub number: u32,
+    /// Its bytes on the disk, which may lie behind the end of a damaged one.
+    pub range: Range<u64>,
+    /// Its name in a GPT (`PARTLABEL`); empty in a DOS table.
+    pub name: String,
+    /// Its `PARTUUID`: a UUID in a GPT, signature and number (`1234abcd-01`) in a DOS table.
+    pub uuid: String,
+}
 
 /// How far a file system may extend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Space {
+pub(crate) struct Space {
     /// Start of the next partition, or end of the device.
-    pub(super) end: u64,
+    pub(crate) end: u64,
     /// Whether `end` is the end of a partition that begins at the file system's offset, or the disk
     /// has no partition table.
-    pub(super) is_partition: bool,
+    pub(crate) is_partition: bool,
 }
 
 /// The space at byte `offset`, which must be inside the device.
-pub(super) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::Result<Space> {
+pub(crate) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::Result<Space> {
     let len_bytes = device.len_bytes();
     let Some(partitions) = partitions(device)? else {
         return Ok(Space {
@@ -49,14 +67,15 @@ pub(super) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::
             is_partition: true,
         });
     };
-    let own = partitions.iter().find(|own| own.start == offset);
+    let mut ranges = partitions.iter().map(|partition| &partition.range);
+    let own = ranges.find(|own| own.start == offset);
     if let Some(own) = own {
         return Ok(Space {
             end: own.end.min(len_bytes),
             is_partition: true,
         });
     }
-    let borders = partitions.iter().flat_map(|one| [one.start, one.end]);
+    let borders = { partitions.iter() }.flat_map(|one| [one.range.start, one.range.end]);
     Ok(Space {
         end: borders
             .filter(|&border| border > offset)
@@ -65,8 +84,12 @@ pub(super) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::
     })
 }
 
-/// Byte ranges of the partitions; `None` without a partition table.
-fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Range<u64>>>> {
+/// Returns the partitions of a disk, in the order of their numbers; `None` without a partition
+/// table. A GPT that is damaged has no partitions.
+///
+/// # Errors
+/// If the device cannot be read.
+pub fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Partition>>> {
     let Some(sector) = dos_sector(device, 0)? else {
         return gpt(device);
     };
@@ -84,18 +107,36 @@ fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Rang
         // A damaged GPT is still a partition table, but its partitions are unknown.
         return Ok(Some(gpt(device)?.unwrap_or_default()));
     }
-    let mut found = Vec::new();
+    let signature = number32(&sector, SIGNATURE_AT).unwrap_or(0);
+    let (mut found, mut logical) = (Vec::new(), Vec::new());
     for entry in entries {
         match EXTENDED.contains(&entry.kind) {
-            true => add_logical(device, entry.start, &mut found)?,
-            false => found.push(in_bytes(entry.start, entry.sectors)),
+            true => add_logical(device, entry.start, signature, &mut logical)?,
+            false => {
+                let range = in_bytes(entry.start, entry.sectors);
+                found.push(Partition::of_dos(entry.number, range, signature));
+            }
         }
     }
+    found.extend(logical);
     Ok(Some(found))
+}
+
+impl Partition {
+    fn of_dos(number: u32, range: Range<u64>, signature: u32) -> Self {
+        Self {
+            number,
+            range,
+            name: String::new(),
+            uuid: format!("{signature:08x}-{number:02x}"),
+        }
+    }
 }
 
 /// A used entry of a DOS table; start and length in sectors.
 struct Entry {
+    /// From 1.
+    number: u32,
     kind: u8,
     start: u64,
     sectors: u64,
@@ -103,12 +144,13 @@ struct Entry {
 
 fn entries(sector: &[u8; 512]) -> Vec<Entry> {
     let table = sector.get(DOS_TABLE_AT..).unwrap_or_default();
-    let all = table.chunks_exact(DOS_ENTRY_BYTES).take(4);
-    all.filter_map(|entry| {
+    let all = table.chunks_exact(DOS_ENTRY_BYTES).take(4).zip(1..);
+    all.filter_map(|(entry, number)| {
         let word = |at: usize| number32(entry, at).map(u64::from);
         let kind = *entry.get(4)?;
         let (start, sectors) = (word(8)?, word(12)?);
         (kind != 0 && sectors != 0).then_some(Entry {
+            number,
             kind,
             start,
             sectors,
@@ -121,7 +163,8 @@ fn entries(sector: &[u8; 512]) -> Vec<Entry> {
 fn add_logical<D: BlockDevice + ?Sized>(
     device: &D,
     base: u64,
-    found: &mut Vec<Range<u64>>,
+    signature: u32,
+    found: &mut Vec<Partition>,
 ) -> io::Result<()> {
     let mut at = base;
     for _ in 0..LOGICAL_MAX {
@@ -132,7 +175,11 @@ fn add_logical<D: BlockDevice + ?Sized>(
         for entry in entries(&sector) {
             match EXTENDED.contains(&entry.kind) {
                 true => next = Some(base + entry.start),
-                false => found.push(in_bytes(at + entry.start, entry.sectors)),
+                false => {
+                    let number = FIRST_LOGICAL + u32::try_from(found.len()).unwrap_or(0);
+                    let range = in_bytes(at + entry.start, entry.sectors);
+                    found.push(Partition::of_dos(number, range, signature));
+                }
             }
         }
         match next {
@@ -159,7 +206,7 @@ fn dos_sector<D: BlockDevice + ?Sized>(device: &D, at: u64) -> io::Result<Option
 }
 
 /// The partitions of a GPT.
-fn gpt<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Range<u64>>>> {
+fn gpt<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Partition>>> {
     for sector_bytes in GPT_SECTORS {
         if let Some(found) = gpt_of(device, sector_bytes)? {
             return Ok(Some(found));
@@ -171,7 +218,7 @@ fn gpt<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Range<u64>>
 fn gpt_of<D: BlockDevice + ?Sized>(
     device: &D,
     sector_bytes: u64,
-) -> io::Result<Option<Vec<Range<u64>>>> {
+) -> io::Result<Option<Vec<Partition>>> {
     let mut header = [0; 512];
     if device.len_bytes() < sector_bytes + 512 {
         return Ok(None);
@@ -195,16 +242,27 @@ fn gpt_of<D: BlockDevice + ?Sized>(
     }
     let mut bytes = vec![0; usize::try_from(len_bytes).unwrap_or(0)];
     device.read_at(&mut bytes, table)?;
-    let mut found = Vec::new();
-    for entry in bytes.chunks_exact(usize::try_from(entry_bytes).unwrap_or(128)) {
+    let entries = bytes.chunks_exact(usize::try_from(entry_bytes).unwrap_or(128));
+    let found = { entries.zip(1..) }.filter_map(|(entry, number)| {
         let is_used = entry.iter().take(16).any(|&byte| byte != 0);
-        if let (true, Some(first), Some(last)) = (is_used, number64(entry, 32), number64(entry, 40))
-        {
-            let end = last.saturating_add(1);
-            found.push(first.saturating_mul(sector_bytes)..end.saturating_mul(sector_bytes));
-        }
-    }
-    Ok(Some(found))
+        let first = number64(entry, 32).filter(|_| is_used)?;
+        let end = number64(entry, 40)?.saturating_add(1);
+        let uuid: [u8; 16] = entry.get(16..32)?.try_into().ok()?;
+        Some(Partition {
+            number,
+            range: first.saturating_mul(sector_bytes)..end.saturating_mul(sector_bytes),
+            name: gpt_name(entry.get(56..128)?),
+            uuid: Uuid::from_bytes_le(uuid).to_string(),
+        })
+    });
+    Ok(Some(found.collect()))
+}
+
+/// A name of UTF-16, up to the first zero.
+fn gpt_name(bytes: &[u8]) -> String {
+    let units = { bytes.as_chunks::<2>().0.iter() }.map(|&unit| u16::from_le_bytes(unit));
+    let units: Vec<u16> = units.take_while(|&unit| unit != 0).collect();
+    String::from_utf16_lossy(&units)
 }
 
 fn has_checksum(header: &[u8; 512]) -> bool {
@@ -281,6 +339,8 @@ mod tests {
         put_entry(&device, 16_384, 0, 0x83, 2048, 2048);
         put_entry(&device, 16_384, 1, 0x05, 8192, 8192);
         put_entry(&device, 24_576, 0, 0x83, 2048, 4096);
+        let signature = 0x1234_abcd_u32.to_le_bytes();
+        device.write_at(&signature, SIGNATURE_AT as u64).unwrap();
         device
     }
 
@@ -294,6 +354,10 @@ mod tests {
             let entry = &mut table[nr * 128..][..128];
             entry[..16].fill(7);
             entry[16..32].fill(u8::try_from(nr + 1).unwrap());
+            entry[20..22].copy_from_slice(&[0xab, 0xcd]);
+            for (at, unit) in ["boot", "root"][nr].encode_utf16().enumerate() {
+                entry[56 + 2 * at..][..2].copy_from_slice(&unit.to_le_bytes());
+            }
             entry[32..40].copy_from_slice(&sector(start));
             entry[40..48].copy_from_slice(&sector(end - sector_bytes));
         }
@@ -340,16 +404,22 @@ mod tests {
     }
 
     /// The partitions that libblkid finds in a disk, in order.
-    fn by_partx(disk: &Path) -> Vec<Range<u64>> {
-        let arguments = ["-g", "-b", "-o", "START,SECTORS"].map(OsStr::new);
+    fn by_partx(disk: &Path) -> Vec<Partition> {
+        let arguments = ["-g", "-b", "-r", "-o", "NR,START,SECTORS,UUID,NAME"].map(OsStr::new);
         let arguments = [&arguments[..], &[disk.as_os_str()]].concat();
         let output = tools::run("partx", &arguments).expect("a table");
         let lines = output.lines().map(|line| {
-            let mut numbers = line.split_whitespace().map(|word| word.parse().unwrap());
-            in_bytes(numbers.next().unwrap(), numbers.next().unwrap())
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |nth: usize| words[nth].parse::<u64>().unwrap();
+            Partition {
+                number: u32::try_from(number(0)).unwrap(),
+                range: in_bytes(number(1), number(2)),
+                uuid: words[3].to_owned(),
+                name: words[4].to_owned(),
+            }
         });
         // partx also lists the extended partition of these disks.
-        let is_extended = |one: &Range<u64>| one.start == 8 * MIB && one.end == 40 * MIB;
+        let is_extended = |one: &Partition| one.range.start == 8 * MIB && one.range.end == 40 * MIB;
         lines.filter(|one| !is_extended(one)).collect()
     }
 
@@ -364,6 +434,8 @@ mod tests {
             std::fs::write(&path, bytes).expect("disk space");
             let found = by_partx(&path);
             assert_eq!(found.len(), count);
+            let uuids = [&found[0].uuid, &found[count - 1].uuid];
+            assert!(uuids == ["1234abcd-01", "1234abcd-06"] || found[1].name == "root");
             assert_eq!(partitions(&device).unwrap(), Some(found));
         }
     }

@@ -1,0 +1,335 @@
+//! **Purpose.** Repair: each finding of a check has a patch. Patches are laid over the image in
+//! memory, the result is checked again until nothing is found, and only then it is written.
+//!
+//! **Model.**
+//! ```text
+//! replay the log -> check -> patch the first stage with findings -> check -> ... -> write
+//!                     ^------------------ a bounded number of rounds ------|
+//! ```
+//! A round patches one stage ([`rules`]), because what later stages find may follow from it. So a
+//! patch may rely on everything of earlier stages, and never has to bring anything up to date that
+//! a later stage computes.
+//!
+//! Where nothing that a user stored can be lost, a repair may do without being asked ([`Scope`]).
+//! It then does all that is found, or nothing.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `rules` | which patch a finding has, and when |
+//! | `overlay` | the image with the changes, in memory |
+//! | `editor` | changes of one structure; free blocks and inodes |
+//! | `supers`, `journal` | superblock, descriptors, backups; the journal |
+//! | `vote` | fields of the superblock against which two backups agree |
+//! | `places` | descriptors whose places backups know better |
+//! | `inodes`, `map`, `attributes` | fields of inodes, their maps, their attributes |
+//! | `directories`, `salvage`, `tree` | blocks of directories, entries in broken ones, lost+found |
+//! | `counts`, `quota` | bitmaps, counts, quota files |
+//! | `write` | the order of the writes |
+//! | `undo` | saves what is overwritten |
+//!
+//! **Invariants.** No byte of the image is written before all rounds are done, but for the replay
+//! of the log. A file whose metadata is sound keeps its blocks, its name and its content. A finding
+//! that could not be mended is in the result.
+//!
+//! **Crash safety.** See `write`.
+
+mod attributes;
+mod counts;
+mod directories;
+mod editor;
+mod inodes;
+mod journal;
+mod map;
+mod overlay;
+mod places;
+mod quota;
+mod rules;
+mod salvage;
+mod supers;
+mod tree;
+mod undo;
+mod vote;
+mod write;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::mmp::{MmpBlock, MmpSequence};
+use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
+use fourscore_sync::Arc;
+use zerocopy::IntoBytes;
+
+use crate::finding::{Finding, Severity};
+use crate::report::Report;
+use crate::{CheckError, CheckOptions, Examined};
+use editor::{Editor, Left};
+use overlay::Overlay;
+use rules::{Agenda, Stage};
+pub use undo::{UndoDevice, UndoError, apply_undo};
+
+/// How often a patch of the same finding is tried.
+const MOST_TRIES: u32 = 3;
+/// The most rounds. Each ends with fewer kinds of faults, or with faults that were hidden before.
+const MOST_ROUNDS: u32 = 40;
+
+/// What a repair may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Only where nothing that a user stored can be lost (`-p`). If anything else is found, nothing
+    /// is changed.
+    Safe,
+    /// Everything (`-y`).
+    Everything,
+}
+
+/// The result of a repair.
+#[derive(Debug)]
+pub struct Repaired {
+    /// What was mended, in the order in which it was.
+    pub mended: Vec<Finding>,
+    /// What was left, each with the reason.
+    pub left: Vec<(Finding, String)>,
+    /// The last check: that of what is on the device now.
+    pub report: Report,
+    /// Whether the device was changed, by more than a replay of the log.
+    pub is_changed: bool,
+    /// Whether the log was replayed on the device.
+    pub is_replayed: bool,
+}
+
+impl Repaired {
+    /// Whether no errors are left.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.report.is_clean()
+    }
+}
+
+/// Repairs the file system on `device`. The log is replayed first. When the call returns, all
+/// changes are durable.
+///
+/// # Errors
+/// As [`check`](crate::check); `Io` also if the device cannot be written. What was written until
+/// then leaves a file system that can be repaired.
+pub fn repair(
+    device: Arc<dyn BlockDevice>,
+    options: &CheckOptions,
+    scope: Scope,
+) -> Result<Repaired, CheckError> {
+    let is_replayed = crate::replay::replay_in_place(&device, options.journal.as_ref())
+        .map_err(CheckError::Io)?;
+    refuse_if_in_use(&*device).map_err(CheckError::Io)?;
+    let overlay = Arc::new(Overlay::new(device));
+    let options = CheckOptions {
+        most_of_a_code: u64::MAX,
+        ..options.clone()
+    };
+    let now = seconds_now();
+    let mut result = Rounds {
+        overlay: Arc::clone(&overlay),
+        mended: Vec::new(),
+        left: BTreeMap::new(),
+        tries: BTreeMap::new(),
+        taken: Vec::new(),
+    };
+    if scope == Scope::Everything {
+        result.restore_fields().map_err(CheckError::Io)?;
+        result.restore_places().map_err(CheckError::Io)?;
+    }
+    let found = result.run(&options, scope, now)?;
+    let is_changed = if result.mended.is_empty() {
+        false
+    } else {
+        write::write_out(&overlay, &found.volume, &result.taken).map_err(CheckError::Io)?
+    };
+    let left = result.left.into_values().collect();
+    Ok(Repaired {
+        mended: result.mended,
+        left,
+        report: found.report,
+        is_changed,
+        is_replayed,
+    })
+}
+
+/// Refuses a file system that, by its block of multi-mount protection, a host uses.
+fn refuse_if_in_use(device: &dyn BlockDevice) -> io::Result<()> {
+    let Ok(sb) = crate::open::primary(device) else {
+        return Ok(());
+    };
+    let Some(block) = sb.mmp_block() else {
+        return Ok(());
+    };
+    let size = sb.geometry().block_size();
+    let mut bytes = vec![0; size.bytes()];
+    device.read_at(&mut bytes, size.offset(block))?;
+    match MmpBlock::parse(&bytes, &sb).map(|mmp| mmp.sequence()) {
+        Ok(MmpSequence::InUse(_)) => {
+            let text = "in use by a host, says its block of multi-mount protection \
+                        (if the host crashed, mount it once)";
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn seconds_now() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+    })
+}
+
+/// The rounds of one repair.
+struct Rounds {
+    overlay: Arc<Overlay>,
+    mended: Vec<Finding>,
+    left: BTreeMap<String, (Finding, String)>,
+    /// How often each finding was patched.
+    tries: BTreeMap<String, u32>,
+    /// Blocks that were free before.
+    taken: Vec<std::ops::Range<u64>>,
+}
+
+impl Rounds {
+    /// Restores fields of the superblock against which two backups agree.
+    fn restore_fields(&mut self) -> io::Result<()> {
+        let Some((mut raw, names)) = vote::outvoted(&*self.overlay) else {
+            return Ok(());
+        };
+        if raw.features().ro_compat.contains(RoCompat::METADATA_CSUM) {
+            raw.seal();
+        }
+        self.overlay
+            .write_at(raw.as_bytes(), SUPERBLOCK_OFFSET_BYTES)?;
+        let why = format!("two backups agree against {}", names.join(", "));
+        self.mended.push(Finding::SuperblockField { why });
+        Ok(())
+    }
+
+    /// Restores places of bitmaps and inode tables that backups know better.
+    fn restore_places(&mut self) -> io::Result<()> {
+        let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
+        for outvoted in places::outvoted(device) {
+            self.overlay.write_at(&outvoted.bytes, outvoted.at)?;
+            self.mended.push(outvoted.finding);
+        }
+        Ok(())
+    }
+
+    /// Checks and patches until nothing is left that can be patched; returns the last check.
+    fn run(
+        &mut self,
+        options: &CheckOptions,
+        scope: Scope,
+        now: u32,
+    ) -> Result<Examined, CheckError> {
+        let mut rounds = 0;
+        loop {
+            let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
+            let found = crate::examine(device, options)?;
+            self.left.clear();
+            let all = found.report.findings();
+            let is_stuck = all.iter().any(is_stop);
+            let is_allowed = scope == Scope::Everything || all.iter().all(rules::is_safe);
+            if is_stuck || !is_allowed || rounds == MOST_ROUNDS {
+                self.leave(all, is_stuck, is_allowed);
+                return Ok(found);
+            }
+            if !self.round(&found, now) {
+                return Ok(found);
+            }
+            rounds += 1;
+        }
+    }
+
+    /// Patches the first stage of what a check found that can be patched; returns whether there was
+    /// one. The stages that only compute sums of all others are patched in one round.
+    fn round(&mut self, found: &Examined, now: u32) -> bool {
+        let overlay = Arc::clone(&self.overlay);
+        let editor = Editor::new(found, &overlay, now);
+        let all = found.report.findings();
+        let mut stages: Vec<Stage> = all.iter().map(rules::stage).collect();
+        stages.sort_unstable();
+        stages.dedup();
+        let before = self.mended.len();
+        let mut first = None;
+        for stage in stages {
+            if first.is_some_and(|first| first < Stage::Counts) {
+                break;
+            }
+            self.patch(&editor, all, stage);
+            if self.mended.len() > before {
+                first.get_or_insert(stage);
+            }
+        }
+        self.taken.extend(editor.taken());
+        self.mended.len() > before
+    }
+
+    /// Patches the findings of one stage.
+    fn patch(&mut self, editor: &Editor<'_>, all: &[Finding], stage: Stage) {
+        let mut agenda = Agenda::default();
+        let mut failed: Vec<(&Finding, Left)> = Vec::new();
+        let mut tried = Vec::new();
+        for finding in all.iter().filter(|finding| rules::stage(finding) == stage) {
+            let tries = self.tries.entry(finding.to_string()).or_default();
+            *tries += 1;
+            let outcome = match *tries {
+                ..=MOST_TRIES => agenda.patch(editor, finding),
+                _ => Err(Left::because("its patch does not last")),
+            };
+            match outcome {
+                Ok(()) => tried.push(finding),
+                Err(why) => failed.push((finding, why)),
+            }
+        }
+        failed.extend(agenda.finish(editor));
+        let is_mended = |finding: &&&Finding| failed.iter().all(|(other, _)| other != *finding);
+        let mended: Vec<Finding> = tried
+            .iter()
+            .filter(is_mended)
+            .map(|f| (*f).clone())
+            .collect();
+        self.mended.extend(mended);
+        for (finding, why) in failed {
+            if finding.invariant().severity > Severity::Note {
+                self.left
+                    .insert(finding.to_string(), (finding.clone(), why.0));
+            }
+        }
+    }
+
+    /// Notes that everything is left that was found. If nothing may be changed, what the rounds
+    /// patched is not written either.
+    fn leave(&mut self, all: &[Finding], is_stuck: bool, is_allowed: bool) {
+        let why = match (is_stuck, is_allowed) {
+            (true, _) => "the journal must be replayed first",
+            (_, false) => "not safe without being asked; -y repairs it",
+            _ => "too many rounds",
+        };
+        for finding in all
+            .iter()
+            .filter(|f| f.invariant().severity > Severity::Note)
+        {
+            let left = (finding.clone(), why.to_owned());
+            self.left.insert(finding.to_string(), left);
+        }
+        if is_stuck || !is_allowed {
+            self.mended.clear();
+        }
+    }
+}
+
+/// Whether a finding forbids every patch: a log that is not replayed would undo them.
+fn is_stop(finding: &Finding) -> bool {
+    matches!(
+        finding,
+        Finding::JournalNotGiven { .. }
+            | Finding::JournalReplayed { .. }
+            | Finding::FastCommitsReplayed { .. }
+    )
+}

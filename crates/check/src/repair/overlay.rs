@@ -1,0 +1,193 @@
+//! **Purpose.** A device in memory over the image: what a repair changes is kept here until all of
+//! it is known, so that the checker can judge the result before a byte of the image changes.
+//!
+//! **Model.** A sorted map from units of 1 KiB, the smallest block, to their new bytes. A read is
+//! passed to the base, and the changed units are laid over it. A unit that is changed back to what
+//! the base holds is dropped when the changes are listed, so a repair that changes nothing writes
+//! nothing.
+//!
+//! **Locking.** One lock for the map. It is not held while the base is read.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+
+use fourscore_block::{BlockDevice, Hints};
+use fourscore_sync::{Arc, RwLock};
+
+/// The unit of changes, in bytes.
+pub(super) const UNIT_BYTES: usize = 1024;
+
+type Unit = Box<[u8; UNIT_BYTES]>;
+
+/// The device.
+#[derive(Debug)]
+pub(super) struct Overlay {
+    base: Arc<dyn BlockDevice>,
+    units: RwLock<BTreeMap<u64, Unit>>,
+}
+
+/// Adjacent bytes that change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// In bytes.
+    pub(super) at: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Overlay {
+    pub(super) fn new(base: Arc<dyn BlockDevice>) -> Self {
+        Self {
+            base,
+            units: RwLock::new(BTreeMap::new()),
+        }
+    }
+
+    pub(super) fn base(&self) -> &Arc<dyn BlockDevice> {
+        &self.base
+    }
+
+    /// What differs from the base, in ascending order; each change is at most `most_bytes` long.
+    ///
+    /// # Errors
+    /// The base cannot be read.
+    pub(super) fn changes(&self, most_bytes: usize) -> io::Result<Vec<Change>> {
+        let mut changes: Vec<Change> = Vec::new();
+        let mut before = [0; UNIT_BYTES];
+        for (&unit, bytes) in self.units.read().iter() {
+            let at = unit * UNIT_BYTES as u64;
+            let length = self.length_at(at);
+            let known = self.base.read_at(&mut before[..length], at).is_ok();
+            if known && before[..length] == bytes[..length] {
+                continue;
+            }
+            match changes.last_mut() {
+                Some(last)
+                    if last.at + last.bytes.len() as u64 == at
+                        && last.bytes.len() + length <= most_bytes =>
+                {
+                    last.bytes.extend_from_slice(&bytes[..length]);
+                }
+                _ => changes.push(Change {
+                    at,
+                    bytes: bytes[..length].to_vec(),
+                }),
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The bytes of the unit at `at` that are inside the device.
+    fn length_at(&self, at: u64) -> usize {
+        let left = self.base.len_bytes().saturating_sub(at);
+        usize::try_from(left).unwrap_or(UNIT_BYTES).min(UNIT_BYTES)
+    }
+
+    fn write(&self, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+        let end = at.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.base.len_bytes()) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        while !bytes.is_empty() {
+            let unit = at / UNIT_BYTES as u64;
+            let within = usize::try_from(at % UNIT_BYTES as u64).unwrap_or(0);
+            let (now, later) = bytes.split_at(bytes.len().min(UNIT_BYTES - within));
+            let mut fresh = Box::new([0; UNIT_BYTES]);
+            if now.len() < UNIT_BYTES {
+                let start = unit * UNIT_BYTES as u64;
+                self.read_at(&mut fresh[..self.length_at(start)], start)?;
+            }
+            fresh[within..within + now.len()].copy_from_slice(now);
+            self.units.write().insert(unit, fresh);
+            at += now.len() as u64;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Lays the changed units over `buf`, which was read at `at`.
+    fn lay_over(&self, buf: &mut [u8], at: u64) {
+        let end = at.saturating_add(buf.len() as u64);
+        let units = at / UNIT_BYTES as u64..end.div_ceil(UNIT_BYTES as u64);
+        if units.is_empty() {
+            return;
+        }
+        for (&unit, bytes) in self.units.read().range(units) {
+            let start = unit * UNIT_BYTES as u64;
+            let (from, to) = (start.max(at), (start + UNIT_BYTES as u64).min(end));
+            let place = |at: u64, origin: u64| usize::try_from(at - origin).unwrap_or(0);
+            let source = bytes.get(place(from, start)..place(to, start));
+            let target = buf.get_mut(place(from, at)..place(to, at));
+            if let (Some(source), Some(target)) = (source, target) {
+                target.copy_from_slice(source);
+            }
+        }
+    }
+}
+
+impl BlockDevice for Overlay {
+    fn len_bytes(&self) -> u64 {
+        self.base.len_bytes()
+    }
+
+    fn hints(&self) -> Hints {
+        self.base.hints()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.base.read_vectored_at(bufs, offset)?;
+        let mut at = offset;
+        for buf in bufs {
+            self.lay_over(buf, at);
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let mut at = offset;
+        for buf in bufs {
+            self.write(buf, at)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fourscore_block::RamDevice;
+
+    use super::*;
+
+    #[test]
+    fn reads_see_changes_and_the_base_does_not() {
+        let base = Arc::new(RamDevice::from_bytes(&[7; 5000]));
+        let overlay = Overlay::new(base);
+        overlay.write_at(&[1; 1500], 1000).expect("inside");
+        let mut read = vec![0; 5000];
+        overlay.read_at(&mut read, 0).expect("inside");
+        let mut expected = vec![7; 5000];
+        expected[1000..2500].fill(1);
+        assert_eq!(read, expected);
+        overlay.base().read_at(&mut read, 0).expect("inside");
+        assert_eq!(read, [7; 5000]);
+        assert!(overlay.write_at(&[1; 9], 4992).is_err(), "past the end");
+        assert!(overlay.write_at(&[1; 8], 4992).is_ok(), "up to the end");
+    }
+
+    #[test]
+    fn only_what_differs_is_listed() {
+        let base = Arc::new(RamDevice::from_bytes(&[7; 5000]));
+        let overlay = Overlay::new(base);
+        overlay.write_at(&[1; 2048], 1024).expect("inside");
+        overlay.write_at(&[7; 1024], 2048).expect("changed back");
+        overlay.write_at(&[3; 904], 4096).expect("the last part");
+        let changes = overlay.changes(1 << 20).expect("readable");
+        let places: Vec<_> = changes.iter().map(|c| (c.at, c.bytes.len())).collect();
+        assert_eq!(places, [(1024, 1024), (4096, 904)]);
+    }
+}

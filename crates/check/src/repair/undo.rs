@@ -1,0 +1,332 @@
+//! **Purpose.** Undo files: before a byte of the image changes, the old one is saved, in the format
+//! that `e2undo` applies.
+//!
+//! **Model.** A device over the image. The first write of each unit of 1 KiB appends the old unit
+//! to the file. The file consists of blocks of 1 KiB:
+//! ```text
+//! header | superblock as it is at the end | key block | saved units | key block | saved units |
+//! ... ```
+//! A key says where a run of saved units belongs, how long it is, and its checksum.
+//!
+//! **Crash safety.** What is saved, and the header that counts it, are durable before the image is
+//! written. The header of a file whose repair did not end is not marked as finished: `e2undo` then
+//! wants to be forced (`-f`).
+//!
+//! **Locking.** The file is locked while it is written, because the write of the image has to wait
+//! for it in any case.
+//!
+//! **References.** The comments of `lib/ext2fs/undo_io.c` in e2fsprogs, from version 1.43 on.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use fourscore_block::{BlockDevice, Hints};
+use fourscore_ondisk::checksum::Crc32c;
+use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
+use fourscore_sync::{Arc, Mutex};
+
+/// The size of the blocks of the file, and of the units of the image that keys count in.
+const BLOCK_BYTES: usize = 1024;
+const MAGIC: &[u8; 8] = b"E2UNDO02";
+const HEADER_BYTES: usize = 512;
+/// The place of `s_magic` in a superblock.
+const MAGIC_AT: usize = 0x38;
+const SUPER_AT: u64 = BLOCK_BYTES as u64;
+const KEYS_AT: u64 = 2 * BLOCK_BYTES as u64;
+const FINISHED: u32 = 1;
+/// The header gives the offset of the file system.
+const HAS_OFFSET: u32 = 1;
+const KEY_BLOCK_MAGIC: u32 = 0xcade_cade;
+const KEY_BYTES: usize = 16;
+/// The head of a key block takes the space of a key.
+const KEYS_PER_BLOCK: usize = BLOCK_BYTES / KEY_BYTES - 1;
+/// The longest run of a key.
+const MOST_UNITS: u64 = 512;
+
+/// A device that saves what is overwritten.
+#[derive(Debug)]
+pub struct UndoDevice {
+    base: Arc<dyn BlockDevice>,
+    file: Mutex<UndoFile>,
+}
+
+#[derive(Debug)]
+struct UndoFile {
+    file: File,
+    /// The byte of the disk at which the file system begins.
+    offset: u64,
+    saved: HashSet<u64>,
+    keys: u64,
+    key_block: [u8; BLOCK_BYTES],
+    /// Where the key block is, and where the file ends.
+    key_block_at: u64,
+    end: u64,
+}
+
+impl UndoDevice {
+    /// A device over `base`, which begins at byte `offset` of its disk. The undo file must not
+    /// exist yet.
+    ///
+    /// # Errors
+    /// The file exists or cannot be written.
+    pub fn create(path: &Path, base: Arc<dyn BlockDevice>, offset: u64) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).open(path)?;
+        let mut undo = UndoFile {
+            file,
+            offset,
+            saved: HashSet::new(),
+            keys: 0,
+            key_block: [0; BLOCK_BYTES],
+            key_block_at: KEYS_AT,
+            end: KEYS_AT,
+        };
+        undo.write_head(&*base, 0)?;
+        let file = Mutex::new(undo);
+        Ok(Self { base, file })
+    }
+
+    /// Marks the file as finished: the image is now what it is to be undone from.
+    ///
+    /// # Errors
+    /// The file or the image cannot be used.
+    pub fn finish(&self) -> io::Result<()> {
+        self.file.lock().write_head(&*self.base, FINISHED)
+    }
+}
+
+impl UndoFile {
+    /// Saves the units of a range that were not saved before.
+    fn save(&mut self, base: &dyn BlockDevice, at: u64, bytes: u64) -> io::Result<()> {
+        let unit = BLOCK_BYTES as u64;
+        let units = at / unit..at.saturating_add(bytes).div_ceil(unit);
+        let mut run: Option<std::ops::Range<u64>> = None;
+        let mut runs = Vec::new();
+        for unit in units.filter(|unit| self.saved.insert(*unit)) {
+            match &mut run {
+                Some(run) if run.end == unit && run.end - run.start < MOST_UNITS => run.end += 1,
+                _ => runs.extend(run.replace(unit..unit + 1)),
+            }
+        }
+        runs.extend(run);
+        if runs.is_empty() {
+            return Ok(());
+        }
+        for run in runs {
+            self.append(base, run)?;
+        }
+        self.write_head(base, 0)
+    }
+
+    fn append(&mut self, base: &dyn BlockDevice, units: std::ops::Range<u64>) -> io::Result<()> {
+        let unit = BLOCK_BYTES as u64;
+        let nth = usize::try_from(self.keys % KEYS_PER_BLOCK as u64).unwrap_or(0);
+        if nth == 0 {
+            self.key_block = [0; BLOCK_BYTES];
+            self.key_block_at = self.end;
+            self.end += unit;
+        }
+        let start = units.start * unit;
+        let length = (units.end * unit)
+            .min(base.len_bytes())
+            .saturating_sub(start);
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        base.read_at(&mut bytes, start)?;
+        self.file.write_all_at(&bytes, self.end)?;
+        let crc = Crc32c::START.update(&bytes).value();
+        let key = [
+            &units.start.to_le_bytes()[..],
+            &crc.to_le_bytes(),
+            &u32::try_from(length).unwrap_or(0).to_le_bytes(),
+        ]
+        .concat();
+        put(&mut self.key_block, (nth + 1) * KEY_BYTES, &key);
+        self.end += length.next_multiple_of(unit);
+        self.file.set_len(self.end)?;
+        self.keys += 1;
+        put(&mut self.key_block, 0, &KEY_BLOCK_MAGIC.to_le_bytes());
+        put(&mut self.key_block, 4, &[0; 4]);
+        let crc = Crc32c::START.update(&self.key_block).value();
+        put(&mut self.key_block, 4, &crc.to_le_bytes());
+        self.file.write_all_at(&self.key_block, self.key_block_at)
+    }
+
+    /// Writes the superblock that the image has now, and the header, and makes all durable.
+    fn write_head(&mut self, base: &dyn BlockDevice, state: u32) -> io::Result<()> {
+        let mut superblock = [0; SUPERBLOCK_SIZE_BYTES];
+        base.read_at(&mut superblock, SUPERBLOCK_OFFSET_BYTES)?;
+        let checksum = Crc32c::START.update(&superblock).value();
+        invert_magic(&mut superblock);
+        self.file.write_all_at(&superblock, SUPER_AT)?;
+        let block = u32::try_from(BLOCK_BYTES).unwrap_or(0);
+        let mut header = [0; BLOCK_BYTES];
+        put(&mut header, 0, MAGIC);
+        put(&mut header, 8, &self.keys.to_le_bytes());
+        put(
+            &mut header,
+            16,
+            &(SUPER_AT / BLOCK_BYTES as u64).to_le_bytes(),
+        );
+        put(
+            &mut header,
+            24,
+            &(KEYS_AT / BLOCK_BYTES as u64).to_le_bytes(),
+        );
+        put(&mut header, 32, &block.to_le_bytes());
+        put(&mut header, 36, &block.to_le_bytes());
+        put(&mut header, 40, &checksum.to_le_bytes());
+        put(&mut header, 44, &state.to_le_bytes());
+        let compatible = if self.offset > 0 { HAS_OFFSET } else { 0 };
+        put(&mut header, 48, &compatible.to_le_bytes());
+        put(&mut header, 64, &self.offset.to_le_bytes());
+        let crc = header_checksum(&header);
+        put(&mut header, HEADER_BYTES - 4, &crc.to_le_bytes());
+        self.file.write_all_at(&header, 0)?;
+        self.file.sync_data()
+    }
+}
+
+impl BlockDevice for UndoDevice {
+    fn len_bytes(&self) -> u64 {
+        self.base.len_bytes()
+    }
+
+    fn hints(&self) -> Hints {
+        Hints {
+            discard: false,
+            ..self.base.hints()
+        }
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        self.base.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.file.lock().save(&*self.base, offset, bytes)?;
+        self.base.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.base.flush()
+    }
+
+    fn unlock(&self) {
+        self.base.unlock();
+    }
+}
+
+/// Why an undo file cannot be applied.
+#[derive(Debug, thiserror::Error)]
+pub enum UndoError {
+    /// It is none, or it is damaged.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The file or the device cannot be used.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Writes back what an undo file saved. Nothing is written unless the whole file is sound, and the
+/// image is as the repair left it. Returns the number of bytes written back.
+///
+/// # Errors
+/// As above; `Invalid` also if the file system was changed since.
+pub fn apply_undo(path: &Path, device: &dyn BlockDevice) -> Result<u64, UndoError> {
+    let file = File::open(path)?;
+    let mut header = [0; BLOCK_BYTES];
+    let is_read = file.read_exact_at(&mut header, 0).is_ok();
+    if !is_read || !header.starts_with(MAGIC) {
+        return Err(UndoError::Invalid("no undo file"));
+    }
+    if word(&header, HEADER_BYTES - 4) != header_checksum(&header) {
+        return Err(UndoError::Invalid("its header is damaged"));
+    }
+    if word(&header, 32) as usize != BLOCK_BYTES || word(&header, 36) as usize != BLOCK_BYTES {
+        return Err(UndoError::Invalid(
+            "made by another program; e2undo applies it",
+        ));
+    }
+    let mut superblock = [[0; SUPERBLOCK_SIZE_BYTES]; 2];
+    file.read_exact_at(&mut superblock[0], SUPER_AT)?;
+    invert_magic(&mut superblock[0]);
+    device.read_at(&mut superblock[1], SUPERBLOCK_OFFSET_BYTES)?;
+    let is_finished = word(&header, 44) & FINISHED != 0;
+    if is_finished && superblock[0] != superblock[1] {
+        return Err(UndoError::Invalid(
+            "the file system was changed since the repair",
+        ));
+    }
+    let keys = u64::from(word(&header, 8)) | u64::from(word(&header, 12)) << 32;
+    let saved = read_keys(&file, keys)?;
+    let mut written = 0;
+    for (at, bytes) in &saved {
+        device.write_at(bytes, *at)?;
+        written += bytes.len() as u64;
+    }
+    device.flush()?;
+    Ok(written)
+}
+
+/// What was saved, each run with its place.
+fn read_keys(file: &File, keys: u64) -> Result<Vec<(u64, Vec<u8>)>, UndoError> {
+    let damaged = UndoError::Invalid("it is damaged");
+    let mut saved = Vec::new();
+    let mut at = KEYS_AT;
+    let mut left = keys;
+    while left > 0 {
+        let mut block = [0; BLOCK_BYTES];
+        file.read_exact_at(&mut block, at)?;
+        let crc = word(&block, 4);
+        put(&mut block, 4, &[0; 4]);
+        if word(&block, 0) != KEY_BLOCK_MAGIC || Crc32c::START.update(&block).value() != crc {
+            return Err(damaged);
+        }
+        at += BLOCK_BYTES as u64;
+        let count = left.min(KEYS_PER_BLOCK as u64);
+        for nth in 1..=usize::try_from(count).unwrap_or(0) {
+            let key = nth * KEY_BYTES;
+            let unit = u64::from(word(&block, key)) | u64::from(word(&block, key + 4)) << 32;
+            let length = u64::from(word(&block, key + 12));
+            if length > MOST_UNITS * BLOCK_BYTES as u64 {
+                return Err(damaged);
+            }
+            let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+            file.read_exact_at(&mut bytes, at)?;
+            if Crc32c::START.update(&bytes).value() != word(&block, key + 8) {
+                return Err(damaged);
+            }
+            at += length.next_multiple_of(BLOCK_BYTES as u64);
+            saved.push((unit.saturating_mul(BLOCK_BYTES as u64), bytes));
+        }
+        left -= count;
+    }
+    Ok(saved)
+}
+
+/// The magic number of the copy is inverted, so that no tool takes the file for a file system.
+fn invert_magic(superblock: &mut [u8; SUPERBLOCK_SIZE_BYTES]) {
+    for byte in superblock.iter_mut().skip(MAGIC_AT).take(2) {
+        *byte = !*byte;
+    }
+}
+
+fn header_checksum(header: &[u8; BLOCK_BYTES]) -> u32 {
+    let covered = header.get(..HEADER_BYTES - 4).unwrap_or(&[]);
+    Crc32c::START.update(covered).value()
+}
+
+fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = to.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+    word.map_or(0, u32::from_le_bytes)
+}

@@ -1,0 +1,164 @@
+//! **Purpose.** `fourscore check -p` and `-y`: repairs a file system and prints what was mended and
+//! what is left; undo files.
+//!
+//! **Model.** If the log is dirty, the file system is mounted and unmounted first: that replays it
+//! with its fast commits, and deletes orphans. If it is too damaged to be mounted, the repair
+//! itself replays the transactions of the log, and a message says that fast commits were given up.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use fourscore::{Fs, MountOptions};
+use fourscore_block::{Access, BlockDevice, DeviceOptions};
+use fourscore_check::{Finding, Repaired, Scope, Severity, UndoDevice, apply_undo, repair};
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
+use fourscore_ondisk::{RawSuperblock, Superblock};
+use fourscore_sync::Arc;
+use serde_json::json;
+
+use super::{Check, options, refusal, sum};
+use crate::failure::{self, Failure, Result};
+use crate::image::{device, device_to_read};
+use crate::output::Stdout;
+use crate::verbosity;
+
+/// Repairs the image.
+pub(super) fn run(args: &Check) -> Result<()> {
+    let not_checked = |failure: Failure| Failure::NotChecked(Box::new(failure));
+    let name = args.image.path.display().to_string();
+    let image = device(&args.image, DeviceOptions::read_write(), Access::ReadWrite);
+    let image = image.map_err(not_checked)?;
+    let journal = args.journal.as_ref().map(device_to_read);
+    let journal = journal.transpose().map_err(not_checked)?;
+    let undo = match &args.undo {
+        Some(file) => {
+            let offset = args.image.offset_bytes;
+            let undo = UndoDevice::create(file, Arc::clone(&image), offset);
+            let why = |why| not_checked(Failure::new(file.display().to_string(), why));
+            Some(Arc::new(undo.map_err(why)?))
+        }
+        None => None,
+    };
+    let target: Arc<dyn BlockDevice> = match &undo {
+        Some(undo) => Arc::<UndoDevice>::clone(undo),
+        None => image,
+    };
+    let is_replayed = journal.is_none() && recover(&target, &name);
+    let scope = if args.yes {
+        Scope::Everything
+    } else {
+        Scope::Safe
+    };
+    let outcome = repair(target, &options(args, journal), scope);
+    let mut outcome = outcome.map_err(|why| refusal(args, why))?;
+    outcome.is_replayed |= is_replayed;
+    if let Some(undo) = undo {
+        let finished = undo.finish();
+        finished.map_err(|why| not_checked(Failure::new(name.as_str(), why)))?;
+    }
+    let text = if args.json {
+        format!("{:#}\n", as_json(&outcome))
+    } else {
+        as_text(&outcome, &name)
+    };
+    let mut out = Stdout::open()?;
+    out.write(text.as_bytes())?;
+    out.flush()?;
+    match (outcome.is_clean(), outcome.is_changed) {
+        (false, _) => Err(Failure::ErrorsLeft),
+        (true, true) => Err(Failure::ErrorsMended),
+        (true, false) => Ok(()),
+    }
+}
+
+/// Replays a dirty log by a mount; whether that was due and succeeded.
+fn recover(image: &Arc<dyn BlockDevice>, name: &str) -> bool {
+    let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
+    let read = image.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES);
+    let raw = RawSuperblock::from_bytes(&bytes);
+    let sb = raw.ok().and_then(|raw| Superblock::try_from(raw).ok());
+    let is_due = sb.is_some_and(|sb| sb.features().incompat.contains(Incompat::RECOVER));
+    if read.is_err() || !is_due {
+        return false;
+    }
+    let mounted = Fs::mount(Arc::clone(image), &MountOptions::new());
+    let unmounted = mounted.and_then(|fs| fs.unmount());
+    if let Err(why) = &unmounted {
+        let text = format!(
+            "{name}: cannot be mounted to replay its log ({why}); transactions are replayed without \
+             fast commits"
+        );
+        failure::message(&text);
+    }
+    unmounted.is_ok()
+}
+
+fn as_text(outcome: &Repaired, name: &str) -> String {
+    let mut text = String::new();
+    if outcome.is_replayed {
+        let _ = writeln!(text, "{name}: the log was replayed");
+    }
+    // Writing into a String cannot fail.
+    for finding in &outcome.mended {
+        let row = finding.invariant();
+        let _ = writeln!(text, "{finding} [{}] (repaired: {})", row.code, row.repair);
+    }
+    for (finding, why) in &outcome.left {
+        let code = finding.invariant().code;
+        let _ = writeln!(text, "{finding} [{code}] (not repaired: {why})");
+    }
+    if verbosity::is_quiet() {
+        return text;
+    }
+    let verdict = match (outcome.is_clean(), outcome.is_changed) {
+        (true, true) => "REPAIRED",
+        (true, false) => "clean",
+        (false, _) => "HAS ERRORS",
+    };
+    text.push_str(&sum(&outcome.report, name, verdict));
+    text
+}
+
+fn as_json(outcome: &Repaired) -> serde_json::Value {
+    let left = |(finding, why): &(Finding, String)| {
+        let mut object = finding.to_json();
+        object["not_repaired"] = why.as_str().into();
+        object
+    };
+    let mended: Vec<_> = outcome.mended.iter().map(Finding::to_json).collect();
+    let left: Vec<_> = outcome.left.iter().map(left).collect();
+    let tally = outcome.report.tally();
+    json!({
+        "clean": outcome.is_clean(),
+        "changed": outcome.is_changed,
+        "replayed": outcome.is_replayed,
+        "repaired": mended,
+        "left": left,
+        "worst_left": outcome.report.worst().map(Severity::name),
+        "inodes": tally.inodes,
+        "directories": tally.directories,
+        "entries": tally.entries,
+        "blocks": tally.blocks,
+    })
+}
+
+/// Writes back what an undo file saved.
+pub(super) fn undo(args: &Check, file: &Path) -> Result<()> {
+    let not_checked = |failure: Failure| Failure::NotChecked(Box::new(failure));
+    let image = device(&args.image, DeviceOptions::read_write(), Access::ReadWrite);
+    let image = image.map_err(not_checked)?;
+    let written = apply_undo(file, &*image);
+    let name = file.display().to_string();
+    let bytes = written.map_err(|why| not_checked(Failure::new(name, why)))?;
+    if !verbosity::is_quiet() {
+        let mut out = Stdout::open()?;
+        let text = format!(
+            "{}: {bytes} bytes are as they were\n",
+            args.image.path.display()
+        );
+        out.write(text.as_bytes())?;
+        out.flush()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! **Purpose.** The report of an experiment as one page: plots, tables, the machine, and the
+//! command that runs the same again. The page loads nothing; its only link is to the JSON beside
+//! it.
+//!
+//! **Model.** Every element is closed, as in XML, so that a test can check the structure. The plots
+//! and the tables are made from the report that the JSON has.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::lab::plot::{Group, Plot, Point, Series, escaped, figure, legend_marker};
+use crate::lab::report::{Cell, Report};
+
+const STYLE: &str = include_str!("page.css");
+
+/// The page.
+pub(super) fn render(report: &Report) -> String {
+    let name = escaped(&report.experiment);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <title>fourscore lab: {name}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <h1>{name}</h1>\n<p>{}, after <cite>{}</cite>.</p>\n<p>Each thread: {}.{}</p>\n",
+        escaped(&capitalized(&report.about)),
+        escaped(&report.source),
+        escaped(&report.load),
+        report.scenario.as_deref().map_or_else(String::new, |name| {
+            format!(" File system in memory: {}.", escaped(name))
+        }),
+    );
+    page.push_str(
+        "<p class=\"dim\">Sides ran in turns. A figure is the median of its rounds, the line \
+         through it reaches from the slowest round to the fastest. Published figures are of other \
+         machines: compare directions and ratios, not speeds.</p>\n",
+    );
+    page.push_str(&legend(report));
+    page.push_str("<h2>Plots</h2>\n<div class=\"plots\">\n");
+    for (caption, plot) in [
+        ("Speed", speed_plot(report)),
+        (
+            "Beside the first side, measured and published",
+            ratio_plot(report),
+        ),
+    ] {
+        let _ = write!(
+            page,
+            "<figure>\n<figcaption>{caption}</figcaption>\n{}</figure>\n",
+            plot.to_svg()
+        );
+    }
+    page.push_str("</div>\n<h2>Measured</h2>\n");
+    page.push_str(&measured_table(report));
+    page.push_str("<h2>Published</h2>\n");
+    page.push_str(&published_table(report));
+    page.push_str(
+        "<h2>Further figures</h2>\n<p class=\"dim\">Of the round with the median; \
+                   <i>each</i> is for an operation.</p>\n",
+    );
+    page.push_str(&facts_table(report));
+    let _ = write!(
+        page,
+        "<h2>Machine</h2>\n{}<h2>Again</h2>\n<pre>{}</pre>\n\
+         <p>All figures, those of each round included: <a href=\"report.json\">report.json</a>, \
+         <a href=\"report.csv\">report.csv</a>.</p>\n</main>\n</body>\n</html>\n",
+        machine_table(&report.machine),
+        escaped(&report.command),
+    );
+    page
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters
+        .next()
+        .map(|first| first.to_uppercase().collect::<String>());
+    first.unwrap_or_default() + letters.as_str()
+}
+
+/// The style of a side.
+fn series(report: &Report, side: &str) -> Series {
+    let sides = report.sides();
+    Series::Measured(sides.iter().position(|name| *name == side).unwrap_or(0))
+}
+
+fn legend(report: &Report) -> String {
+    let mut text = "<ul class=\"legend\">\n".to_owned();
+    let all = report.runs.iter().flat_map(|cell| &cell.sides);
+    let mut seen = Vec::new();
+    for side in all {
+        if seen.contains(&&side.side) {
+            continue;
+        }
+        seen.push(&side.side);
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            text,
+            "<li>{}<b>{}</b> {}</li>",
+            legend_marker(series(report, &side.side)),
+            escaped(&side.side),
+            escaped(&side.about)
+        );
+    }
+    let _ = writeln!(
+        text,
+        "<li>{}<b>published</b> with the change, beside the figure before it</li>\n</ul>",
+        legend_marker(Series::Published)
+    );
+    text
+}
+
+/// A group of points for each cell.
+fn groups(report: &Report, point: impl Fn(&Cell, usize) -> Option<[f64; 3]>) -> Vec<Group> {
+    let group = |cell: &Cell| Group {
+        label: cell.name(),
+        points: {
+            let sides = cell.sides.iter().enumerate();
+            let points = sides.filter_map(|(nr, side)| {
+                let [value, low, high] = point(cell, nr)?;
+                Some(Point {
+                    series: series(report, &side.side),
+                    name: side.side.clone(),
+                    value,
+                    low,
+                    high,
+                })
+            });
+            points.collect()
+        },
+    };
+    report.runs.iter().map(group).collect()
+}
+
+fn speed_plot(report: &Report) -> Plot {
+    let speeds = |cell: &Cell, nr: usize| {
+        let side = cell.sides.get(nr)?;
+        let (low, high) = side.range();
+        Some([side.operations_per_second, low, high])
+    };
+    Plot {
+        axis: "operations/s, all threads together (logarithmic)".to_owned(),
+        about: "Operations per second of each side".to_owned(),
+        reference: None,
+        groups: groups(report, speeds),
+    }
+}
+
+fn ratio_plot(report: &Report) -> Plot {
+    let ratios = |cell: &Cell, nr: usize| {
+        let ratio = cell.ratio(cell.sides.get(nr)?)?;
+        Some([ratio.median, ratio.min, ratio.max])
+    };
+    let mut groups = groups(report, ratios);
+    groups.extend(report.published.iter().map(|row| Group {
+        label: format!("{}, {}", row.what, row.unit),
+        points: vec![Point {
+            series: Series::Published,
+            name: "published".to_owned(),
+            value: row.ratio,
+            low: row.ratio,
+            high: row.ratio,
+        }],
+    }));
+    Plot {
+        axis: "times the first side (logarithmic)".to_owned(),
+        about: "Each side by the first one, and the published figures by those before the change"
+            .to_owned(),
+        reference: Some(1.0),
+        groups,
+    }
+}
+
+/// A table that can be moved sideways where it is wider than the page.
+fn table(columns: &[&str], rows: &str) -> String {
+    let head = columns
+        .iter()
+        .map(|name| format!("<th>{}</th>", escaped(name)));
+    let head: String = head.collect();
+    format!(
+        "<div class=\"wide\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n\
+         </table></div>\n"
+    )
+}
+
+fn measured_table(report: &Report) -> String {
+    let mut rows = String::new();
+    for cell in &report.runs {
+        for (nr, side) in cell.sides.iter().enumerate() {
+            let (least, most) = side.range();
+            let spread = match side.samples.len() {
+                // One round has none.
+                0 | 1 => "-".to_owned(),
+                _ => format!("{} to {}", figure(least), figure(most)),
+            };
+            let ratio = cell.ratio(side).map_or("-".to_owned(), |ratio| {
+                let [median, min, max] = [ratio.median, ratio.min, ratio.max].map(figure);
+                match min == max {
+                    true => median,
+                    false => format!("{median} ({min} to {max})"),
+                }
+            });
+            let (class, name) = match nr {
+                0 => (" class=\"first\"", escaped(&cell.name())),
+                _ => ("", String::new()),
+            };
+            // Writing into a String cannot fail.
+            let _ = writeln!(
+                rows,
+                "<tr{class}><td>{name}</td><td class=\"text\">{}</td><td>{}</td>\
+                 <td>{spread}</td><td>{ratio}</td><td>{}</td></tr>",
+                escaped(&side.side),
+                figure(side.operations_per_second),
+                side.samples.len(),
+            );
+        }
+    }
+    let columns = [
+        "",
+        "side",
+        "operations/s",
+        "spread",
+        "times the first",
+        "rounds",
+    ];
+    table(&columns, &rows)
+}
+
+fn published_table(report: &Report) -> String {
+    let mut rows = String::new();
+    for row in &report.published {
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            rows,
+            "<tr><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&row.what),
+            escaped(&row.unit),
+            figure(row.base),
+            figure(row.patched),
+            figure(row.ratio),
+        );
+    }
+    table(&["", "unit", "before", "with the change", "times"], &rows)
+}
+
+fn facts_table(report: &Report) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for side in report.runs.iter().flat_map(|cell| &cell.sides) {
+        for name in side.facts.keys() {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+    }
+    let mut rows = String::new();
+    for cell in &report.runs {
+        for (nr, side) in cell.sides.iter().enumerate() {
+            let (class, name) = match nr {
+                0 => (" class=\"first\"", escaped(&cell.name())),
+                _ => ("", String::new()),
+            };
+            let facts = names.iter().map(|name| {
+                let value = side.facts.get(*name).copied();
+                format!("<td>{}</td>", value.map_or("-".to_owned(), figure))
+            });
+            let facts: String = facts.collect();
+            // Writing into a String cannot fail.
+            let _ = writeln!(
+                rows,
+                "<tr{class}><td>{name}</td><td class=\"text\">{}</td>{facts}</tr>",
+                escaped(&side.side)
+            );
+        }
+    }
+    let columns: Vec<&str> = ["", "side"].into_iter().chain(names).collect();
+    table(&columns, &rows)
+}
+
+/// The facts of the machine that are known.
+fn machine_table(machine: &Value) -> String {
+    let names = [
+        ("cpu_model", "processor"),
+        ("cores", "cores"),
+        ("virtual_machine", "virtual machine"),
+        ("memory_bytes", "memory"),
+        ("kernel", "kernel"),
+        ("governor", "frequency governor"),
+        ("git_revision", "commit"),
+        ("date", "date"),
+    ];
+    let mut rows = String::new();
+    for (key, name) in names {
+        let value = match &machine[key] {
+            Value::Null => continue,
+            Value::String(text) => text.clone(),
+            Value::Bool(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
+            Value::Number(number) if key == "memory_bytes" => {
+                format!("{} MiB", number.as_u64().unwrap_or(0) >> 20)
+            }
+            other => other.to_string(),
+        };
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            rows,
+            "<tr><td>{name}</td><td class=\"text\">{}</td></tr>",
+            escaped(&value)
+        );
+    }
+    table(&["fact", ""], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::report::tests::sample;
+
+    #[test]
+    fn each_series_has_as_many_points_as_the_data_in_both_plots() {
+        let report = sample();
+        let page = render(&report);
+        let points = |name: &str| page.matches(&format!("data-series=\"{name}\"")).count();
+        for side in ["base", "patched, a", "ours"] {
+            assert_eq!(points(side), 2 * report.runs.len(), "{side}");
+        }
+        assert_eq!(points("published"), report.published.len());
+    }
+
+    #[test]
+    fn text_is_escaped_and_nothing_is_outside() {
+        let page = render(&sample());
+        assert!(page.contains("what &quot;ours&quot; is &lt;here&gt; &amp; there"));
+        assert!(page.contains("A &lt;CPU&gt;"));
+        assert!(page.contains("<h1>s9-test</h1>\n<p>What it costs, after"));
+        for outside in ["://", "src=", "url(", "@import", "<script", "<link"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn tables_have_the_spread_and_the_published_ratio() {
+        let page = render(&sample());
+        assert!(page.contains("<td>22</td><td>20 to 25</td><td>2 (2 to 2.08)</td><td>3</td>"));
+        assert!(page.contains("<td>100</td><td>250</td><td>2.5</td>"));
+        assert!(page.contains("<th>records</th>"));
+    }
+}

@@ -1,0 +1,130 @@
+//! **Purpose.** Reads usage and sets limits (quotactl(2)).
+//!
+//! **Model.** Limits are set while no plan is being made: then the entry has all usage once the
+//! running transaction is sealed, and an exact count can begin with it.
+//!
+//! **Locking.** The lock of setting, then the freezer.
+
+use std::collections::BTreeMap;
+
+use fourscore_ondisk::quota::{ENTRY_BYTES, GraceTimes, QuotaEntry, QuotaKind, QuotaLimits};
+
+use crate::core::Core;
+use crate::mount::clock::now;
+use crate::mount::state::Mount;
+use crate::quota::dquot::entry_tag;
+use crate::quota::file::{self, QuotaFile};
+use crate::quota::limits::Exact;
+use crate::quota::state::Quota;
+use crate::quota::usage::Key;
+use crate::txn::plan::Plan;
+use crate::{Error, Result};
+
+/// What a quota file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaReport {
+    /// The entries by identifier.
+    pub entries: BTreeMap<u32, QuotaEntry>,
+    /// How long soft limits may be exceeded.
+    pub grace: GraceTimes,
+}
+
+/// See [`Fs::quota`](crate::Fs::quota).
+pub(crate) fn report(
+    core: &Core,
+    mount: Option<&Mount>,
+    kind: QuotaKind,
+) -> Result<Option<QuotaReport>> {
+    let inodes = core.superblock().quota_inodes();
+    let inode = match kind {
+        QuotaKind::User => inodes.user,
+        QuotaKind::Group => inodes.group,
+        QuotaKind::Project => inodes.project,
+    };
+    let Some(inode) = inode else {
+        return Ok(None);
+    };
+    let _complete = match mount.and_then(|mount| Some((mount, mount.quota.as_deref()?))) {
+        Some((mount, quota)) => {
+            mount.journal().commit()?;
+            Some(quota.lock_insertion())
+        }
+        None => None,
+    };
+    let file = QuotaFile { kind, inode };
+    Ok(Some(QuotaReport {
+        entries: file.entries(core)?,
+        grace: file.check(core)?,
+    }))
+}
+
+/// See [`Fs::set_quota`](crate::Fs::set_quota).
+pub(crate) fn set_limits(
+    mount: &Mount,
+    kind: QuotaKind,
+    id: u32,
+    limits: QuotaLimits,
+) -> Result<()> {
+    let quota = quota_of(mount)?;
+    quota.alone(mount, || {
+        let grace = *quota.open_file(kind)?.grace.lock();
+        let dquot = quota.dquot(mount, Key { kind, id })?;
+        mount.journal().commit()?;
+        let mut entry = file::entry_at(&mount.core, dquot.place)?;
+        entry.limits = limits;
+        let now = u64::try_from(now().seconds()).unwrap_or(0);
+        let end = |used: u64, soft: u64, end: u64, grace: u32| match soft == 0 || used <= soft {
+            true => 0,
+            false if end == 0 => now.saturating_add(grace.into()),
+            false => end,
+        };
+        entry.bytes_grace_end = end(
+            entry.counts.bytes,
+            limits.soft_bytes,
+            entry.bytes_grace_end,
+            grace.space,
+        );
+        entry.inodes_grace_end = end(
+            entry.counts.inodes,
+            limits.soft_inodes,
+            entry.inodes_grace_end,
+            grace.inodes,
+        );
+        let mut plan = Plan::inside_another(mount);
+        let at = dquot.place.offset_bytes;
+        let region = plan.part(dquot.place.block, at..at + ENTRY_BYTES, entry_tag())?;
+        plan.bytes_mut(region).copy_from_slice(&entry.to_bytes(id));
+        plan.apply(&[])?;
+        if quota.enforced.has(kind) {
+            dquot.exact.get_or_init(|| Exact::new(entry)).set(entry);
+        }
+        Ok(())
+    })
+}
+
+/// See [`Fs::set_quota_grace`](crate::Fs::set_quota_grace).
+pub(crate) fn set_grace(mount: &Mount, kind: QuotaKind, times: GraceTimes) -> Result<()> {
+    let quota = quota_of(mount)?;
+    quota.alone(mount, || {
+        let open = quota.open_file(kind)?;
+        open.file.put_grace(mount, times)?;
+        *open.grace.lock() = times;
+        Ok(())
+    })
+}
+
+fn quota_of(mount: &Mount) -> Result<&Quota> {
+    let missing = || Error::Unsupported("the file system has no feature quota".into());
+    mount.quota.as_deref().ok_or_else(missing)
+}
+
+impl Quota {
+    /// Calls `change` while no plan of another thread is being made.
+    fn alone(&self, mount: &Mount, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _setting = self.setting.lock();
+        mount.freezer().close()?;
+        let changed = change();
+        mount.freezer().open();
+        changed
+    }
+}

@@ -1,0 +1,259 @@
+//! **Purpose.** Experiments on a part of the file system alone whose runs are cases: a size, or a
+//! load. A published change against what was there before it and against ours.
+//!
+//! **Not here.** Experiments on the block allocator ([`crate::alloc::experiment`]).
+//!
+//! **Model.** As with the allocator: in a round every side runs once, A B C A B C ..., each from an
+//! empty state. A side's figure is the median of its rounds, the lower one of the middle two; its
+//! facts are those of the round with that figure. The first side is the reference of ratios.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | [`fast_commits`] | `s2-fastcommit`: records of new names by a search or by a link |
+//! | [`xattr_cache`] | `s3-xattrcache`: one lock, a lock for each bucket, or no cache |
+
+pub mod fast_commits;
+pub mod xattr_cache;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use crate::alloc::Published;
+use crate::clock::Clock;
+use crate::comparison::{Rounds, ThreadCount};
+
+/// A side of a study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+}
+
+/// A size or a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+}
+
+/// Further figures of a run, by name.
+pub type Facts = BTreeMap<&'static str, f64>;
+
+/// The figures of one run of one side.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Operations of all threads per second.
+    pub operations_per_second: f64,
+    /// Further figures.
+    pub facts: Facts,
+}
+
+/// What a study measures.
+pub trait Measure: Sync {
+    /// Steps of each thread by default.
+    fn steps(&self, case: &Case, threads: ThreadCount) -> u64;
+
+    /// The most memory that a run takes, in bytes, with a margin.
+    fn memory_bytes(&self, case: &Case) -> u64;
+
+    /// Runs a side once.
+    ///
+    /// # Errors
+    /// The first failure of a worker.
+    fn run(
+        &self,
+        case: &Case,
+        side: &Side,
+        threads: ThreadCount,
+        steps: u64,
+        clock: &dyn Clock,
+    ) -> io::Result<Sample>;
+}
+
+/// An experiment in cases.
+#[derive(Clone, Copy)]
+pub struct Study {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The question it answers.
+    pub about: &'static str,
+    /// Where the published figures are from.
+    pub source: &'static str,
+    /// What each thread does, in a few words.
+    pub load: &'static str,
+    /// The cases.
+    pub cases: &'static [Case],
+    /// How many of the cases, from the first on, are in the smallest run.
+    pub smallest_cases: usize,
+    /// Steps of each thread in the smallest run.
+    pub smallest_steps: u64,
+    /// The sides, the base first and ours last.
+    pub sides: &'static [Side],
+    /// Figures of the publication.
+    pub published: &'static [Published],
+    /// What is measured.
+    pub measure: &'static dyn Measure,
+}
+
+/// How much of a study is run.
+#[derive(Clone, Debug)]
+pub struct StudyScale {
+    /// The cases, one after the other.
+    pub cases: Vec<Case>,
+    /// Numbers of threads, one after the other.
+    pub threads: Vec<ThreadCount>,
+    /// Steps of each thread; `None` for those of the case.
+    pub steps: Option<u64>,
+    /// Runs of each side; at least one is made.
+    pub rounds: Rounds,
+}
+
+/// The runs of one side in one case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SideRuns {
+    /// The side.
+    pub side: Side,
+    /// Operations per second of each round, in order.
+    pub samples: Vec<f64>,
+    /// The round with the median.
+    pub median: Sample,
+}
+
+impl SideRuns {
+    fn of(side: Side, mut rounds: Vec<Sample>) -> Option<Self> {
+        let samples = rounds.iter().map(|sample| sample.operations_per_second);
+        let samples: Vec<f64> = samples.collect();
+        rounds.sort_by(|a, b| a.operations_per_second.total_cmp(&b.operations_per_second));
+        let middle = rounds.len().saturating_sub(1) / 2;
+        let median = rounds.into_iter().nth(middle)?;
+        Some(Self {
+            side,
+            samples,
+            median,
+        })
+    }
+}
+
+impl Study {
+    /// All of them.
+    pub const ALL: &[Self] = &[fast_commits::STUDY, xattr_cache::STUDY];
+
+    /// The study with this name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|study| study.name == name)
+    }
+
+    /// The case with this name.
+    #[must_use]
+    pub fn case(&self, name: &str) -> Option<Case> {
+        self.cases.iter().copied().find(|case| case.name == name)
+    }
+
+    /// The smallest run: the first cases with two threads, each side once.
+    #[must_use]
+    pub fn smallest(&self) -> StudyScale {
+        StudyScale {
+            cases: self
+                .cases
+                .iter()
+                .take(self.smallest_cases)
+                .copied()
+                .collect(),
+            threads: vec![ThreadCount::new(2)],
+            steps: Some(self.smallest_steps),
+            rounds: Rounds(1),
+        }
+    }
+
+    /// The most memory that a run takes, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self, scale: &StudyScale) -> u64 {
+        let each = scale
+            .cases
+            .iter()
+            .map(|case| self.measure.memory_bytes(case));
+        each.max().unwrap_or(0)
+    }
+
+    /// Runs every side in each case with each number of threads, and passes the results of one case
+    /// and number to `each` when they are complete.
+    ///
+    /// # Errors
+    /// The first failure of a worker, or of `each`.
+    pub fn run(
+        &self,
+        scale: &StudyScale,
+        clock: &dyn Clock,
+        mut each: impl FnMut(&Case, ThreadCount, &[SideRuns]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for case in &scale.cases {
+            for &threads in &scale.threads {
+                let steps = scale.steps;
+                let steps = steps.unwrap_or_else(|| self.measure.steps(case, threads));
+                let mut rounds = vec![Vec::new(); self.sides.len()];
+                for _ in 0..scale.rounds.0.max(1) {
+                    for (side, samples) in self.sides.iter().zip(&mut rounds) {
+                        samples.push(self.measure.run(case, side, threads, steps, clock)?);
+                    }
+                }
+                let sides = self.sides.iter().zip(rounds);
+                let runs: Vec<SideRuns> = sides
+                    .filter_map(|(&side, samples)| SideRuns::of(side, samples))
+                    .collect();
+                each(case, threads, &runs)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::MonotonicClock;
+
+    #[test]
+    fn every_study_runs_at_its_smallest_size_and_the_last_side_is_ours() {
+        for study in Study::ALL {
+            assert_eq!(study.sides.last().map(|side| side.name), Some("ours"));
+            assert!(!study.published.is_empty());
+            assert!(study.case("none").is_none());
+            let scale = study.smallest();
+            let mut seen = Vec::new();
+            let clock = MonotonicClock::default();
+            let run = study.run(&scale, &clock, |case, threads, sides| {
+                assert_eq!((threads.get(), sides.len()), (2, study.sides.len()));
+                for runs in sides {
+                    assert_eq!(runs.samples.len(), 1);
+                    assert!(runs.median.operations_per_second > 0.0, "{runs:?}");
+                    assert!(!runs.median.facts.is_empty());
+                }
+                seen.push(case.name);
+                Ok(())
+            });
+            run.expect(study.name);
+            let expected: Vec<_> = scale.cases.iter().map(|case| case.name).collect();
+            assert_eq!(seen, expected);
+            assert!(study.memory_bytes(&scale) > 0);
+        }
+    }
+
+    #[test]
+    fn the_facts_of_a_side_are_those_of_its_median() {
+        let sample = |rate: f64| Sample {
+            operations_per_second: rate,
+            facts: Facts::from([("rate", rate)]),
+        };
+        let side = Study::ALL[0].sides[0];
+        let runs = SideRuns::of(side, [5.0, 1.0, 4.0, 2.0].map(sample).to_vec());
+        let runs = runs.expect("rounds");
+        assert_eq!(runs.median, sample(2.0));
+        assert_eq!(runs.samples, [5.0, 1.0, 4.0, 2.0]);
+        assert!(SideRuns::of(side, Vec::new()).is_none());
+    }
+}

@@ -1,0 +1,98 @@
+//! **Purpose.** Tests of the switches that bring back what ext4's search did before a change, each
+//! by what distinguishes it.
+
+use super::*;
+use crate::criteria::Criterion;
+use crate::stats::CriterionCount;
+
+/// Two loaded groups with free extents of these lengths, each behind a used cluster.
+fn bench(lens: &[u32], mode: Mode) -> Bench {
+    let geometry = geometry(2, 1024);
+    let disk = Disk::new(geometry);
+    for group in 0..2 {
+        let mut at = 0;
+        for len in lens {
+            disk.preset(&run(group, at, 1));
+            at += 1 + len;
+        }
+        disk.preset(&run(group, at, 1024 - at));
+    }
+    let bench = Bench::on(disk, geometry);
+    bench.set_mode(mode);
+    (0..2).for_each(|group| bench.allocator.load(GroupNr(group)).unwrap());
+    bench
+}
+
+#[test]
+fn before_best_avail_a_request_is_trimmed_by_the_last_criterion() {
+    for (best_avail, criterion, len) in [
+        (1, Criterion::BestAvailLen, 128),
+        (0, Criterion::AnyFree, 200),
+    ] {
+        let bench = bench(&[200, 200, 200], Mode::new(1, 0));
+        let tunables = bench.allocator.tunables();
+        tunables.set(Tunable::MbBestAvail, best_avail).unwrap();
+        let file = Arc::new(FilePrealloc::default());
+        // A goal of 1024 clusters, of which 17 are asked for.
+        let request = Request {
+            size: ClusterCount(600),
+            ..data(0, 17)
+        };
+        let claim = bench.claim(&request, Some(&file)).unwrap();
+        assert_eq!(file.clusters() + 17, len);
+        bench.mark(claim, Tid(1));
+        let tally = bench.allocator.mb_stats();
+        assert_eq!(tally[(criterion, CriterionCount::Hits)], 1, "{tally}");
+        bench.settle(Tid(1));
+    }
+}
+
+#[test]
+fn before_short_extents_were_skipped_all_of_a_group_are_measured() {
+    for (skip_short, expected) in [(1, 1), (0, 6)] {
+        let bench = bench(&[10, 10, 10, 10, 10, 300], Mode::new(0, 0));
+        let tunables = bench.allocator.tunables();
+        tunables.set(Tunable::MbSkipShort, skip_short).unwrap();
+        // Metadata, because data finds it at a stream goal first.
+        let request = Request::metadata(InodeNr(2), ClusterCount(20), PhysBlock(1));
+        assert_eq!(bench.use_up(&request, Tid(1)).len, ClusterCount(20));
+        let tally = bench.allocator.mb_stats();
+        let of_criterion = |count| tally[(Criterion::GoalLenFast, count)];
+        assert_eq!(of_criterion(CriterionCount::ExtentsScanned), expected);
+        assert_eq!(of_criterion(CriterionCount::Hits), 1);
+        bench.settle(Tid(1));
+    }
+}
+
+/// A group that is skipped although it fits, and one that is waited for.
+#[test]
+fn before_busy_groups_were_skipped_a_search_waits_for_them() {
+    for wait in [0, 1] {
+        let bench = bench(&[300], Mode::new(0, 0));
+        let tunables = bench.allocator.tunables();
+        tunables.set(Tunable::MbWaitBusy, wait).unwrap();
+        let (bench, is_held) = (&bench, AtomicBool::new(true));
+        let got = thread::scope(|scope| {
+            let locked = bench.allocator.table().lock(GroupNr(0), Patience::Wait);
+            let held = &is_held;
+            let search = scope.spawn(move || {
+                let request = Request::metadata(InodeNr(2), ClusterCount(20), PhysBlock(1));
+                let run = bench.use_up(&request, Tid(1));
+                (run.group, held.load(Ordering::Acquire))
+            });
+            if wait == 1 {
+                // As long as the search waits, nothing but time can tell.
+                thread::sleep(std::time::Duration::from_millis(50));
+                is_held.store(false, Ordering::Release);
+                drop(locked);
+                search.join().unwrap()
+            } else {
+                let got = search.join().unwrap();
+                drop(locked);
+                got
+            }
+        });
+        let expected = [(GroupNr(1), true), (GroupNr(0), false)];
+        assert_eq!(got, expected[wait as usize]);
+    }
+}

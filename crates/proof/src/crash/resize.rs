@@ -1,0 +1,271 @@
+//! **Purpose.** Tests changes of the size of a file system (`fourscore_resize`): every crash state
+//! of one has the old or the new size, or one on the way, all files, and no error.
+//!
+//! **Model.** The base is an image on a longer device, with poison behind its end. All writes of a
+//! resize are recorded. A state is recovered by us, and one of some by e2fsck and the kernel.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use fourscore::{Fs, InodeNr};
+use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
+use fourscore_ondisk::BlockCount;
+use fourscore_resize::Resizer;
+use fourscore_sync::Arc;
+use fourscore_testkit::explore::rng::mix;
+use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
+use fourscore_testkit::oracle::{debugfs_write, e2fsck_repair};
+use fourscore_testkit::tools::Need;
+use fourscore_testkit::{require, scratch, tools};
+
+use super::base::{BackgroundWork, POISON, mount_options};
+use super::external;
+use super::injected::InjectedFault;
+use super::session::{SUPERBLOCK, has_torn_commit};
+use super::tree::{Facts, Tree};
+use super::workload::Mode;
+use crate::sound::check_clean;
+
+/// One state of this many is given to e2fsck and to the kernel as well.
+const EXTERNAL_EVERY: u64 = 60;
+/// Files that are removed before a file system shrinks.
+const BALLAST: u32 = 120;
+const MIB: usize = 1 << 20;
+
+/// A file system and its change.
+struct Case {
+    mke2fs: &'static str,
+    from: Blocks,
+    to: Blocks,
+}
+
+/// A number of blocks.
+type Blocks = u64;
+
+/// What is found under each name; inode numbers may change.
+type Names = BTreeMap<Vec<u8>, (Facts, Option<Arc<[u8]>>)>;
+
+fn names(fs: &Fs) -> Result<Names> {
+    let tree = Tree::found(fs, InodeNr::ROOT)?;
+    let entries = tree.names.iter().map(|(path, &index)| {
+        let entry = &tree.inodes[index];
+        (path.clone(), (entry.facts.clone(), entry.content.clone()))
+    });
+    Ok(entries.collect())
+}
+
+fn mounted(device: Arc<dyn BlockDevice>) -> Result<Arc<Fs>> {
+    let options = mount_options(
+        Mode::Ordered,
+        BackgroundWork::None,
+        InjectedFault::default(),
+    );
+    Ok(Fs::mount(device, &options)?)
+}
+
+impl Case {
+    /// The image before the change, on a device that is long enough for both sizes.
+    fn base(&self) -> Result<Vec<u8>> {
+        let folder = scratch::folder()?;
+        let source = folder.path().join("source");
+        for dir in 0..12 {
+            let dir = source.join(format!("directory-{dir}"));
+            fs::create_dir_all(&dir)?;
+            for file in 0..6_u8 {
+                let bytes = vec![file + 1; usize::from(file) * 9_000];
+                fs::write(dir.join(format!("file-{file}")), bytes)?;
+                let _ =
+                    std::os::unix::fs::symlink("x".repeat(90), dir.join(format!("link-{file}")));
+            }
+            fs::hard_link(dir.join("file-3"), dir.join("another"))?;
+        }
+        let ballast = source.join("ballast");
+        fs::create_dir(&ballast)?;
+        for file in 0..BALLAST {
+            fs::write(ballast.join(file.to_string()), [7; 12_000])?;
+        }
+        let image = folder.path().join("image");
+        let mut command = tools::command("mke2fs")?;
+        command.args(["-q", "-F", "-b", "1024", "-d"]).arg(&source);
+        command.args(self.mke2fs.split_whitespace());
+        command.arg(&image).arg(self.from.to_string());
+        tools::stdout_of(&mut command)?;
+        if self.to < self.from {
+            // What comes behind the ballast in the directory gets later blocks and inodes.
+            let gone = (0..BALLAST).map(|file| format!("rm /ballast/{file}"));
+            debugfs_write(&image, &gone.collect::<Vec<_>>())?;
+            e2fsck_repair(&image, &[])?;
+        }
+        let mut bytes = fs::read(&image)?;
+        let len = usize::try_from(self.from.max(self.to) << 10)?.next_multiple_of(MIB);
+        bytes.resize(len, POISON);
+        Ok(bytes)
+    }
+
+    fn record(&self) -> Result<Recording> {
+        let base = self.base()?;
+        let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::from_bytes(&base));
+        let before = names(&*mounted(Arc::new(RamDevice::from_bytes(&base)))?)?;
+        let recording = Arc::new(RecordingDevice::new(device));
+        let mut resizer = Resizer::open(Arc::clone(&recording) as Arc<dyn BlockDevice>)?;
+        let new = resizer.resize(BlockCount(self.to))?;
+        let events = recording.events();
+        Ok(Recording {
+            sizes: [BlockCount(self.from), new],
+            done: events.len(),
+            history: History { base, events },
+            before,
+        })
+    }
+}
+
+/// The recorded writes of a change.
+struct Recording {
+    /// Before and after.
+    sizes: [BlockCount; 2],
+    history: History,
+    done: usize,
+    before: Names,
+}
+
+/// How often each size was found.
+#[derive(Debug, Default)]
+struct Seen {
+    old: u64,
+    new: u64,
+    external: u64,
+}
+
+impl Recording {
+    fn explore(&self, samples: usize) -> Result<Seen, Box<Failure>> {
+        let effort = Effort {
+            seed: mix(self.done as u64),
+            samples,
+            block_bytes: 1024,
+            only: None,
+            whole: Some(SUPERBLOCK),
+        };
+        let mut seen = Seen::default();
+        let mut checked = HashMap::new();
+        explore::explore(&self.history, effort, |crash, disk| {
+            let is_external =
+                external::is_possible() && crash.number.is_multiple_of(EXTERNAL_EVERY);
+            let fingerprint = disk.fingerprint();
+            let is_new = match checked.get(&fingerprint) {
+                Some(&is_new) if !is_external => is_new,
+                _ => self.check(disk, is_external)?,
+            };
+            checked.insert(fingerprint, is_new);
+            ensure!(
+                is_new || crash.cut < self.done,
+                "the old size after the end"
+            );
+            match is_new {
+                true => seen.new += 1,
+                false => seen.old += 1,
+            }
+            seen.external += u64::from(is_external);
+            Ok(())
+        })?;
+        Ok(seen)
+    }
+
+    /// Recovers a state. Returns whether it has the new size.
+    fn check(&self, disk: &Arc<CrashDisk>, is_external: bool) -> Result<bool> {
+        let crashed = is_external.then(|| disk.bytes());
+        let is_torn = is_external && has_torn_commit(disk)?;
+        let fs = mounted(disk.clone()).context("mount")?;
+        let found = names(&fs)?;
+        let blocks = fs.geometry().blocks();
+        let ours = external::ours(&fs)?;
+        fs.unmount().context("unmount")?;
+        check_clean(disk.clone())?;
+        let [old, new] = self.sizes;
+        let is_between = old.min(new) <= blocks && blocks <= old.max(new);
+        ensure!(is_between, "it has {} blocks", blocks.0);
+        ensure!(found == self.before, "files have changed");
+        if let Some(crashed) = crashed {
+            // Of a torn commit block the kernel may believe the header, and has the new size.
+            let ours = (!is_torn).then_some(&ours);
+            external::compare_with_kernel(&crashed, &disk.bytes(), ours)?;
+        }
+        Ok(blocks == self.sizes[1])
+    }
+}
+
+fn case(mke2fs: &'static str, from: Blocks, to: Blocks) -> Case {
+    Case { mke2fs, from, to }
+}
+
+/// Shapes of a few small groups that grow.
+fn growing() -> Vec<Case> {
+    let ext4 = "-t ext4 -g 2048 -N 512 -J size=1";
+    vec![
+        case(ext4, 8192, 9000),
+        case(ext4, 8192, 15000),
+        case("-t ext4 -g 1024 -N 512 -J size=1 -O ^flex_bg", 8000, 12000),
+        case(
+            "-t ext4 -g 1024 -N 512 -J size=1 -O ^metadata_csum,uninit_bg",
+            8000,
+            12000,
+        ),
+        case(
+            "-t ext4 -g 256 -N 512 -J size=1 -O ^resize_inode",
+            8000,
+            16000,
+        ),
+        case("-t ext3 -g 1024 -N 512 -J size=1", 8000, 13000),
+    ]
+}
+
+/// Shapes that shrink: inodes, directories, attributes, tables and the journal have to move.
+fn shrinking() -> Vec<Case> {
+    vec![
+        case("-t ext4 -g 2048 -N 1024 -J size=1", 16000, 7500),
+        case("-t ext4 -g 1024 -N 1024 -J size=1 -O ^flex_bg", 14000, 8000),
+        case(
+            "-t ext4 -g 1024 -N 1024 -J size=1 -O ^metadata_csum,uninit_bg",
+            14000,
+            8000,
+        ),
+        case(
+            "-t ext4 -g 1024 -N 1024 -J size=1 -O inline_data,^resize_inode",
+            14000,
+            8000,
+        ),
+        case("-t ext3 -g 1024 -N 1024 -J size=1", 16000, 11000),
+    ]
+}
+
+#[test]
+fn a_crash_while_it_grows_leaves_the_old_or_the_new_size() {
+    explore_all(growing());
+}
+
+#[test]
+fn a_crash_while_it_shrinks_leaves_the_old_or_the_new_size() {
+    explore_all(shrinking());
+}
+
+fn explore_all(cases: Vec<Case>) {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    let mut total = Seen::default();
+    for Case { mke2fs, from, to } in cases {
+        let what = format!("{mke2fs}, {from} to {to}");
+        let recording = case(mke2fs, from, to).record();
+        let recording = recording.unwrap_or_else(|why| panic!("{what}: {why:#}"));
+        let seen = recording.explore(4);
+        let seen = seen.unwrap_or_else(|why| panic!("{what}: {why}"));
+        assert!(seen.old > 0 && seen.new > 0, "{what}: {seen:?}");
+        total.old += seen.old;
+        total.new += seen.new;
+        total.external += seen.external;
+    }
+    assert!(total.old > 100 && total.new > 100, "{total:?}");
+    assert!(total.external > 10 || !external::is_possible(), "{total:?}");
+}

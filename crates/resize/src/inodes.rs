@@ -1,0 +1,125 @@
+//! **Purpose.** The inodes in use: their bytes, and what kind of map they have.
+
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::group::GroupFlags;
+use fourscore_ondisk::inode::{self, FileType, Inode, InodeFlags, InodeMut};
+use fourscore_ondisk::superblock::{MetadataChecksum, Superblock};
+use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr};
+
+use crate::bitmap;
+use crate::error::{ResizeError, Result};
+use crate::volume::Volume;
+
+/// The inode of blocks reserved for descriptors.
+const RESIZE_INODE: InodeNr = InodeNr(7);
+const BAD_BLOCKS_INODE: InodeNr = InodeNr(1);
+/// A symbolic link shorter than this has its target in `i_block`.
+const FAST_SYMLINK_BYTES: u64 = 60;
+
+/// Reads an inode, with the changes of this step.
+pub(crate) fn read(volume: &Volume, number: InodeNr) -> Result<Inode> {
+    let (block, place) = volume.inode_place(number)?;
+    let block = volume.read(block)?;
+    let bytes = block.get(place).unwrap_or_default();
+    Inode::parse(bytes, number, volume.sb()).map_err(ResizeError::corrupt)
+}
+
+/// Changes an inode in this step, and stores its checksum.
+pub(crate) fn change(
+    volume: &mut Volume,
+    number: InodeNr,
+    change: impl FnOnce(&mut InodeMut<'_>) -> Result<()>,
+) -> Result<()> {
+    let (block, place) = volume.inode_place(number)?;
+    let sb = volume.sb().clone();
+    let bytes = volume.change(block)?.get_mut(place).unwrap_or_default();
+    change(&mut InodeMut::of(bytes, &sb).map_err(ResizeError::corrupt)?)?;
+    inode::seal(bytes, number, &sb).map_err(ResizeError::corrupt)
+}
+
+/// Calls `visit` with each inode in use of some groups, except for those that have no blocks of
+/// their own: the resize inode, and reserved ones that are not used.
+pub(crate) fn visit(
+    volume: &Volume,
+    groups: std::ops::Range<u32>,
+    visit: &mut dyn FnMut(Inode) -> Result<()>,
+) -> Result<()> {
+    let geometry = *volume.geometry();
+    for group in groups.map(GroupNr) {
+        let desc = volume.desc(group)?;
+        if desc.flags().contains(GroupFlags::INODE_UNINIT) {
+            continue;
+        }
+        let bits = volume.read(desc.inode_bitmap())?;
+        let unused = match volume.sb().metadata_checksum() {
+            MetadataChecksum::None => 0,
+            _ => desc.itable_unused(),
+        };
+        let mut loaded = None;
+        for index in 0..geometry.inodes_per_group().saturating_sub(unused) {
+            let Some(number) = geometry.inode_at(group, GroupOffset(index)) else {
+                continue;
+            };
+            if !bitmap::is_set(&bits, index.into()) || number == RESIZE_INODE {
+                continue;
+            }
+            let place = geometry.inode_place(desc.inode_table(), GroupOffset(index));
+            let block = match loaded.take() {
+                Some((at, block)) if at == place.block => block,
+                _ => volume.read(place.block)?,
+            };
+            let end = place.offset_bytes + geometry.inode_size_bytes();
+            let bytes = block.get(place.offset_bytes..end).unwrap_or_default();
+            // A reserved inode that is not used has no checksum.
+            if bytes.iter().take(128).any(|&byte| byte != 0) {
+                let inode = Inode::parse(bytes, number, volume.sb());
+                let inode = inode.map_err(ResizeError::corrupt)?;
+                if is_in_use(&inode, volume.sb()) {
+                    visit(inode)?;
+                }
+            }
+            loaded = Some((place.block, block));
+        }
+    }
+    Ok(())
+}
+
+fn is_in_use(inode: &Inode, sb: &Superblock) -> bool {
+    inode.number() >= sb.first_inode() || inode.links_count() > 0 || inode.sectors() > 0
+}
+
+/// How an inode maps its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// It has no blocks, apart from one for attributes.
+    None,
+    Extents,
+    Pointers,
+}
+
+/// The form of the map of an inode.
+pub(crate) fn form(inode: &Inode, sb: &Superblock) -> Form {
+    if inode.flags().contains(InodeFlags::INLINE_DATA_FL) {
+        return Form::None;
+    }
+    match inode.file_type() {
+        Some(FileType::Regular | FileType::Directory) => {}
+        Some(FileType::Symlink) if !is_fast_symlink(inode, sb) => {}
+        None if inode.number() == BAD_BLOCKS_INODE => {}
+        _ => return Form::None,
+    }
+    match inode.flags().contains(InodeFlags::EXTENTS_FL) {
+        true => Form::Extents,
+        false => Form::Pointers,
+    }
+}
+
+/// As the library decides it: by the space, or where that is shared with attributes, by the size.
+fn is_fast_symlink(inode: &Inode, sb: &Superblock) -> bool {
+    if sb.features().incompat.contains(Incompat::EA_INODE) {
+        return (1..FAST_SYMLINK_BYTES).contains(&inode.size_bytes());
+    }
+    let cluster_sectors = (sb.geometry().cluster_size_bytes() / 512) as u64;
+    let xattr_sectors = inode.file_acl().map_or(0, |_| cluster_sectors);
+    inode.sectors() <= xattr_sectors
+}

@@ -1,0 +1,53 @@
+//! **Purpose.** Changes the size of an ext2, ext3 or ext4 file system that is not mounted.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use fourscore_block::{DeviceOptions, open_path};
+//! use fourscore_ondisk::BlockCount;
+//! use fourscore_resize::Resizer;
+//!
+//! let device = open_path("disk.ext4".as_ref(), DeviceOptions::read_write())?;
+//! let mut resizer = Resizer::open(Arc::new(device))?;
+//! resizer.resize(BlockCount(1 << 20))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Not here.** The size of the image file or partition (the caller makes it fit), and what is
+//! wrong with a damaged file system (`fourscore_check`).
+//!
+//! **Model.** A resize is a sequence of steps, each of which leaves a valid file system: see
+//! `volume`. Groups are added by one step; they are taken away by a few, each after the steps that
+//! move what is in them.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `volume` | a file system at rest, its changed blocks, and how a step becomes durable |
+//! | `target` | counts of the new size |
+//! | `grow` | new groups |
+//! | `resize_inode` | the blocks reserved for descriptors |
+//! | `shrink` | moves what lies behind the new end, and cuts |
+//! | `space` | free clusters in front of the new end |
+//! | `inodes`, `map` | inodes in use, and their maps |
+//! | `bitmap` | bits of bitmaps |
+//! | `resizer` | the public calls |
+//! | `error` | why a size is not changed |
+//!
+//! **Invariants.** Bytes of the image are not trusted: a damaged image ends in an error.
+//!
+//! **Locking.** None: one thread owns the file system.
+#![forbid(unsafe_code)]
+
+mod bitmap;
+mod error;
+mod grow;
+mod inodes;
+mod map;
+mod resize_inode;
+mod resizer;
+mod shrink;
+mod space;
+mod target;
+mod volume;
+
+pub use error::{ResizeError, Result};
+pub use resizer::Resizer;

@@ -1,0 +1,158 @@
+//! **Purpose.** [`Resizer`]: the public calls.
+
+use std::cmp::Ordering;
+
+use fourscore_block::BlockDevice;
+use fourscore_ondisk::features::{Incompat, RoCompat};
+use fourscore_ondisk::mmp::{MmpBlock, MmpSequence};
+use fourscore_ondisk::superblock::{State, Superblock};
+use fourscore_ondisk::{BlockCount, Geometry};
+use fourscore_sync::Arc;
+
+use crate::error::{ResizeError, Result};
+use crate::target::LEAST_USEFUL_BLOCKS;
+use crate::volume::Volume;
+use crate::{grow, shrink, target};
+
+/// A file system that is not mounted, and whose size can be changed.
+#[derive(Debug)]
+pub struct Resizer {
+    volume: Volume,
+}
+
+impl Resizer {
+    /// Opens the file system on `device`, which nothing else may use.
+    ///
+    /// # Errors
+    /// `NoFileSystem`; `NotAtRest` for one that is in use, was left by a crash, or has errors;
+    /// `Unsupported` for features that are not known; `Io`.
+    pub fn open(device: Arc<dyn BlockDevice>) -> Result<Self> {
+        let volume = Volume::open(device)?;
+        check_at_rest(&volume)?;
+        Ok(Self { volume })
+    }
+
+    /// The layout of the file system.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        self.volume.geometry()
+    }
+
+    /// The size that a file system of at most so many blocks would have: less than that if the last
+    /// group would be too short for its own metadata, or the last cluster were not whole.
+    ///
+    /// # Errors
+    /// `TooSmall`, if there is no such size at all; `TooLarge`.
+    pub fn possible(&self, blocks: BlockCount) -> Result<BlockCount> {
+        let new = target::of(self.volume.sb(), blocks.0)?;
+        Ok(new.geometry().blocks())
+    }
+
+    /// Gives the file system the largest [possible](Self::possible) size of at most so many blocks.
+    /// The device must be that long. Returns the size; when this returns it is durable.
+    ///
+    /// A crash leaves a file system of the old or of the new size, or of one on the way to a
+    /// smaller one, with all of its content. Without
+    /// a journal of its own it has to be checked then.
+    ///
+    /// # Errors
+    /// `TooSmall`, `TooLarge`, before anything is changed; `Corrupt`; `Io`; `Fs`.
+    pub fn resize(&mut self, blocks: BlockCount) -> Result<BlockCount> {
+        let new = target::of(self.volume.sb(), blocks.0)?;
+        let after = new.geometry().blocks();
+        self.check_device(&new)?;
+        let done = match after.cmp(&self.geometry().blocks()) {
+            Ordering::Equal => Ok(()),
+            Ordering::Greater => grow::grow(&mut self.volume, &new),
+            Ordering::Less => {
+                self.check_content(after)?;
+                shrink::shrink(&mut self.volume, &new)
+            }
+        };
+        if let Err(why) = done {
+            self.volume.reload()?;
+            return Err(why);
+        }
+        Ok(after)
+    }
+
+    /// The least size that the content allows, with some blocks to spare.
+    ///
+    /// # Errors
+    /// `Corrupt`; `Io`.
+    pub fn least(&self) -> Result<BlockCount> {
+        shrink::least::blocks(&self.volume)
+    }
+
+    /// Shrinks to the [least](Self::least) size, or to the next one above it for which there is
+    /// enough free space for what moves. Returns the size.
+    ///
+    /// # Errors
+    /// As [`Self::resize`].
+    pub fn shrink(&mut self) -> Result<BlockCount> {
+        let mut wish = self.least()?;
+        loop {
+            match self.resize(wish.min(self.geometry().blocks())) {
+                Err(ResizeError::NoRoom) => wish.0 += wish.0 / 64 + LEAST_USEFUL_BLOCKS,
+                done => return done,
+            }
+        }
+    }
+
+    fn check_content(&self, wish: BlockCount) -> Result<()> {
+        let least = self.least()?;
+        if wish >= least {
+            return Ok(());
+        }
+        Err(ResizeError::TooSmall {
+            blocks: wish.0,
+            least: least.0,
+            block_bytes: self.geometry().block_size().bytes(),
+        })
+    }
+
+    fn check_device(&self, new: &Superblock) -> Result<()> {
+        let has = self.volume.device().len_bytes();
+        if new.geometry().size_bytes() > has {
+            let blocks = new.geometry().blocks().0;
+            let why = "the device is shorter";
+            return Err(ResizeError::TooLarge { blocks, why });
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a file system that is in use, that a crash has left, or that has errors.
+fn check_at_rest(volume: &Volume) -> Result<()> {
+    let sb = volume.sb();
+    let features = sb.features();
+    if let Some(unknown) = features.iter().find(|feature| feature.row().is_none()) {
+        let why = format!("it has the feature {unknown}, which is not known");
+        return Err(ResizeError::Unsupported(why));
+    }
+    let refused = |why: &str| Err(ResizeError::NotAtRest(why.into()));
+    if features.incompat.contains(Incompat::JOURNAL_DEV) {
+        return Err(ResizeError::Unsupported(
+            "it is the journal of another file system".into(),
+        ));
+    }
+    if features.incompat.contains(Incompat::RECOVER) {
+        return refused("its journal needs recovery: mount it once, or run e2fsck -p");
+    }
+    if features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) || sb.last_orphan().is_some() {
+        return refused(
+            "it has files whose deletion a crash interrupted: mount it once, or run e2fsck -p",
+        );
+    }
+    if !sb.state().contains(State::VALID_FS) || sb.state().contains(State::ERROR_FS) {
+        return refused("it was not unmounted, or has errors: check it first (e2fsck -f)");
+    }
+    if let Some(block) = sb.mmp_block() {
+        let bytes = volume.read(block)?;
+        let mmp = MmpBlock::parse(&bytes, sb).map_err(ResizeError::corrupt)?;
+        if mmp.sequence() != MmpSequence::Clean {
+            return refused("another host has it mounted, or did not unmount it (feature mmp)");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! **Purpose.** Makes a file system smaller.
+//!
+//! **Model.** Steps of the old size first, then one that changes the size:
+//!
+//! | step | of |
+//! |---|---|
+//! | inodes of groups that vanish get other numbers | `renumber`, `values` |
+//! | bitmaps and inode tables behind the new end move | `tables` |
+//! | blocks of files behind the new end move | `relocate` |
+//! | the journal moves, if it lies behind the new end | `journal` |
+//! | the inode of reserved descriptor blocks is taken away | [`crate::resize_inode`] |
+//! | descriptors, the last group, and counts | here |
+//! | the inode of reserved descriptor blocks is made again | [`crate::resize_inode`] |
+//!
+//! The least size is computed in `least`.
+//!
+//! **Crash safety.** Each step leaves a file system with all files. What has moved before a crash
+//! stays where it is; the next shrink goes on from there.
+
+mod journal;
+pub(crate) mod least;
+mod relocate;
+mod renumber;
+mod tables;
+mod values;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::superblock::Superblock;
+use fourscore_ondisk::{BlockCount, GroupNr, PhysBlock};
+
+use crate::bitmap;
+use crate::error::{ResizeError, Result};
+use crate::resize_inode;
+use crate::target;
+use crate::volume::{Volume, set_free_blocks};
+use relocate::Relocation;
+
+/// Makes the file system that of the superblock `new`, which has less blocks.
+///
+/// Tables of groups that vanish may lie in front of the new end, and are free only when the groups
+/// have vanished. So half of these groups are cut off first, then half of the rest, and so on: what
+/// moves finds all but the tables of one group free.
+pub(crate) fn shrink(volume: &mut Volume, new: &Superblock) -> Result<()> {
+    let end = new.geometry().data_blocks().end;
+    if volume.sb().mmp_block().is_some_and(|block| block >= end) {
+        let why = "the block of multi-mount protection (mmp) lies behind that size";
+        return Err(ResizeError::Unsupported(why.into()));
+    }
+    let has_flex = volume.sb().features().incompat.contains(Incompat::FLEX_BG);
+    loop {
+        let geometry = *volume.geometry();
+        let vanishing = geometry.groups() - new.geometry().groups();
+        if !has_flex || vanishing < 2 {
+            return shrink_to(volume, new);
+        }
+        let groups = geometry.groups() - vanishing / 2;
+        let blocks = geometry.group_first_block(GroupNr(groups)).0;
+        let middle = target::of(volume.sb(), blocks)?;
+        shrink_to(volume, &middle)?;
+    }
+}
+
+/// Shrinks at once.
+fn shrink_to(volume: &mut Volume, new: &Superblock) -> Result<()> {
+    let end = new.geometry().data_blocks().end;
+    let mut relocation = Relocation::new(volume, end)?;
+    relocation.renumber(new.geometry().inodes())?;
+    relocation.move_tables(new.geometry().groups())?;
+    relocation.move_reserved_top()?;
+    relocation.move_files()?;
+    relocation.move_journal()?;
+    drop(relocation);
+    // The superblock has changed meanwhile.
+    let new = &target::with_counts_of(volume.sb(), new)?;
+    let removed = resize_inode::remove(volume, new)?;
+    match &removed {
+        None => cut(volume, new)?,
+        Some(removed) => {
+            cut(volume, &resize_inode::without(new)?)?;
+            resize_inode::restore(volume, removed, new)?;
+        }
+    }
+    volume.write_backups()
+}
+
+/// The last step: nothing is in use behind the new end.
+fn cut(volume: &mut Volume, new: &Superblock) -> Result<()> {
+    let old = volume.sb().clone();
+    free_vanishing_tables(volume, new)?;
+    volume.set_superblock(new.raw())?;
+    let geometry = *volume.geometry();
+    let last = GroupNr(geometry.groups() - 1);
+    let clusters = u64::from(geometry.group_clusters(last));
+    let before = u64::from(old.geometry().group_clusters(last));
+    // The last group has a bitmap that was written.
+    let mut bits = volume.block_bitmap(last)?;
+    bitmap::fill(&mut bits, clusters..before, true);
+    volume.set_block_bitmap(last, bits)?;
+    let table = |sb: &Superblock| match sb.geometry().first_meta_bg() {
+        Some(first) => first,
+        None => sb.geometry().desc_blocks(),
+    };
+    resize_inode::mark_table(volume, table(new)..table(&old), false)?;
+    let (mut free, mut free_inodes) = (0, 0);
+    for group in 0..geometry.groups() {
+        let desc = volume.desc(GroupNr(group))?;
+        free += u64::from(desc.free_clusters());
+        free_inodes += desc.free_inodes();
+    }
+    let mut raw = *volume.sb().raw();
+    set_free_blocks(
+        &mut raw,
+        BlockCount(free << geometry.blocks_per_cluster_log()),
+    );
+    raw.s_free_inodes_count = free_inodes.into();
+    raw.s_overhead_clusters = 0.into();
+    volume.set_superblock(&raw)?;
+    volume.commit()
+}
+
+/// Frees what groups that vanish have in groups that stay: bitmaps and inode tables.
+fn free_vanishing_tables(volume: &mut Volume, new: &Superblock) -> Result<()> {
+    let geometry = *volume.geometry();
+    let log = geometry.blocks_per_cluster_log();
+    let end = new.geometry().data_blocks().end.0;
+    let table_blocks = u64::from(geometry.inode_table_blocks());
+    let (mut staying, mut going) = (Vec::new(), Vec::new());
+    for group in (0..geometry.groups()).map(GroupNr) {
+        let desc = volume.desc(group)?;
+        let [blocks, inodes] = [desc.block_bitmap().0, desc.inode_bitmap().0];
+        let table = desc.inode_table().0;
+        let runs = [
+            blocks..blocks + 1,
+            inodes..inodes + 1,
+            table..table + table_blocks,
+        ];
+        match new.geometry().has_group(group) {
+            true => staying.extend(runs),
+            false => going.extend(runs.into_iter().filter(|run| run.end <= end)),
+        }
+    }
+    let mut bitmaps = BTreeMap::new();
+    for block in going.into_iter().flatten() {
+        let Some((group, offset)) = geometry.block_group(PhysBlock(block)) else {
+            continue;
+        };
+        let is_shared = log > 0
+            && (offset.0 >> log == geometry.base_meta_blocks(group).saturating_sub(1) >> log
+                || staying.iter().any(|run| {
+                    run.start >> log <= block >> log && block >> log <= (run.end - 1) >> log
+                }));
+        if is_shared {
+            continue;
+        }
+        let bitmap = match bitmaps.entry(group) {
+            Entry::Vacant(entry) => entry.insert(volume.block_bitmap(group)?),
+            Entry::Occupied(entry) => entry.into_mut(),
+        };
+        let bit = u64::from(offset.0 >> log);
+        bitmap::fill(bitmap, bit..bit + 1, false);
+    }
+    for (group, bitmap) in bitmaps {
+        volume.set_block_bitmap(group, bitmap)?;
+    }
+    Ok(())
+}

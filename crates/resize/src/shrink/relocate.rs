@@ -1,0 +1,316 @@
+//! **Purpose.** Moves the blocks of files to the front of the new end: data, maps, attributes.
+//!
+//! **Model.** Data is copied to free clusters and flushed; then one step makes the inode refer to
+//! the copies, and frees the originals. A step has several small inodes, or a part of a large one,
+//! so that it stays within the journal.
+//!
+//! A block of attributes that several inodes share moves one user at a time: the first makes the
+//! copy, the count of users of the copy rises and that of the original falls, and with the last
+//! user
+//! the original is freed.
+//!
+//! **Not here.** The journal (`journal`), tables of groups (`tables`).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fourscore_ondisk::inode::{Inode, InodeMut};
+use fourscore_ondisk::superblock::{JournalPlace, Superblock};
+use fourscore_ondisk::{InodeNr, PhysBlock, orphan, xattr};
+
+use crate::error::{ResizeError, Result};
+use crate::inodes;
+use crate::map::{Map, Moves, Piece, Rewritten, rewrite};
+use crate::resize_inode;
+use crate::space::Space;
+use crate::volume::Volume;
+
+/// A step ends when it has changed so many blocks or bitmaps: less than what the smallest journal
+/// takes at once.
+const MOST_CHANGES: usize = 100;
+const MOST_GROUPS: usize = 24;
+/// Clusters of a file that move in one step.
+const MOST_CLUSTERS: u64 = 16 << 10;
+/// The shortest run of clusters that data is moved to at first.
+const LEAST_RUN: u64 = 256;
+const COPY_BYTES: u64 = 1 << 20;
+
+/// The state of moving blocks to the front of an end.
+#[derive(Debug)]
+pub(crate) struct Relocation<'a> {
+    pub(crate) volume: &'a mut Volume,
+    pub(crate) space: Space,
+    pub(crate) end: PhysBlock,
+    /// The group in which the search for a free inode goes on.
+    pub(crate) inode_goal: u32,
+    /// Shorter free runs are not looked for, as long as there are such.
+    least_run: u64,
+    /// Blocks of attributes that have moved, or are moving.
+    attributes: BTreeMap<PhysBlock, PhysBlock>,
+}
+
+impl<'a> Relocation<'a> {
+    /// What lies behind `end` is to move in front of it.
+    pub(crate) fn new(volume: &'a mut Volume, end: PhysBlock) -> Result<Self> {
+        let space = Space::new(volume, end)?;
+        Ok(Self {
+            volume,
+            space,
+            end,
+            inode_goal: 0,
+            least_run: LEAST_RUN,
+            attributes: BTreeMap::new(),
+        })
+    }
+
+    /// Moves the double indirect block of the resize inode, whose other blocks have fixed places.
+    pub(crate) fn move_reserved_top(&mut self) -> Result<()> {
+        let Some(top) = resize_inode::top(self.volume)?.filter(|&top| top >= self.end) else {
+            return Ok(());
+        };
+        let bytes = self.volume.read(top)?;
+        let new = self.space.take(self.volume, 1, 1)?.start;
+        self.volume.write_now(new, &bytes)?;
+        self.space.free(self.volume, &(top..PhysBlock(top.0 + 1)));
+        resize_inode::set_top(self.volume, new)?;
+        self.commit()
+    }
+
+    /// Moves the blocks of all inodes but that of the journal.
+    pub(crate) fn move_files(&mut self) -> Result<()> {
+        let journal = match self.volume.sb().journal() {
+            Some(JournalPlace::Inode(number)) => Some(number),
+            _ => None,
+        };
+        for group in 0..self.volume.geometry().groups() {
+            let mut numbers = Vec::new();
+            inodes::visit(self.volume, group..group + 1, &mut |inode| {
+                if Some(inode.number()) != journal {
+                    numbers.push(inode.number());
+                }
+                Ok(())
+            })?;
+            for number in numbers {
+                self.move_inode(number)?;
+            }
+        }
+        self.commit()
+    }
+
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        match self.volume.changes() {
+            0 => Ok(()),
+            _ => self.space.commit(self.volume),
+        }
+    }
+
+    /// Ends the step if it has become large.
+    pub(crate) fn commit_if_large(&mut self) -> Result<()> {
+        let is_large =
+            self.volume.changes() > MOST_CHANGES || self.space.changed_groups() > MOST_GROUPS;
+        if is_large { self.commit() } else { Ok(()) }
+    }
+
+    fn move_inode(&mut self, number: InodeNr) -> Result<()> {
+        let inode = inodes::read(self.volume, number)?;
+        if inode.file_acl().is_some_and(|block| block >= self.end) {
+            self.move_attributes(&inode)?;
+        }
+        loop {
+            let inode = inodes::read(self.volume, number)?;
+            let map = Map::read(self.volume, &inode)?;
+            let doomed = self.doomed(&map);
+            if doomed.is_empty() && map.nodes.iter().all(|&node| node < self.end) {
+                return Ok(());
+            }
+            let moves = self.copy(&doomed, MOST_CLUSTERS)?;
+            self.seal_orphan_blocks(&inode, &moves)?;
+            self.switch(&inode, &map, &moves)?;
+            self.commit_if_large()?;
+        }
+    }
+
+    /// The clusters of a map that lie behind the end.
+    pub(crate) fn doomed(&self, map: &Map) -> Vec<Range<PhysBlock>> {
+        self.clusters_of(map, self.end)
+    }
+
+    /// The clusters of a map from a block on.
+    pub(crate) fn clusters_of(&self, map: &Map, first: PhysBlock) -> Vec<Range<PhysBlock>> {
+        let log = self.volume.geometry().blocks_per_cluster_log();
+        let mut runs: Vec<Range<PhysBlock>> = Vec::new();
+        for extent in &map.extents {
+            let start = extent.physical.max(first).0;
+            let end = extent.physical.0 + u64::from(extent.blocks);
+            if start < end {
+                let start = start >> log << log;
+                let end = (((end - 1) >> log) + 1) << log;
+                runs.push(PhysBlock(start)..PhysBlock(end));
+            }
+        }
+        if log > 0 {
+            // Two extents may lie in one cluster.
+            runs.sort_by_key(|run| run.start);
+            runs.dedup_by(|next, run| {
+                let is_joined = next.start < run.end;
+                if is_joined {
+                    run.end = run.end.max(next.end);
+                }
+                is_joined
+            });
+        }
+        runs
+    }
+
+    /// Copies clusters to free ones, at most `most`.
+    pub(crate) fn copy(&mut self, doomed: &[Range<PhysBlock>], most: u64) -> Result<Moves> {
+        let log = self.volume.geometry().blocks_per_cluster_log();
+        let mut pieces = Vec::new();
+        let mut left = most;
+        'runs: for run in doomed {
+            let mut at = run.start.0;
+            while at < run.end.0 {
+                if left == 0 {
+                    break 'runs;
+                }
+                let wanted = ((run.end.0 - at) >> log).min(left);
+                let found = self.take_run(wanted)?;
+                let blocks = found.end.0 - found.start.0;
+                left -= (blocks >> log).min(left);
+                let from = PhysBlock(at)..PhysBlock(at + blocks);
+                self.copy_blocks(&from, found.start)?;
+                pieces.push(Piece {
+                    from,
+                    to: found.start,
+                });
+                at += blocks;
+            }
+        }
+        Ok(Moves::new(pieces))
+    }
+
+    /// Takes free clusters, as many as wanted if there is such a run.
+    fn take_run(&mut self, wanted: u64) -> Result<Range<PhysBlock>> {
+        loop {
+            let least = wanted.min(self.least_run);
+            match self.space.take(self.volume, least, wanted) {
+                Err(ResizeError::NoRoom) if least > 1 => self.least_run = least / 2,
+                found => return found,
+            }
+        }
+    }
+
+    pub(crate) fn copy_blocks(&self, from: &Range<PhysBlock>, to: PhysBlock) -> Result<()> {
+        let block_size = self.volume.geometry().block_size();
+        let end = block_size
+            .offset(from.end)
+            .min(self.volume.geometry().size_bytes());
+        let (mut at, mut target) = (block_size.offset(from.start), block_size.offset(to));
+        let mut bytes = Vec::new();
+        while at < end {
+            let len = (end - at).min(COPY_BYTES);
+            bytes.resize(usize::try_from(len).unwrap_or(0), 0);
+            self.volume.device().read_at(&mut bytes, at)?;
+            self.volume.device().write_at(&bytes, target)?;
+            at += len;
+            target += len;
+        }
+        Ok(())
+    }
+
+    /// The checksums of the orphan file's blocks depend on their place.
+    fn seal_orphan_blocks(&self, inode: &Inode, moves: &Moves) -> Result<()> {
+        if self.volume.sb().orphan_file_inode() != Some(inode.number()) {
+            return Ok(());
+        }
+        for piece in moves.pieces() {
+            for offset in 0..piece.from.end.0 - piece.from.start.0 {
+                let place = PhysBlock(piece.to.0 + offset);
+                self.seal_orphan_block(inode, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn seal_orphan_block(&self, inode: &Inode, place: PhysBlock) -> Result<()> {
+        let mut bytes = self.volume.read(place)?;
+        let seed = inode.checksum_seed();
+        orphan::seal(&mut bytes, place, seed, self.volume.sb()).map_err(ResizeError::corrupt)?;
+        self.volume.write_now(place, &bytes)
+    }
+
+    /// Makes an inode refer to the copies, and frees the originals.
+    pub(crate) fn switch(&mut self, inode: &Inode, map: &Map, moves: &Moves) -> Result<()> {
+        let seed = inode.checksum_seed();
+        let (volume, space) = (&*self.volume, &mut self.space);
+        let new = rewrite(volume, space, inode, map, moves, seed, self.end)?;
+        for piece in moves.pieces() {
+            self.space.free(self.volume, &piece.from);
+        }
+        let (sb, has_quota) = (self.volume.sb().clone(), self.volume.has_quota());
+        inodes::change(self.volume, inode.number(), |inode| {
+            put_map(inode, &new, &sb, has_quota)
+        })
+    }
+
+    fn move_attributes(&mut self, inode: &Inode) -> Result<()> {
+        let Some(old) = inode.file_acl() else {
+            return Ok(());
+        };
+        let mut bytes = self.volume.read(old)?;
+        xattr::block_header(&bytes).map_err(ResizeError::corrupt)?;
+        let new = match self.attributes.get(&old) {
+            Some(&new) => {
+                let mut copy = self.volume.read(new)?;
+                xattr::add_user(&mut copy);
+                self.set_attributes(new, copy)?;
+                new
+            }
+            None => {
+                let new = self.space.take(self.volume, 1, 1)?.start;
+                let mut copy = bytes.clone();
+                xattr::set_single_user(&mut copy);
+                self.set_attributes(new, copy)?;
+                self.attributes.insert(old, new);
+                new
+            }
+        };
+        if xattr::drop_user(&mut bytes) == 0 {
+            self.space.free(self.volume, &(old..PhysBlock(old.0 + 1)));
+            self.attributes.remove(&old);
+        } else {
+            self.set_attributes(old, bytes)?;
+        }
+        inodes::change(self.volume, inode.number(), |inode| {
+            inode.set_file_acl(Some(new)).map_err(ResizeError::corrupt)
+        })?;
+        self.commit_if_large()
+    }
+
+    fn set_attributes(&mut self, place: PhysBlock, mut bytes: Vec<u8>) -> Result<()> {
+        if self.volume.sb().has_metadata_csum() {
+            let seed = self.volume.sb().checksum_seed();
+            xattr::seal_block(&mut bytes, place, seed).map_err(ResizeError::corrupt)?;
+        }
+        self.volume.set(place, bytes);
+        Ok(())
+    }
+}
+
+/// Stores a map that was rewritten in its inode.
+pub(super) fn put_map(
+    inode: &mut InodeMut<'_>,
+    new: &Rewritten,
+    sb: &Superblock,
+    has_quota: bool,
+) -> Result<()> {
+    if new.more_nodes != 0 && has_quota {
+        let why = "it has quotas, which would have to count the longer map of a file";
+        return Err(ResizeError::Unsupported(why.into()));
+    }
+    *inode.i_block_mut() = new.i_block;
+    let cluster_sectors = sb.geometry().cluster_size_bytes() / 512;
+    let more = new.more_nodes * i64::try_from(cluster_sectors).unwrap_or(i64::MAX);
+    let sectors = inode.sectors().saturating_add_signed(more);
+    inode.set_sectors(sectors).map_err(ResizeError::corrupt)
+}

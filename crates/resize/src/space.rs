@@ -1,0 +1,179 @@
+//! **Purpose.** Free clusters in front of the new end, for what has to move there.
+//!
+//! **Model.** All block bitmaps are in memory. A cluster that is allocated becomes used at once;
+//! one
+//! that is freed stays used until the step is durable, so that nothing is written over content that
+//! the file system still has after a crash.
+//!
+//! **Invariants.** Allocated clusters lie in front of the end.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use fourscore_ondisk::{GroupNr, PhysBlock};
+
+use crate::bitmap;
+use crate::error::{ResizeError, Result};
+use crate::volume::{Volume, add_free_clusters};
+
+/// The block bitmaps, and the changes of the current step.
+#[derive(Debug)]
+pub(crate) struct Space {
+    bitmaps: Vec<Vec<u8>>,
+    /// Groups whose bitmaps have changed in this step.
+    changed: BTreeSet<u32>,
+    /// Clusters that become free with this step: group and bit.
+    freed: Vec<(u32, u64)>,
+    /// One past the last block that may be allocated, a multiple of the cluster size.
+    end: u64,
+    /// Where the search goes on: group and bit.
+    goal: (u32, u64),
+}
+
+impl Space {
+    pub(crate) fn new(volume: &Volume, end: PhysBlock) -> Result<Self> {
+        let groups = 0..volume.geometry().groups();
+        let bitmaps = groups.map(|group| volume.block_bitmap(GroupNr(group)));
+        Ok(Self {
+            bitmaps: bitmaps.collect::<Result<_>>()?,
+            changed: BTreeSet::new(),
+            freed: Vec::new(),
+            end: end.0,
+            goal: (0, 0),
+        })
+    }
+
+    /// The number of groups that this step has changed.
+    pub(crate) fn changed_groups(&self) -> usize {
+        self.changed.len()
+    }
+
+    /// Takes a run of at most `most` clusters, and at least `least`; returns its blocks.
+    pub(crate) fn take(
+        &mut self,
+        volume: &Volume,
+        least: u64,
+        most: u64,
+    ) -> Result<Range<PhysBlock>> {
+        let found = self.search(volume, self.goal, least, most);
+        let found = found.or_else(|| self.search(volume, (0, 0), least, most));
+        let (group, bits) = found.ok_or(ResizeError::NoRoom)?;
+        let bitmap = self.bitmaps.get_mut(group as usize);
+        bitmap::fill(bitmap.ok_or(ResizeError::NoRoom)?, bits.clone(), true);
+        self.changed.insert(group);
+        self.goal = (group, bits.end);
+        let geometry = volume.geometry();
+        let first = geometry.group_first_block(GroupNr(group)).0;
+        let log = geometry.blocks_per_cluster_log();
+        Ok(PhysBlock(first + (bits.start << log))..PhysBlock(first + (bits.end << log)))
+    }
+
+    fn search(
+        &self,
+        volume: &Volume,
+        from: (u32, u64),
+        least: u64,
+        most: u64,
+    ) -> Option<(u32, Range<u64>)> {
+        let geometry = volume.geometry();
+        let log = geometry.blocks_per_cluster_log();
+        let mut bit = from.1;
+        for group in from.0..geometry.groups() {
+            let first = geometry.group_first_block(GroupNr(group)).0;
+            let bits = u64::from(geometry.group_clusters(GroupNr(group)));
+            let bits = bits.min(self.end.saturating_sub(first) >> log);
+            if bits == 0 {
+                return None;
+            }
+            let bitmap = self.bitmaps.get(group as usize)?;
+            while let Some(run) = free_run(bitmap, bit..bits, most) {
+                if run.end - run.start >= least {
+                    return Some((group, run));
+                }
+                bit = run.end;
+            }
+            bit = 0;
+        }
+        None
+    }
+
+    /// Frees the clusters of some blocks when this step is durable.
+    pub(crate) fn free(&mut self, volume: &Volume, blocks: &Range<PhysBlock>) {
+        let log = volume.geometry().blocks_per_cluster_log();
+        let mut at = blocks.start.0;
+        while at < blocks.end.0 {
+            let Some((group, offset)) = volume.geometry().block_group(PhysBlock(at)) else {
+                return;
+            };
+            let bit = u64::from(offset.0 >> log);
+            if self.freed.last() != Some(&(group.0, bit)) {
+                self.freed.push((group.0, bit));
+            }
+            self.changed.insert(group.0);
+            at += 1;
+        }
+    }
+
+    /// Adds the bitmaps to the step of `volume`, with the counts, and makes the step durable.
+    pub(crate) fn commit(&mut self, volume: &mut Volume) -> Result<()> {
+        self.finish(volume)?;
+        volume.commit()
+    }
+
+    /// As [`Space::commit`], in place.
+    pub(crate) fn commit_in_place(&mut self, volume: &mut Volume) -> Result<()> {
+        self.finish(volume)?;
+        volume.commit_in_place()
+    }
+
+    fn finish(&mut self, volume: &mut Volume) -> Result<()> {
+        for (group, bit) in self.freed.drain(..) {
+            if let Some(bitmap) = self.bitmaps.get_mut(group as usize) {
+                bitmap::fill(bitmap, bit..bit + 1, false);
+            }
+        }
+        let mut free = 0;
+        for group in std::mem::take(&mut self.changed) {
+            if let Some(bitmap) = self.bitmaps.get(group as usize) {
+                free += volume.set_block_bitmap(GroupNr(group), bitmap.clone())?;
+            }
+        }
+        let mut raw = *volume.sb().raw();
+        add_free_clusters(&mut raw, &volume.sb().clone(), free);
+        volume.set_superblock(&raw)
+    }
+}
+
+/// The first run of clear bits in a range, at most `most` long.
+pub(crate) fn free_run(bitmap: &[u8], bits: Range<u64>, most: u64) -> Option<Range<u64>> {
+    let mut at = bits.start;
+    while at < bits.end {
+        let byte = usize::try_from(at / 8).ok().and_then(|at| bitmap.get(at));
+        if at.is_multiple_of(8) && byte == Some(&0xff) {
+            at += 8;
+        } else if bitmap::is_set(bitmap, at) {
+            at += 1;
+        } else {
+            let start = at;
+            while at < bits.end && at - start < most && !bitmap::is_set(bitmap, at) {
+                at += 1;
+            }
+            return Some(start..at);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_clear_bits_are_found() {
+        let bitmap = [0xff, 0xff, 0b1100_0011, 0x01];
+        assert_eq!(free_run(&bitmap, 0..32, 100), Some(18..22));
+        assert_eq!(free_run(&bitmap, 0..32, 3), Some(18..21));
+        assert_eq!(free_run(&bitmap, 22..32, 100), Some(25..32));
+        assert_eq!(free_run(&bitmap, 0..18, 100), None);
+    }
+}
