@@ -221,8 +221,10 @@ impl Reader<'_> {
             self.findings.push(Finding::Unreadable { block, why });
         });
         let blocks = buffer.chunks_exact(self.volume.block_bytes());
-        for ((logical, at), block) in (first.0..).zip(start.0..).zip(blocks) {
-            if !unread.contains(&PhysBlock(at)) {
+        for (offset, block) in (0_u32..).zip(blocks) {
+            if !unread.contains(&PhysBlock(start.0.saturating_add(u64::from(offset)))) {
+                // A damaged map may go on behind the last logical block.
+                let logical = first.0.saturating_add(offset);
                 self.block(dir, LogicalBlock(logical), block);
             }
         }
