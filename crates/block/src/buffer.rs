@@ -43,6 +43,7 @@
 //! transaction has changed it, so a stale checksum is neither logged nor checkpointed.
 
 use std::fmt;
+use std::mem;
 
 use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Tid};
@@ -245,8 +246,8 @@ struct WriteState {
     committing: Option<CommittingContent>,
     /// The last transaction that was sealed here and is not checkpointed yet.
     uncheckpointed: Option<Tid>,
-    /// Whether the block was created in memory and was not written to its home location since.
-    is_new: bool,
+    /// What its home location holds, until the block is sealed.
+    novelty: Novelty,
     retired: bool,
 }
 
@@ -274,8 +275,21 @@ pub struct Sealed {
     pub tid: Tid,
     /// Its content.
     pub bytes: Arc<[u8]>,
-    /// Whether the block is new: its home location does not hold older content of it.
-    pub is_new: bool,
+    /// What its home location held before this transaction.
+    pub novelty: Novelty,
+}
+
+/// What the home location of a block held before the transaction that changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Novelty {
+    /// Older content of the block.
+    #[default]
+    Known,
+    /// Nothing: the block has a fixed place, such as a bitmap, and the device says that it was
+    /// never used. It may be in use already in a transaction that is not checkpointed.
+    Unused,
+    /// Nothing: the transaction has allocated the block, so nothing that is durable refers to it.
+    Allocated,
 }
 
 /// Whether a change was the first of its transaction in this buffer.
@@ -540,7 +554,7 @@ impl Buffer {
             block: self.block,
             tid,
             bytes,
-            is_new: state.is_new,
+            novelty: mem::take(&mut state.novelty),
         })
     }
 
@@ -583,12 +597,11 @@ impl Buffer {
     pub fn checkpointed(&self, tid: Tid) {
         let mut state = self.lock();
         state.uncheckpointed.take_if(|last| *last == tid);
-        state.is_new = false;
     }
 
-    /// Notes that the block was created in memory: its home location holds no older content of it.
-    pub(crate) fn set_new(&self) {
-        self.lock().is_new = true;
+    /// Notes that the block was made in memory: its home location holds no older content of it.
+    pub(crate) fn set_novelty(&self, novelty: Novelty) {
+        self.lock().novelty = novelty;
     }
 
     /// Discards the changes of `tid`, in which the block was freed, and retires the buffer. The

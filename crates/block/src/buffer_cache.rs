@@ -28,7 +28,7 @@ use fourscore_sync::epoch::{self, Guard};
 use fourscore_sync::{Arc, Counter};
 
 use crate::batch::Batch;
-use crate::buffer::{Buffer, Joined, Retire, VerifiedAs};
+use crate::buffer::{Buffer, Joined, Novelty, Retire, VerifiedAs};
 use crate::device::{BlockDevice, to_u64};
 use crate::io_buf::{IoBuf, zeroed_shared};
 use crate::loading::{LoadLock, Loading};
@@ -263,11 +263,23 @@ impl BufferCache {
     /// caller overwrites all of it by [`Buffer::modify`] before any other block refers to it.
     #[must_use]
     pub fn create(&self, block: PhysBlock) -> Arc<Buffer> {
+        self.make(block, Novelty::Allocated)
+    }
+
+    /// As [`BufferCache::create`], for a block with a fixed place that was never used, such as a
+    /// bitmap or a part of an inode table. Another thread may have begun to use it meanwhile: then
+    /// this is its buffer.
+    #[must_use]
+    pub fn create_unused(&self, block: PhysBlock) -> Arc<Buffer> {
+        self.make(block, Novelty::Unused)
+    }
+
+    fn make(&self, block: PhysBlock, novelty: Novelty) -> Arc<Buffer> {
         let load_lock = self.loading.lock(block);
         loop {
             let buffer = self.insert(&load_lock, zeroed_shared(self.block_size.bytes()));
             if !buffer.is_retired() {
-                buffer.set_new();
+                buffer.set_novelty(novelty);
                 return buffer;
             }
             self.drop_retired(&buffer);

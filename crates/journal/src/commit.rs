@@ -24,10 +24,12 @@
 //! # Crash safety
 //! 1. Data that the transaction exposes is written (`before_commit`).
 //! 2. If the superblock says that the journal is empty, the start of the log is written to it.
-//! 3. The transaction is written to the log, except its commit block.
+//! 3. The transaction is written to the log, except its commit block and runs of new blocks, which
+//!    are written to their home locations (module `new_blocks`).
 //! 4. *Flush.* Without it the commit block could be on the medium before the blocks that it
 //!    commits, and recovery would replay stale blocks of the log. With an external journal the
-//!    device of the file system is flushed as well: it holds the data of step 1.
+//!    device of the file system is flushed as well: it holds the data of step 1 and the new blocks
+//!    of step 3.
 //! 5. The commit block is written with *FUA*. Without it `fsync` would return while the commit is
 //!    in a volatile cache.
 //!
@@ -50,6 +52,7 @@ use crate::frame::{Ending, Frame};
 use crate::handle;
 use crate::journal::{Background, Batching, Flushed, Inner, Logged};
 use crate::log::Log;
+use crate::new_blocks::NewBlocks;
 use crate::sabotage::Sabotage;
 use crate::seal::{FastCommit, FastCommitRequest, SealedTransaction};
 use crate::transaction::{ChangedBuffer, Changes, OnCommit};
@@ -576,7 +579,8 @@ impl Inner {
         buffers: Vec<ChangedBuffer>,
         revoked: Vec<PhysBlock>,
     ) -> Result<(), Error> {
-        let revoked = still_revoked(tid, revoked, &buffers);
+        let (revoked, again) = still_revoked(tid, revoked, &buffers);
+        let mut new = NewBlocks::new(self, &again);
         let start = logged.space().head();
         logged
             .superblock()
@@ -584,7 +588,7 @@ impl Inner {
             .map_err(|source| self.abort_with(During::Superblock, source))?;
         let mut frame = Frame::new(self, logged, tid, start);
         let (blocks, ending) = self
-            .log_blocks(&mut frame, &revoked, buffers)
+            .log_blocks(&mut frame, &mut new, &revoked, buffers)
             .and_then(|blocks| {
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
                 Ok((blocks, frame.end(since_1970.unwrap_or_default())?))
@@ -597,7 +601,7 @@ impl Inner {
             self.clear_fast_commits(logged)
                 .map_err(|source| self.abort_with(During::Log(tid), source))?;
         }
-        self.note_commit(ending.blocks);
+        self.note_commit(ending.blocks, new.committed(tid));
         logged
             .space()
             .committed(tid, ending.blocks, blocks, &revoked);
@@ -623,28 +627,34 @@ impl Inner {
     }
 
     /// Step 3: seals the buffers, which are in the order of their blocks, and writes them to the
-    /// log after the revoke records. Returns the sealed blocks in ascending order.
+    /// log after the revoke records, except runs of new blocks, which go to their home locations.
+    /// Returns the sealed blocks that are in the log, in ascending order.
     fn log_blocks(
         &self,
         frame: &mut Frame<'_>,
+        new: &mut NewBlocks<'_>,
         revoked: &[PhysBlock],
         buffers: Vec<ChangedBuffer>,
     ) -> io::Result<Vec<CommittedBlock>> {
         frame.put_revokes(self.as_revoked(revoked))?;
         let tags = frame.tags_per_descriptor();
-        let mut committed = Vec::with_capacity(buffers.len());
-        let mut sealed = self.sealed_blocks(frame.tid(), buffers);
-        loop {
-            let before = committed.len();
-            committed.extend(sealed.by_ref().take(tags));
-            match committed.get(before..) {
-                Some(part) if !part.is_empty() => frame.put_data(part)?,
-                _ => break,
+        let mut logged = Vec::new();
+        let mut framed = 0;
+        for next in self.sealed_blocks(frame.tid(), buffers) {
+            new.take(next, &mut logged)?;
+            while let Some(part) = logged.get(framed..framed + tags) {
+                frame.put_data(part)?;
+                framed += tags;
             }
         }
+        new.end_run(&mut logged)?;
+        for part in logged.get(framed..).unwrap_or(&[]).chunks(tags) {
+            frame.put_data(part)?;
+        }
+        new.wait()?;
         // Already in order, except those that follow from others.
-        committed.sort_by_key(|block| block.sealed.block);
-        Ok(committed)
+        logged.sort_by_key(|block| block.sealed.block);
+        Ok(logged)
     }
 
     /// Steps 4 and 5 of the module's documentation.
@@ -668,16 +678,17 @@ impl Inner {
     }
 }
 
-/// The revoked blocks, each once, without those that the transaction `tid` has changed again
-/// since. `buffers` are in the order of their blocks, and not sealed yet.
+/// The revoked blocks, each once and in ascending order, and apart from them those that the
+/// transaction `tid` has changed again since. `buffers` are in the order of their blocks, and not
+/// sealed yet.
 fn still_revoked(
     tid: Tid,
     mut revoked: Vec<PhysBlock>,
     buffers: &[ChangedBuffer],
-) -> Vec<PhysBlock> {
+) -> (Vec<PhysBlock>, Vec<PhysBlock>) {
     revoked.sort_unstable();
     revoked.dedup();
-    revoked.retain(|&revoked| {
+    revoked.into_iter().partition(|&revoked| {
         let first = buffers.partition_point(|changed| changed.block < revoked);
         // One buffer of the block was forgotten; there may be a second one, if the block was
         // allocated again.
@@ -686,8 +697,7 @@ fn still_revoked(
             .by_ref()
             .take_while(|changed| changed.block == revoked)
             .any(|changed| changed.buffer.holds_changes_of(tid))
-    });
-    revoked
+    })
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -17,12 +17,11 @@
 //! the work on a piece (sealing, checksums, and the device's own copy) is done while its bytes are
 //! in the cache, and while the device writes the pieces before it.
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::time::Duration;
 
-use fourscore_block::{Batch, BlockDevice, InFlight, IoBuf, Poll, prefetch};
+use fourscore_block::{Batch, IoBuf, prefetch};
 use fourscore_ondisk::jbd2::{
     BlockKind, Commit, Header, JournalBlock, LogChecksums, LogFormat, Tag, TagFlags,
     TransactionChecksum, escape, needs_escape,
@@ -31,16 +30,12 @@ use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::Arc;
 
 use crate::checkpoint::CommittedBlock;
+use crate::flights::{BATCH_BYTES, Flights};
 use crate::journal::{Inner, Logged};
 use crate::sabotage::Sabotage;
 
 /// The most blocks in one request: one I/O vector of the host.
 const MAX_BLOCKS: usize = 512;
-/// A batch of this many bytes is submitted: it stays in a core's cache from the checksums to the
-/// copy that the device makes.
-const BATCH_BYTES: usize = 256 << 10;
-/// The most batches in flight; more would not keep a device busier.
-const MAX_FLIGHTS: usize = 4;
 
 /// The commit block of a transaction whose other blocks have been written.
 #[derive(Debug)]
@@ -63,7 +58,7 @@ pub(crate) struct Frame<'j> {
     checksum: TransactionChecksum,
     batch: Batch,
     batch_bytes: usize,
-    in_flight: VecDeque<InFlight>,
+    flights: Flights,
     /// Blocks that are contiguous on the device, from `run_start` on.
     run: Vec<IoBuf>,
     run_start: JournalBlock,
@@ -88,7 +83,7 @@ impl<'j> Frame<'j> {
             checksum: TransactionChecksum::default(),
             batch: Batch::new(),
             batch_bytes: 0,
-            in_flight: VecDeque::with_capacity(MAX_FLIGHTS),
+            flights: Flights::of(logged.log().device()),
             run: Vec::new(),
             run_start: start,
             at: start,
@@ -196,9 +191,7 @@ impl<'j> Frame<'j> {
     /// A write failed.
     pub(crate) fn end(mut self, since_1970: Duration) -> io::Result<Ending> {
         self.launch()?;
-        for flight in mem::take(&mut self.in_flight) {
-            flight.wait_all_ok()?;
-        }
+        self.flights.wait()?;
         let mut block = self.block(BlockKind::Commit);
         let bytes = block.as_mut_slice().expect("made here");
         Commit::put_time(since_1970, bytes);
@@ -244,22 +237,7 @@ impl<'j> Frame<'j> {
     fn launch(&mut self) -> io::Result<()> {
         self.end_run();
         self.batch_bytes = 0;
-        let batch = mem::take(&mut self.batch);
-        if batch.is_empty() {
-            return Ok(());
-        }
-        if self.in_flight.len() == MAX_FLIGHTS
-            && let Some(oldest) = self.in_flight.pop_front()
-        {
-            oldest.wait_all_ok()?;
-        }
-        let mut flight = self.logged.log().device().submit(batch);
-        if flight.poll() == Poll::Ended {
-            // A device in memory or without a queue has completed it already.
-            return flight.wait_all_ok().map(drop);
-        }
-        self.in_flight.push_back(flight);
-        Ok(())
+        self.flights.submit(mem::take(&mut self.batch))
     }
 }
 

@@ -32,7 +32,7 @@
 //! because nothing refers to the new block yet: their files are found in `lost+found`. The end of a
 //! file may be cut off.
 
-use fourscore_block::BlockDevice as _;
+use fourscore_block::{BlockDevice as _, Novelty};
 use fourscore_ondisk::Tid;
 
 use crate::checkpoint::CommittedBlock;
@@ -48,7 +48,8 @@ impl Inner {
         buffers: Vec<ChangedBuffer>,
     ) -> Result<(), Error> {
         let sealed = self.sealed_blocks(tid, buffers);
-        let (new, old): (Vec<_>, Vec<_>) = sealed.partition(|block| block.sealed.is_new);
+        let (new, old): (Vec<_>, Vec<_>) =
+            sealed.partition(|block| block.sealed.novelty != Novelty::Known);
         for mut part in [new, old] {
             part.sort_by_key(|block| block.sealed.block);
             // The flush is needed also without new blocks: existing blocks may refer to new data.
@@ -58,7 +59,7 @@ impl Inner {
                 buffer.checkpointed(sealed.tid);
             }
         }
-        self.note_commit(0);
+        self.note_commit(0, 0);
         Ok(())
     }
 

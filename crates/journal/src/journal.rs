@@ -85,6 +85,9 @@ pub struct JournalOptions {
     pub fast_commits: FastCommitArea,
     /// How many blocks [`SealHook::at_seal`] may add to each transaction.
     pub seal_credits: Credits,
+    /// The least bytes of adjacent new blocks that are written to their home locations in place of
+    /// the log. Shorter runs are not worth a request of their own.
+    pub new_run_bytes: usize,
     /// An injected fault, to show that the crash tests find it.
     #[cfg(feature = "sabotage")]
     pub sabotage: Option<crate::Sabotage>,
@@ -100,6 +103,7 @@ impl Default for JournalOptions {
             checksums: NewChecksums::V3,
             fast_commits: FastCommitArea::AsFound,
             seal_credits: Credits(0),
+            new_run_bytes: 64 << 10,
             #[cfg(feature = "sabotage")]
             sabotage: None,
         }
@@ -604,8 +608,8 @@ impl Inner {
         self.tally.lock().note_gate_closed(time);
     }
 
-    pub(crate) fn note_commit(&self, log_blocks: u32) {
-        self.tally.lock().note_commit(log_blocks);
+    pub(crate) fn note_commit(&self, log_blocks: u32, new_blocks: u64) {
+        self.tally.lock().note_commit(log_blocks, new_blocks);
     }
 
     pub(crate) fn note_fast_commit(&self, blocks: u32, time: Duration) {

@@ -16,6 +16,8 @@
 //! | `commit` | making sealed transactions durable; group commit |
 //! | `area` | writing fast commits |
 //! | `frame` | writing a transaction as blocks of the log |
+//! | `new_blocks` | writing new blocks to their home locations in place of the log |
+//! | `flights` | batches in flight |
 //! | `in_place` | committing without a log |
 //! | `checkpoint` | space in the log: writing committed blocks to their home locations |
 //! | `superblock` | the journal's superblock: the log tail |
@@ -87,7 +89,7 @@
 //! | superblock with the start of the log, FUA, before the first commit | recovery takes the
 //! journal for empty and drops acknowledged commits |
 //! | flush between a transaction's blocks and its commit block | recovery replays blocks that never
-//! arrived (with checksums: drops the commit) |
+//! arrived (with checksums: drops the commit), and new blocks, which are not logged, are missing |
 //! | commit block with FUA | `fsync` returns before the commit is durable |
 //! | flush between checkpoint writes and the new tail | neither the home location nor the log has
 //! the block |
@@ -111,12 +113,14 @@ mod commit;
 mod credits;
 mod error;
 pub mod fast_commit;
+mod flights;
 mod frame;
 mod gate;
 mod handle;
 mod in_place;
 mod journal;
 pub mod log;
+mod new_blocks;
 pub mod recovery;
 mod replay;
 mod ring;

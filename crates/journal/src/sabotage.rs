@@ -36,6 +36,9 @@ pub enum Sabotage {
     NoTagChecksum,
     /// The tail moves before the checkpointed blocks are durable.
     EarlyTail,
+    /// Blocks that are in use are written to their home locations before the commit block, as if
+    /// they were new.
+    KnownBlocksInPlace,
     /// A buffer that a newer transaction has changed is logged with the newer change.
     NoCopyOnWrite,
     /// Threads that wait for a commit are not woken when it has ended.

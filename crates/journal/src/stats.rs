@@ -13,6 +13,8 @@ pub struct JournalStats {
     pub commits: u64,
     /// Blocks of the log written for them.
     pub log_blocks: u64,
+    /// New blocks that they wrote to their home locations in place of the log.
+    pub new_blocks: u64,
     /// Fast commits.
     pub fast_commits: u64,
     /// Blocks of the fast-commit area written for them.
@@ -36,6 +38,7 @@ pub struct JournalStats {
 pub(crate) struct Tally {
     commits: u64,
     log_blocks: u64,
+    new_blocks: u64,
     fast_commits: u64,
     fast_commit_blocks: u64,
     fast_commit_time: Duration,
@@ -53,8 +56,9 @@ impl Tally {
         self.gate_closed.push_back(time);
     }
 
-    pub(crate) fn note_commit(&mut self, log_blocks: u32) {
+    pub(crate) fn note_commit(&mut self, log_blocks: u32, new_blocks: u64) {
         self.commits += 1;
+        self.new_blocks += new_blocks;
         self.log_blocks += u64::from(log_blocks);
     }
 
@@ -72,6 +76,7 @@ impl Tally {
         JournalStats {
             commits: self.commits,
             log_blocks: self.log_blocks,
+            new_blocks: self.new_blocks,
             fast_commits: self.fast_commits,
             fast_commit_blocks: self.fast_commit_blocks,
             fast_commit_time: self.fast_commit_time,

@@ -181,6 +181,7 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
         all["journal"] = json!({
             "commits": journal.commits,
             "log_blocks": journal.log_blocks,
+            "new_blocks": journal.new_blocks,
             "log_blocks_in_use": journal.used_blocks,
             "waits": journal.waits,
             "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),

@@ -94,7 +94,7 @@ pub(crate) fn prepare(
         .then(|| implied_bitmap(core, group, map))
         .transpose()?;
     let buffer = if is_uninit {
-        core.buffers.create(place.block())
+        core.buffers.create_unused(place.block())
     } else {
         core.buffers.load(place.block())?
     };

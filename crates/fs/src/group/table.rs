@@ -304,7 +304,7 @@ impl Groups {
         let uninit =
             state.is_some_and(|group| group.place(change.map).uninit.load(Ordering::Acquire));
         change.buffer = if uninit {
-            self.buffers.create(bitmap)
+            self.buffers.create_unused(bitmap)
         } else {
             self.buffers.load(bitmap)?
         };

@@ -67,7 +67,7 @@ fn make_table_ready(mount: &Mount, group: GroupNr, index: u32) -> Result<()> {
         let block = PhysBlock(state.table.0 + u64::from(nth));
         let tag = VerifiedAs::new(Structure::InodeTable, InodeNr(0));
         loop {
-            let buffer = mount.core.buffers.create(block);
+            let buffer = mount.core.buffers.create_unused(block);
             let mut handle = mount.start(Credits(1))?;
             if handle.modify(&buffer, tag, |bytes| bytes.fill(0)).is_ok() {
                 break;

@@ -66,17 +66,22 @@ pub(super) fn mount_options(
     background: BackgroundWork,
     injected: InjectedFault,
 ) -> MountOptions {
-    let (background, batching) = match background {
-        BackgroundWork::None => (Background::None, Batching::Off),
-        BackgroundWork::Threads => {
-            let interval = Duration::from_millis(2);
-            (Background::Threads { interval }, Batching::Adaptive)
-        }
-    };
-    let journal = injected.of_journal(JournalOptions {
-        background,
-        batching,
-        ..JournalOptions::default()
+    let default = JournalOptions::default();
+    let journal = injected.of_journal(match background {
+        // Each new block goes home at once.
+        BackgroundWork::None => JournalOptions {
+            background: Background::None,
+            batching: Batching::Off,
+            new_run_bytes: 0,
+            ..default
+        },
+        // New blocks are logged, unless many are adjacent.
+        BackgroundWork::Threads => JournalOptions {
+            background: Background::Threads {
+                interval: Duration::from_millis(2),
+            },
+            ..default
+        },
     });
     let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
     let options = MountOptions::new().open(open).journal(journal);

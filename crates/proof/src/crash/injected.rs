@@ -19,14 +19,15 @@ pub struct InjectedFault {
 #[cfg(feature = "sabotage")]
 impl InjectedFault {
     /// All faults, by name.
-    pub const ALL: [(&str, Self); 8] = {
+    pub const ALL: [(&str, Self); 9] = {
         use fourscore::Sabotage::{
             EarlyReuse, HalfRename, LateData, MarkAtClaim, NoOrphanRecord, NoSeal,
         };
-        use fourscore_journal::Sabotage::{NoFlushBeforeCommit, NoRevoke};
+        use fourscore_journal::Sabotage::{KnownBlocksInPlace, NoFlushBeforeCommit, NoRevoke};
         [
             ("no-flush-before-commit", Self::journal(NoFlushBeforeCommit)),
             ("no-revoke", Self::journal(NoRevoke)),
+            ("known-blocks-in-place", Self::journal(KnownBlocksInPlace)),
             ("early-reuse", Self::fs(EarlyReuse)),
             ("no-orphan-record", Self::fs(NoOrphanRecord)),
             ("no-seal", Self::fs(NoSeal)),
