@@ -3,7 +3,8 @@
 //!
 //! **Model.** Names and attributes are in memory, in shards. A name is stored as a hash, so a
 //! directory cannot be listed. File data is dropped, and reads return whatever the buffer holds. Or
-//! all files share the data of one file, to include the cost of copying data.
+//! it is kept in a file, which includes the cost of storing it: each stretch of [`STRETCH_BYTES`] of
+//! each file has a place of its own there. Places of removed files are not used again.
 //!
 //! **Not here.** Checks that the kernel has made already.
 //!
@@ -13,6 +14,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use fourscore_sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +33,8 @@ use crate::session::Session;
 const SHARDS: usize = 256;
 const VALID_SECS: u64 = 24 * 60 * 60;
 const BLOCK_BYTES: u32 = 4096;
+/// A stretch of a file lies at one place of the file with all data.
+const STRETCH_BYTES: u64 = 1 << 20;
 /// The reported size: more blocks than a benchmark writes.
 const BLOCKS: u64 = 1 << 30;
 
@@ -48,7 +52,7 @@ pub fn serve(
     ready: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     session.serve_with(
-        |_| Null::new(content),
+        |_| Null::new(content.map(Content::new)),
         Granularity::Nanoseconds,
         ready,
         &|_| (),
@@ -72,7 +76,81 @@ struct Null {
     nodes: Shards<Attr>,
     hasher: RandomState,
     made: AtomicU64,
-    content: Option<File>,
+    content: Option<Content>,
+}
+
+/// The data of all files.
+struct Content {
+    file: File,
+    /// The places of stretches, by the hashes of their nodes and numbers.
+    places: Shards<u64>,
+    /// The first place that no stretch has.
+    end: AtomicU64,
+    hasher: RandomState,
+}
+
+/// A part of a request's data that is in one stretch.
+struct Part {
+    place: u64,
+    /// Its position in the data of the request.
+    range: Range<usize>,
+}
+
+impl Content {
+    fn new(file: File) -> Self {
+        Self {
+            file,
+            places: shards(),
+            end: AtomicU64::new(0),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// The parts of `len` bytes of a node from `offset` on. Stretches get their places here.
+    fn parts(&self, node: u64, offset: u64, len: usize) -> impl Iterator<Item = Part> {
+        let mut done = 0_usize;
+        std::iter::from_fn(move || {
+            let at = offset.checked_add(done as u64)?;
+            let (stretch, inside) = (at / STRETCH_BYTES, at % STRETCH_BYTES);
+            let most = usize::try_from(STRETCH_BYTES - inside).unwrap_or(usize::MAX);
+            let range = done..len.min(done.saturating_add(most));
+            done = range.end;
+            (!range.is_empty()).then(|| Part {
+                place: self.place(node, stretch) + inside,
+                range,
+            })
+        })
+    }
+
+    fn place(&self, node: u64, stretch: u64) -> u64 {
+        let key = self.hasher.hash_one((node, stretch));
+        let mut places = shard(&self.places, key).lock();
+        let new = || self.end.fetch_add(STRETCH_BYTES, Ordering::Relaxed);
+        *places.entry(key).or_insert_with(new)
+    }
+
+    fn write(&self, node: u64, data: &[u8], offset: u64) -> io::Result<()> {
+        for Part { place, range } in self.parts(node, offset, data.len()) {
+            self.file.write_all_at(&data[range], place)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what was written; bytes that were not are zeroes.
+    fn read(&self, node: u64, space: &mut [u8], offset: u64) -> io::Result<()> {
+        for Part { place, range } in self.parts(node, offset, space.len()) {
+            let space = &mut space[range];
+            let mut done = 0;
+            while done < space.len() {
+                match self.file.read_at(&mut space[done..], place + done as u64)? {
+                    0 => break,
+                    read => done += read,
+                }
+            }
+            space[done..].fill(0);
+        }
+        Ok(())
+    }
 }
 
 impl Serve for Null {
@@ -90,7 +168,7 @@ impl Serve for Null {
 }
 
 impl Null {
-    fn new(content: Option<File>) -> Self {
+    fn new(content: Option<Content>) -> Self {
         let null = Self {
             names: shards(),
             nodes: shards(),
@@ -214,8 +292,15 @@ impl Null {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let node = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let (seconds, nanoseconds) = now();
         let attr = Attr {
             ino: node,
+            atime: seconds,
+            mtime: seconds,
+            ctime: seconds,
+            atimensec: nanoseconds,
+            mtimensec: nanoseconds,
+            ctimensec: nanoseconds,
             mode,
             nlink: 1,
             uid: header.uid,
@@ -279,7 +364,7 @@ impl Null {
         let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let space = reply.space(len)?;
         if let Some(content) = &self.content {
-            let read = content.read_exact_at(space, wanted.offset);
+            let read = content.read(node, space, wanted.offset);
             read.map_err(|_| Errno::IO)?;
         }
         reply.grow(len);
@@ -294,7 +379,7 @@ impl Null {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         if let Some(content) = &self.content {
-            let written = content.write_all_at(data, wanted.offset);
+            let written = content.write(node, data, wanted.offset);
             written.map_err(|_| Errno::IO)?;
         }
         let end = wanted.offset.saturating_add(wanted.size.into());
@@ -309,6 +394,14 @@ impl Null {
     }
 }
 
+/// The time as of the last clock tick, in seconds and nanoseconds. New files have it: if their times
+/// were others, the kernel would send a SETATTR for the first write to each.
+fn now() -> (u64, u32) {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
+    (now.tv_sec.cast_unsigned(), nanoseconds)
+}
+
 fn absent() -> EntryOut {
     EntryOut {
         entry_valid: VALID_SECS,
@@ -320,5 +413,26 @@ fn opened(open_flags: u32) -> OpenOut {
     OpenOut {
         open_flags,
         ..OpenOut::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_keeps_its_data() {
+        let file = tempfile::tempfile().expect("a file");
+        let content = Content::new(file);
+        let offset = STRETCH_BYTES - 3;
+        content.write(2, b"across", offset).expect("written");
+        content.write(3, b"other", 0).expect("written");
+        let mut read = [1; 8];
+        content.read(2, &mut read, offset - 1).expect("read");
+        assert_eq!(&read, b"\0across\0");
+        content.read(3, &mut read, 0).expect("read");
+        assert_eq!(&read, b"other\0\0\0");
+        content.read(4, &mut read, 0).expect("read");
+        assert_eq!(read, [0; 8]);
     }
 }

@@ -1,6 +1,7 @@
 //! **Purpose.** Measures how fast images are built, side by side with `mke2fs -d`, the kernel (an
-//! empty file system, a loop mount and `cp -a`), `cp -a` alone, the crate mkext4, and reading and
-//! writing the same bytes with one process per core, which is the upper bound.
+//! empty file system, a loop mount and `cp -a`), `cp -a` alone, the crate mkext4, and reading the
+//! same files and writing as many bytes into one file, with a thread for each core, which is the
+//! upper bound.
 //!
 //! **Model.** The host's page cache is emptied first, so that no side has to evict pages, and then
 //! holds the source; output goes to tmpfs. The output of a side is removed before it runs again,
@@ -202,12 +203,14 @@ struct Bench {
     output: PathBuf,
     build_tree: PathBuf,
     mkext4_tree: PathBuf,
+    read_and_write: PathBuf,
 }
 
 impl Bench {
     fn new(workspace: &Workspace) -> Result<Self> {
         let build_tree = super::build_program(workspace, "build_tree")?;
         let mkext4_tree = super::build_program(workspace, "mkext4_tree")?;
+        let read_and_write = super::build_program(workspace, "read_and_write")?;
         let folder = Folder::on_tmpfs()?;
         let output = folder.join("output");
         fs::create_dir_all(&output)?;
@@ -216,6 +219,7 @@ impl Bench {
             output,
             build_tree,
             mkext4_tree,
+            read_and_write,
         })
     }
 
@@ -275,12 +279,10 @@ impl Bench {
             "cp -a to tmpfs",
             format!("cp -ax {from} {output}/copy"),
         ));
+        let read_and_write = self.read_and_write.display();
         sides.push(Line::new(
-            "the limit: reading and writing the bytes, a process for each core",
-            format!(
-                "find {from} -xdev -type f -print0 | \
-                 xargs -0 -P \"$(nproc)\" -n 1000 sh -c 'cat \"$@\" >{output}/part.$$' sh"
-            ),
+            "the limit: reading and writing the bytes, into one file, a thread for each core",
+            format!("{read_and_write} {from} {output}/bytes"),
         ));
         sides
     }

@@ -5,6 +5,11 @@
 //! **Model.** Images are sparse files on tmpfs. In a round every side is mounted once, on a new
 //! image, and the loads of [`LOADS`] run on it one after the other. A ratio is taken within each
 //! round, and its median is the figure. Needs root.
+//!
+//! A request wakes its client, and the scheduler likes to wake it on the other processor, since the
+//! server still runs on this one. How often it does depends on the load of the machine, and decides
+//! the speed of every FUSE server. So some loads are repeated with the client on one processor,
+//! where the servers are what differs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fourscore_lab::mounted::{Direction, IoMode, Load, Order, Spread, Transfer};
 use fourscore_lab::{MachineFacts, Ratio, ThreadCount};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Options;
 use super::folder::{Folder, run_quietly};
@@ -37,13 +43,31 @@ struct NamedLoad {
     name: &'static str,
     /// Threads that run it.
     clients: usize,
+    processors: Processors,
     load: Load,
+}
+
+/// The processors on which a client may run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Processors {
+    All,
+    One,
 }
 
 const fn load(name: &'static str, clients: usize, load: Load) -> NamedLoad {
     NamedLoad {
         name,
         clients,
+        processors: Processors::All,
+        load,
+    }
+}
+
+const fn load_on_one_processor(name: &'static str, load: Load) -> NamedLoad {
+    NamedLoad {
+        name,
+        clients: 1,
+        processors: Processors::One,
         load,
     }
 }
@@ -67,6 +91,7 @@ const ONE_DIRECTORY: Spread = Spread {
 };
 
 const CREATE_2: &str = "create in 100 directories, 2 clients";
+const CREATE_PINNED: &str = "create in 100 directories, on one processor";
 const READ_2: &str = "4 KiB random read, direct, 2 clients";
 const APPEND: &str = "append 4 KiB and fsync (median)";
 
@@ -86,6 +111,11 @@ const LOADS: &[NamedLoad] = &[
     load(
         "remove in 100 directories, 2 clients",
         2,
+        Load::Remove(MANY_DIRECTORIES),
+    ),
+    load_on_one_processor(CREATE_PINNED, Load::Create(MANY_DIRECTORIES)),
+    load_on_one_processor(
+        "remove in 100 directories, on one processor",
         Load::Remove(MANY_DIRECTORIES),
     ),
     load("create in one directory", 1, Load::Create(ONE_DIRECTORY)),
@@ -149,6 +179,8 @@ const LOADS: &[NamedLoad] = &[
 ];
 
 const COPY: &str = "cp -a of a tree (files and directories)";
+const COPY_PINNED: &str = "cp -a of a tree, on one processor";
+const COPIES: [(&str, Processors); 2] = [(COPY, Processors::All), (COPY_PINNED, Processors::One)];
 
 /// The file systems that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,8 +188,8 @@ enum Side {
     Ours,
     OursClassic,
     Null,
-    /// The null file system with its file data in a file as large as the image: the upper bound of
-    /// direct transfers of a file system that stores data.
+    /// The null file system that keeps the data of its files, in a new file on tmpfs: the upper
+    /// bound of transfers and copies of a file system that stores data.
     NullOnFile,
     Kernel,
     Fuse2fs,
@@ -293,9 +325,11 @@ impl Bench {
             for NamedLoad {
                 name,
                 clients,
+                processors,
                 load,
             } in LOADS
             {
+                let _place = Pinned::to(*processors)?;
                 if side == Side::NullOnFile && !matches!(load, Load::Transfer(_)) {
                     continue;
                 }
@@ -305,15 +339,20 @@ impl Bench {
             mounted.unmount()?;
         }
         let copies = [Side::Ours, Side::Null, Side::NullOnFile, Side::Kernel];
-        if copies.contains(&side) && round < MAX_COPY_ROUNDS {
+        if !copies.contains(&side) || round >= MAX_COPY_ROUNDS {
+            return Ok(());
+        }
+        for (name, processors) in COPIES {
             let mounted = self.mounted(side)?;
+            let place = Pinned::to(processors)?;
             let (copied, began) = (objects_in(tree)?, Instant::now());
             run_quietly(
                 Command::new("cp")
                     .args(["-a", "--no-preserve=xattr"])
                     .args([tree, &mounted.point]),
             )?;
-            note(COPY, copied as f64 / began.elapsed().as_secs_f64());
+            note(name, copied as f64 / began.elapsed().as_secs_f64());
+            drop(place);
             mounted.unmount()?;
         }
         Ok(())
@@ -354,7 +393,7 @@ impl Bench {
                 let mut server = Command::new(&self.null);
                 server.arg(&point).arg(transport(side));
                 if side == Side::NullOnFile {
-                    server.arg(image);
+                    server.arg(self.content()?);
                 }
                 server
             }
@@ -371,7 +410,19 @@ impl Bench {
             point,
         };
         mounted.wait_until_mounted()?;
+        if side == Side::NullOnFile {
+            // The server has it open: its memory is free when the server has ended.
+            fs::remove_file(self.path("content"))?;
+        }
         Ok(mounted)
+    }
+
+    /// A new, empty file for the data of [`Side::NullOnFile`]. As with the images of other sides, the
+    /// memory of its pages is found when they are written.
+    fn content(&self) -> Result<PathBuf> {
+        let path = self.path("content");
+        File::create(&path)?;
+        Ok(path)
     }
 
     /// Measures the time until a mounted image has answered a first request.
@@ -407,6 +458,30 @@ fn transport(side: Side) -> &'static str {
     match side {
         Side::OursClassic => "transport=classic",
         _ => "transport=auto",
+    }
+}
+
+/// Where this thread and the children that it starts may run, until this is dropped.
+struct Pinned(CpuSet);
+
+impl Pinned {
+    fn to(processors: Processors) -> Result<Self> {
+        let before = sched_getaffinity(None)?;
+        if processors == Processors::One {
+            let first = (0..CpuSet::MAX_CPU).find(|&nr| before.is_set(nr));
+            let mut one = CpuSet::new();
+            one.set(first.context("no processor")?);
+            sched_setaffinity(None, &one)?;
+        }
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Err(error) = sched_setaffinity(None, &self.0) {
+            eprintln!("bench: this thread stays on one processor: {error}");
+        }
     }
 }
 
@@ -531,6 +606,7 @@ impl Figures {
             name,
             clients,
             load,
+            ..
         } in LOADS
         {
             if let (1, Load::Transfer(transfer)) = (*clients, load) {
@@ -542,7 +618,9 @@ impl Figures {
         }
         rows.push(self.row(APPEND, Side::Kernel, 1.0));
         // 1 / 0.83: at most 1.2 times the time.
-        rows.push(self.row(COPY, Side::Null, 0.83));
+        rows.push(self.row(COPY, Side::NullOnFile, 0.83));
+        rows.push(self.row(CREATE_PINNED, Side::Null, 0.85));
+        rows.push(self.row(COPY_PINNED, Side::NullOnFile, 0.83));
         rows.into_iter().flatten().collect()
     }
 
@@ -554,7 +632,10 @@ impl Figures {
         text.push_str("\n|---|");
         text.push_str(&"---:|".repeat(Side::ALL.len()));
         text.push('\n');
-        let names = LOADS.iter().map(|load| load.name).chain([COPY]);
+        let names = LOADS
+            .iter()
+            .map(|load| load.name)
+            .chain(COPIES.map(|(name, _)| name));
         for name in names {
             let _ = write!(text, "| {name} |");
             for side in Side::ALL {
