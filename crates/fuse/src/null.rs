@@ -3,8 +3,8 @@
 //!
 //! **Model.** Names and attributes are in memory, in shards. A name is stored as a hash, so a
 //! directory cannot be listed. File data is dropped, and reads return whatever the buffer holds. Or
-//! it is kept in a file, which includes the cost of storing it: each stretch of [`STRETCH_BYTES`] of
-//! each file has a place of its own there. Places of removed files are not used again.
+//! it is kept in a file, which includes the cost of storing it: each stretch of [`STRETCH_BYTES`]
+//! of each file has a place of its own there. Places of removed files are not used again.
 //!
 //! **Not here.** Checks that the kernel has made already.
 //!
@@ -394,8 +394,8 @@ impl Null {
     }
 }
 
-/// The time as of the last clock tick, in seconds and nanoseconds. New files have it: if their times
-/// were others, the kernel would send a SETATTR for the first write to each.
+/// The time as of the last clock tick, in seconds and nanoseconds. New files have it: if they had
+/// other times, the kernel would send a SETATTR for the first write to each.
 fn now() -> (u64, u32) {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();

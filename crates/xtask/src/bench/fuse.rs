@@ -417,8 +417,8 @@ impl Bench {
         Ok(mounted)
     }
 
-    /// A new, empty file for the data of [`Side::NullOnFile`]. As with the images of other sides, the
-    /// memory of its pages is found when they are written.
+    /// A new, empty file for the data of [`Side::NullOnFile`]. As with the images of other sides,
+    /// the memory of its pages is found when they are written.
     fn content(&self) -> Result<PathBuf> {
         let path = self.path("content");
         File::create(&path)?;
