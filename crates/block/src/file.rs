@@ -155,8 +155,10 @@ impl FileDevice {
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64, durability: Durability) -> io::Result<()> {
         let operation = Operation::new(DeviceOp::Write, offset, total_bytes(bufs));
         self.check(&operation)?;
-        let writer = self.memory.as_ref().and_then(MemoryFile::try_lock);
-        let is_busy = self.memory.is_some() && writer.is_none();
+        let memory = self.memory.as_ref();
+        let memory = memory.filter(|_| memory_file::is_long(operation.len_bytes));
+        let writer = memory.and_then(MemoryFile::try_lock);
+        let is_busy = memory.is_some() && writer.is_none();
         if is_busy
             && let ([only], Durability::AfterFlush) = (bufs, durability)
             && memory_file::write_mapped(self.cached.as_fd(), only, offset)

@@ -11,8 +11,9 @@
 //! **Invariants.** Memory that is mapped here is only written, only inside one call, and no
 //! reference to it exists.
 //!
-//! **Locking.** `writer` is held across one system call, which takes the host's lock of the file
-//! anyway. It is only taken by `try_lock`, so no thread waits for it.
+//! **Locking.** `writer` is held across one system call of a long write, which takes the host's
+//! lock of the file anyway. It is only taken by `try_lock`, so no thread waits for it. Short writes
+//! do not touch it: its cache line would move to each core that writes a block.
 //!
 //! **References.** madvise(2), `MADV_POPULATE_WRITE`; the host's inode lock in
 //! `generic_file_write_iter`.
@@ -45,7 +46,7 @@ impl MemoryFile {
         is_tmpfs.then(Self::default)
     }
 
-    /// Whether a thread writes by system call now.
+    /// Whether a thread makes a long write by system call now.
     pub(crate) fn is_being_written(&self) -> bool {
         self.writer.is_locked()
     }
@@ -56,11 +57,16 @@ impl MemoryFile {
     }
 }
 
+/// Whether a write of this length may go through a map while another thread writes.
+pub(crate) fn is_long(len_bytes: u64) -> bool {
+    len_bytes >= MIN_BYTES as u64
+}
+
 /// Writes `bytes` at `offset` of a file on tmpfs through a memory map, while other threads write
 /// to it by system call. The range is inside the file. Returns `false` with nothing changed if the
 /// write is too short for this or if the map fails.
 pub(crate) fn write_mapped(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> bool {
-    if bytes.len() < MIN_BYTES {
+    if !is_long(bytes.len() as u64) {
         return false;
     }
     let start = offset / MAP_ALIGN_BYTES * MAP_ALIGN_BYTES;
@@ -163,5 +169,33 @@ mod tests {
             let byte = u8::try_from(number).expect("small") + 1;
             assert!(found.iter().all(|&one| one == byte), "{number}");
         }
+    }
+}
+
+/// Tests of the number of cache lines that writes move between cores.
+#[cfg(all(test, feature = "count"))]
+mod count_tests {
+    use crate::{BlockDevice, DeviceOptions, create_image};
+    use fourscore_sync::count::with_cores;
+
+    /// The lines that an operation moves if each of 80 cores in turn writes `len_bytes`.
+    fn moved(len_bytes: usize) -> f64 {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+        let device = create_image(
+            &folder.path().join("image"),
+            1 << 20,
+            DeviceOptions::read_write(),
+        );
+        let (device, bytes) = (device.expect("enough memory"), vec![1; len_bytes]);
+        with_cores(80, |cores| {
+            let report = cores.run(4, |_, _| device.write_at(&bytes, 0).expect("enough memory"));
+            report.transfers_per_op()
+        })
+    }
+
+    #[test]
+    fn short_writes_move_no_line_and_long_ones_that_of_the_lock() {
+        assert!(moved(4096) < 0.001);
+        assert!(moved(super::MIN_BYTES) > 0.9);
     }
 }
