@@ -50,9 +50,7 @@ pub(crate) fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()
             .retried(|| inline_change::move_out(mount, pinned.locked(&mut locked)))?;
     }
     truncate_locked(mount, pinned.locked(&mut locked), size)?;
-    if before.saturating_sub(size) >= MUCH_BYTES {
-        mount.expedite_grace_period();
-    }
+    mount.note_cut_off(before.saturating_sub(size));
     Ok(())
 }
 
@@ -111,8 +109,3 @@ pub(crate) fn end_truncation(mount: &Mount, file: LockedInode<'_>) -> Result<()>
 pub(crate) fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> bool {
     inode.on_disk().links_count() > 0 && changing.orphan.is_some()
 }
-
-/// If this many bytes are cut off a file, its readers' grace period is expedited. Blocks that
-/// were written and freed in one transaction can then be reused, in memory that is still in the
-/// CPU's caches.
-pub(crate) const MUCH_BYTES: u64 = 4 << 20;

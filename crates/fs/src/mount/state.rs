@@ -212,8 +212,14 @@ impl Mount {
     }
 
     /// Begins a grace period for everything that was freed so far.
+    #[cfg(test)]
     pub(crate) fn expedite_grace_period(&self) {
         self.grace.expedite();
+    }
+
+    /// Notes that `bytes` were cut off a file. Begins a grace period when much was cut off.
+    pub(crate) fn note_cut_off(&self, bytes: u64) {
+        self.grace.note_cut_off(bytes);
     }
 
     /// Returns the least number of blocks that one credit revokes.

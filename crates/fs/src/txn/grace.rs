@@ -2,7 +2,7 @@
 //! in time have ended, so that blocks that were freed then can be allocated again.
 //!
 //! **Model.** The grace-period clock ticks with a commit, if something was freed since the last
-//! tick, and when much was cut off a file. A free is stamped with the time. A tick retires a token
+//! tick, and when a core has cut much off files. A free is stamped with the time. A tick retires a token
 //! through the epochs. When the last reader that was active before the tick has ended, the token is
 //! dropped and notifies the allocator that the grace period of everything stamped so far has ended.
 //! Just before that the reuse clock advances, for readers that hold no guard
@@ -12,14 +12,14 @@
 //! in memory than the mount allows.
 //!
 //! **Locking.** None. The clock is one atomic word that is written once per tick, and a flag that
-//! the first free after a tick sets. A tick costs system calls that interrupt other cores
+//! the first free after a tick sets. What was cut off is counted per core. A tick costs system calls that interrupt other cores
 //! ([`epoch::flush`]), so a commit in which nothing was freed makes none.
 
 use fourscore_mballoc::{Allocator, Stamp};
 use fourscore_ondisk::Tid;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::epoch::{self, EpochCell};
-use fourscore_sync::{Arc, OnceLock, Weak};
+use fourscore_sync::{Arc, CoreNr, OnceLock, PerCore, Weak};
 
 use crate::inode::reuse::ReuseClock;
 use crate::mount::discards::Discards;
@@ -27,12 +27,20 @@ use crate::mount::discards::Discards;
 /// The most buddies that one commit evicts, so that it does not take long.
 const EVICTED_PER_COMMIT: u32 = 1024;
 
+/// If a core has cut this many bytes off files, it ticks. Blocks that were written and freed in one
+/// transaction can then be reused while they are in the CPU's caches, and the host has their pages.
+/// A tick takes some microseconds, far less than writing this much.
+const MUCH_BYTES: u64 = 4 << 20;
+
 /// The grace-period clock of one file system.
 #[derive(Debug)]
 pub(crate) struct GracePeriod {
     now: AtomicU64,
     /// Whether a free may have been stamped since the last tick of a commit.
     is_awaited: AtomicBool,
+    /// How many bytes each core has cut off files since it last ticked for that. Not exact where a
+    /// thread moves to another core meanwhile.
+    cut_off_bytes: PerCore<AtomicU64>,
     current: EpochCell<Token>,
     allocator: OnceLock<Weak<Allocator>>,
     /// Advances whenever a grace period ends.
@@ -72,6 +80,7 @@ impl GracePeriod {
         Self {
             now: AtomicU64::new(1),
             is_awaited: AtomicBool::new(false),
+            cut_off_bytes: PerCore::default(),
             current: EpochCell::new(None),
             allocator: OnceLock::new(),
             reuse,
@@ -127,6 +136,18 @@ impl GracePeriod {
                 allocator.sweep();
             }
         }
+    }
+
+    /// Notes that `bytes` were cut off a file. Ticks if this core has cut off [`MUCH_BYTES`] since
+    /// it last did.
+    pub(crate) fn note_cut_off(&self, bytes: u64) {
+        let cut_off = self.cut_off_bytes.of(CoreNr::current());
+        let sum_bytes = cut_off.load(Ordering::Relaxed).saturating_add(bytes);
+        if sum_bytes < MUCH_BYTES {
+            return cut_off.store(sum_bytes, Ordering::Relaxed);
+        }
+        cut_off.store(0, Ordering::Relaxed);
+        self.expedite();
     }
 
     /// Ticks. Returns a stamp: when the allocator's clock has reached it, the grace periods of

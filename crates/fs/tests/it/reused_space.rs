@@ -1,6 +1,7 @@
 //! Freed space that waits for a commit or for readers: an operation that needs the space waits as
 //! well, instead of failing with an error.
 
+use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -352,4 +353,35 @@ fn age(fs: &Fs) {
         fs.unlink(dir, &name(piece)).unwrap();
     }
     fs.sync().unwrap();
+}
+
+/// Appends a MiB to `file` block by block and empties it, `times` times. Returns the number of
+/// different blocks that it had.
+fn blocks_of_growing_and_emptying(fs: &Fs, file: InodeNr, times: u32) -> usize {
+    let mut blocks = HashSet::new();
+    for _ in 0..times {
+        for _ in 0..256 {
+            fs.append(file, &[5; 4096]).unwrap();
+        }
+        for extent in fs.extents(file).unwrap() {
+            let first = extent.physical.0;
+            blocks.extend(first..first + u64::from(extent.blocks));
+        }
+        fs.truncate(file, 0).unwrap();
+    }
+    blocks.len()
+}
+
+/// Each truncation is short, but many together begin a grace period, without a commit.
+#[test]
+fn a_file_that_grows_and_is_emptied_again_and_again_reuses_its_blocks() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = in_memory(MiB(2048), Duration::ZERO);
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    let began = Instant::now();
+    // Readers of other file systems in this process hold the grace period up, too.
+    while blocks_of_growing_and_emptying(&fs, file, 32) > 4 * 1024 {
+        assert!(began.elapsed() < SOON, "its blocks are not reused");
+    }
+    fs.unmount().unwrap();
 }
