@@ -30,6 +30,8 @@ pub(crate) struct Claimer<'a> {
     pub(crate) locked: &'a mut Changing,
     /// How much to search for.
     pub(crate) sizing: Sizing,
+    /// Where the hole ends of which the blocks are a part, as far as the caller knows.
+    pub(crate) hole_end: LogicalBlock,
 }
 
 /// Finds blocks for a hole in a file that is going to be at least `end_bytes` long. They lie in a
@@ -63,7 +65,9 @@ pub(crate) fn claim(
     request.reach = MapForm::of(inode).reach();
     request.left = before.and_then(|before| neighbour(&before, clusters));
     let behind = clusters.ceil(wanted.end);
-    request.right = neighbour(&lookup::map_locked(core, inode, behind)?, clusters);
+    if behind >= file.hole_end {
+        request.right = neighbour(&lookup::map_locked(core, inode, behind)?, clusters);
+    }
     let prealloc = file
         .locked
         .prealloc

@@ -297,6 +297,7 @@ impl<'a> Steps<'a> {
                         slot,
                         locked,
                         sizing,
+                        hole_end: mapping.end(),
                     };
                     let hole = BlockRun { at, blocks };
                     let (physical, got) =

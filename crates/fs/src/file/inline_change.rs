@@ -140,6 +140,7 @@ pub(crate) fn move_out(mount: &Mount, file: LockedInode<'_>) -> Result<()> {
         slot,
         locked,
         sizing: Sizing::Normalize,
+        hole_end: first,
     };
     let hole = BlockRun {
         at: first,

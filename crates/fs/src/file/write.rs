@@ -287,6 +287,7 @@ fn write_part(
             slot,
             locked: &mut *file.locked,
             sizing: Sizing::Normalize,
+            hole_end: at,
         };
         let piece = claim_piece(&mut plan, claimer, at..end, data.end())?;
         if journaled::journals_content(&mount.core, inode) {
@@ -320,6 +321,7 @@ fn claim_piece(
     let mount = plan.mount;
     let (inode, at) = (file.inode, blocks.start);
     let mapping = lookup::map_locked(&mount.core, inode, at)?;
+    file.hole_end = mapping.end();
     let blocks = mapping.blocks.min(blocks.end.0 - at.0);
     let blocks = blocks.min(journal_data::longest_run(mount, plan, inode));
     let (before, physical, blocks) = match mapping.target {

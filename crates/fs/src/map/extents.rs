@@ -296,7 +296,16 @@ fn on_path<R>(
         &mut [NewNode<'_>],
     ) -> std::result::Result<R, ExtentEditError>,
 ) -> Result<std::result::Result<R, ExtentEditError>> {
-    let superblock = plan.mount.core.superblock();
+    let mount = plan.mount;
+    let superblock = mount.core.superblock();
+    let in_inode = |error| Corrupt::from(error).in_inode(file.inode.nr());
+    if path.nodes.is_empty() && fresh.is_empty() {
+        // The whole tree is in the inode, as it is for most files.
+        let slot = plan.bytes_mut(file.slot.region());
+        let mut inode = InodeMut::of(slot, superblock).map_err(in_inode)?;
+        let (bytes, position): (&mut [u8], _) = (inode.i_block_mut(), 0);
+        return Ok(change(&mut [Step { bytes, position }], &mut []));
+    }
     let below = path.nodes.iter().chain(fresh);
     let wanted: Vec<_> = std::iter::once(file.slot.region())
         .chain(below.map(|below| below.region))
@@ -307,8 +316,7 @@ fn on_path<R>(
     };
     let mut all = all.into_iter();
     let slot = all.next().unwrap_or_default();
-    let mut inode = InodeMut::of(slot, superblock)
-        .map_err(|error| Corrupt::from(error).in_inode(file.inode.nr()))?;
+    let mut inode = InodeMut::of(slot, superblock).map_err(in_inode)?;
     let root: &mut [u8] = inode.i_block_mut();
     let nodes = std::iter::once(root).chain(all.by_ref().take(path.nodes.len()));
     let positions = path.positions.iter().copied().chain([0]);
