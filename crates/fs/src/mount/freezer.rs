@@ -2,8 +2,13 @@
 //!
 //! **Not here.** The steps of freezing and thawing, and the protocol between entering and freezing
 //! (`crate::mount::freeze`).
+//!
+//! **Locking.** Entering and leaving write the word of the core. They and closing are the two sides
+//! of Dekker's protocol: each writes its own word, then reads the other's. All these accesses are
+//! sequentially consistent, so at least one side sees the other. On x86 a read-modify-write is that
+//! already, and needs no fence behind it.
 
-use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{CachePadded, Condvar, CoreNr, Mutex, PerCore};
 
 use crate::{Error, Result};
@@ -39,9 +44,8 @@ impl Freezer {
     pub(crate) fn enter(&self) -> Inside<'_> {
         loop {
             let core = CoreNr::current();
-            self.inside.of(core).fetch_add(1, Ordering::AcqRel);
-            fence(Ordering::SeqCst);
-            if !self.closed.load(Ordering::Acquire) {
+            self.inside.of(core).fetch_add(1, Ordering::SeqCst);
+            if !self.closed.load(Ordering::SeqCst) {
                 return Inside {
                     freezer: self,
                     core,
@@ -53,9 +57,8 @@ impl Freezer {
     }
 
     fn leave(&self, core: CoreNr) {
-        self.inside.of(core).fetch_sub(1, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        if self.closed.load(Ordering::Relaxed) {
+        self.inside.of(core).fetch_sub(1, Ordering::SeqCst);
+        if self.closed.load(Ordering::SeqCst) {
             // The freezing thread checks the counts under this lock, so no wakeup is lost.
             drop(self.phase.lock());
             self.changed.notify_all();
@@ -77,12 +80,11 @@ impl Freezer {
             return Err(Error::Busy);
         }
         *phase = Phase::Freezing;
-        self.closed.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
+        self.closed.store(true, Ordering::SeqCst);
         while self
             .inside
             .iter()
-            .any(|core| core.load(Ordering::Acquire) > 0)
+            .any(|core| core.load(Ordering::SeqCst) > 0)
         {
             self.changed.wait(&mut phase);
         }
