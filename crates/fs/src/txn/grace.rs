@@ -2,18 +2,19 @@
 //! in time have ended, so that blocks that were freed then can be allocated again.
 //!
 //! **Model.** The grace-period clock ticks with a commit, if something was freed since the last
-//! tick, and when a core has cut much off files. A free is stamped with the time. A tick retires a token
-//! through the epochs. When the last reader that was active before the tick has ended, the token is
-//! dropped and notifies the allocator that the grace period of everything stamped so far has ended.
-//! Just before that the reuse clock advances, for readers that hold no guard
+//! tick, and when a core has cut much off files. A free is stamped with the time. A tick retires a
+//! token through the epochs. When the last reader that was active before the tick has ended, the
+//! token is dropped and notifies the allocator that the grace period of everything stamped so far
+//! has ended. Just before that the reuse clock advances, for readers that hold no guard
 //! ([`crate::inode::reuse`]). That wakes the threads that wait for space ([`crate::txn::space`]).
 //!
 //! A commit also evicts buddies that were not used since the previous commit, if more of them are
 //! in memory than the mount allows.
 //!
 //! **Locking.** None. The clock is one atomic word that is written once per tick, and a flag that
-//! the first free after a tick sets. What was cut off is counted per core. A tick costs system calls that interrupt other cores
-//! ([`epoch::flush`]), so a commit in which nothing was freed makes none.
+//! the first free after a tick sets. What was cut off is counted per core. A tick costs system
+//! calls that interrupt other cores ([`epoch::flush`]), so a commit in which nothing was freed
+//! makes none.
 
 use fourscore_mballoc::{Allocator, Stamp};
 use fourscore_ondisk::Tid;
