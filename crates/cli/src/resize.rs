@@ -6,6 +6,7 @@
 //! **Not here.** How it is done (`fourscore_resize`).
 
 use std::fs::OpenOptions;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use clap::Args;
@@ -104,7 +105,11 @@ fn print(text: &str) -> Result<()> {
 fn check(spec: &ImageSpec) -> Result<()> {
     let name = spec.path.display().to_string();
     let device = device(spec, DeviceOptions::default(), Access::ReadOnly)?;
-    let report = fourscore_check::check(device, &CheckOptions::default());
+    let options = CheckOptions {
+        threads: NonZeroUsize::new(crate::threads(None)).unwrap_or(NonZeroUsize::MIN),
+        ..CheckOptions::default()
+    };
+    let report = fourscore_check::check(device, &options);
     let report = report.map_err(|why| Failure::new(name.as_str(), why))?;
     match report.findings().first() {
         Some(found) if !report.is_clean() => {

@@ -12,10 +12,12 @@
 //! the new counts and the mark. Then blocks that the step takes into use are marked as used before
 //! anything refers to them.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::IoSlice;
 
-use fourscore::{Error, MountOptions, replace_blocks};
+use fourscore::{Error, MountOptions, OpenOptions, replace_blocks};
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::group::{self, BitmapSummary, GroupDesc, GroupDescMut, GroupFlags};
@@ -35,8 +37,13 @@ pub(crate) struct Volume {
     device: Arc<dyn BlockDevice>,
     sb: Superblock,
     changed: BTreeMap<PhysBlock, Vec<u8>>,
+    /// Blocks of descriptors as they are on the device, which are read often.
+    descs: RefCell<BTreeMap<PhysBlock, Vec<u8>>>,
     has_journal: bool,
 }
+
+/// Memory for the caches of a step: it reads hardly more than the journal's inode.
+const CACHE_BYTES: usize = 1 << 20;
 
 impl Volume {
     pub(crate) fn open(device: Arc<dyn BlockDevice>) -> Result<Self> {
@@ -50,6 +57,7 @@ impl Volume {
             device,
             sb,
             changed: BTreeMap::new(),
+            descs: RefCell::new(BTreeMap::new()),
             has_journal: true,
         })
     }
@@ -128,6 +136,7 @@ impl Volume {
 
     /// Writes a block that is free, or behind the end, at once.
     pub(crate) fn write_now(&self, block: PhysBlock, bytes: &[u8]) -> Result<()> {
+        self.descs.borrow_mut().remove(&block);
         let offset = self.geometry().block_size().offset(block);
         Ok(self.device.write_at(bytes, offset)?)
     }
@@ -136,9 +145,17 @@ impl Volume {
     pub(crate) fn desc(&self, group: GroupNr) -> Result<GroupDesc> {
         let place = self.geometry().desc_place(group);
         let place = place.ok_or_else(|| ResizeError::corrupt("no such group"))?;
-        let block = self.read(place.block)?;
-        let bytes = block.get(place.offset_bytes..).unwrap_or_default();
-        GroupDesc::unchecked(bytes, &self.sb).map_err(ResizeError::corrupt)
+        let desc_in = |block: &[u8]| {
+            let bytes = block.get(place.offset_bytes..).unwrap_or_default();
+            GroupDesc::unchecked(bytes, &self.sb).map_err(ResizeError::corrupt)
+        };
+        if let Some(block) = self.changed.get(&place.block) {
+            return desc_in(block);
+        }
+        match self.descs.borrow_mut().entry(place.block) {
+            Entry::Occupied(entry) => desc_in(entry.get()),
+            Entry::Vacant(entry) => desc_in(entry.insert(self.load(place.block)?)),
+        }
     }
 
     /// Changes the descriptor of a group, and stores its checksum.
@@ -222,8 +239,10 @@ impl Volume {
         let raw = *self.sb.raw();
         self.change(place)?[start..start + SUPERBLOCK_SIZE_BYTES].copy_from_slice(raw.as_bytes());
         let changed = std::mem::take(&mut self.changed);
+        self.descs.borrow_mut().clear();
         if self.has_journal {
-            match replace_blocks(&self.device, &changed, &MountOptions::new()) {
+            let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
+            match replace_blocks(&self.device, &changed, &MountOptions::new().open(open)) {
                 Err(Error::Unsupported(_)) => self.has_journal = false,
                 Err(Error::NotOneTransaction { .. }) => {}
                 other => return Ok(other?),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{assert_clean, debugfs_write, dumpe2fs_header};
+use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write, dumpe2fs_header};
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{require, scratch};
 
@@ -198,6 +198,29 @@ fn fill(image: &Path, kib: u64) {
     let file = folder.path().join("script");
     fs::write(&file, script).expect("space");
     printed(&mut fourscore(&["edit", text(image), "-f", text(&file)]));
+}
+
+#[test]
+fn a_journal_that_moves_has_nothing_but_its_superblock() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let folder = scratch::folder().expect("a folder");
+    let image = folder.path().join("image");
+    mke2fs(&image, "-t ext4 -b 1024 -J size=4", 64 << 10);
+    let map = || {
+        let map = debugfs(&image, &["blocks <8>"]).expect("debugfs runs");
+        map.lines().last().unwrap_or_default().to_owned()
+    };
+    // The log has records of the changes.
+    fill(&image, 20_000);
+    let before = map();
+    resize(&image, 24 << 10);
+    assert!(map() != before, "the journal stays where it was");
+    let log = folder.path().join("log");
+    debugfs(&image, &[format!("dump <8> {}", text(&log))]).expect("debugfs runs");
+    let log = fs::read(&log).expect("readable");
+    assert_eq!(log.len(), 4 << 20);
+    let records = log.iter().skip(1024).filter(|&&byte| byte != 0).count();
+    assert_eq!(records, 0, "bytes behind the superblock of the journal");
 }
 
 #[test]

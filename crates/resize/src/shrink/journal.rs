@@ -11,7 +11,9 @@
 //! | shorten | the log | a transaction of the log at its new place |
 //!
 //! A journal may be longer than its superblock says, so each is a valid file system. The log is
-//! empty throughout, and is copied again before the exchange.
+//! empty throughout, so of its content only the superblock matters, which is the log's first block:
+//! it is copied before the exchange. The rest of the new place becomes zeroes, so that nothing that
+//! lay there is ever taken for a record of the log.
 //!
 //! The exchange is one sector if the map lies in the inode. A map with more than four extents, and
 //! one of pointers, is changed in place between two writes of the superblock, as without a journal:
@@ -22,7 +24,7 @@ use fourscore_ondisk::extent::{self, Extent, ExtentState};
 use fourscore_ondisk::inode::Inode;
 use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_ondisk::words::{high32, low32};
-use fourscore_ondisk::{InodeNr, LogicalBlock, RawSuperblock};
+use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock, RawSuperblock};
 
 use super::relocate::Relocation;
 use crate::error::{ResizeError, Result};
@@ -43,10 +45,12 @@ impl Relocation<'_> {
         if doomed.is_empty() && map.nodes.iter().all(|&node| node < self.end) {
             return Ok(());
         }
-        let moves = self.copy(&doomed, u64::MAX)?;
+        let moves = self.reserve(&doomed, u64::MAX)?;
+        let first = map.extents.first().map(|extent| extent.physical);
         match self.exchange(&inode, &map, &moves) {
-            Some(exchange) => self.carry_out(number, &inode, &moves, &exchange),
+            Some(exchange) => self.carry_out(&inode, first, &moves, &exchange),
             None => {
+                self.write_empty_log(first, &moves)?;
                 self.switch(&inode, &map, &moves)?;
                 self.note_copy(number)?;
                 self.space.commit_in_place(self.volume)
@@ -72,7 +76,7 @@ impl Relocation<'_> {
                 let part = (blocks - done).min(extent::MAX_WRITTEN_BLOCKS.into());
                 let at = |physical: u64| Extent {
                     logical: LogicalBlock(logical),
-                    physical: fourscore_ondisk::PhysBlock(physical + u64::from(done)),
+                    physical: PhysBlock(physical + u64::from(done)),
                     blocks: part,
                     state: ExtentState::Written,
                 };
@@ -93,13 +97,32 @@ impl Relocation<'_> {
         })
     }
 
+    /// Writes the log to its new place: its first block, and zeroes.
+    fn write_empty_log(&self, first: Option<PhysBlock>, moves: &Moves) -> Result<()> {
+        let block_size = self.volume.geometry().block_size();
+        for piece in moves.pieces() {
+            let start = block_size.offset(piece.to);
+            let bytes = (piece.from.end.0 - piece.from.start.0) << block_size.bits();
+            self.volume.device().write_zeroes(start..start + bytes)?;
+        }
+        if let Some(first) = first {
+            let (place, _) = moves.find(first);
+            if place != first {
+                let superblock = self.volume.read(first)?;
+                self.volume.write_now(place, &superblock)?;
+            }
+        }
+        Ok(())
+    }
+
     fn carry_out(
         &mut self,
-        number: InodeNr,
         inode: &Inode,
+        first: Option<PhysBlock>,
         moves: &Moves,
         exchange: &Exchange,
     ) -> Result<()> {
+        let number = inode.number();
         let bits = self.volume.geometry().block_size().bits();
         let (size, sectors) = (inode.size_bytes(), inode.sectors());
         let (more, more_sectors) = (
@@ -113,9 +136,7 @@ impl Relocation<'_> {
             sectors + more_sectors,
         )?;
         self.space.commit(self.volume)?;
-        for piece in moves.pieces() {
-            self.copy_blocks(&piece.from, piece.to)?;
-        }
+        self.write_empty_log(first, moves)?;
         self.volume.device().flush()?;
         self.set_journal_inode(
             number,

@@ -12,15 +12,18 @@
 //! | descriptors, the last group, and counts | here |
 //! | the inode of reserved descriptor blocks is made again | [`crate::resize_inode`] |
 //!
-//! The least size is computed in `least`.
+//! The least size is computed in `least`, how far one pass gets in `room`. Data is copied by
+//! `copy`.
 //!
 //! **Crash safety.** Each step leaves a file system with all files. What has moved before a crash
 //! stays where it is; the next shrink goes on from there.
 
+mod copy;
 mod journal;
 pub(crate) mod least;
 mod relocate;
 mod renumber;
+mod room;
 mod tables;
 mod values;
 
@@ -37,12 +40,14 @@ use crate::resize_inode;
 use crate::target;
 use crate::volume::{Volume, set_free_blocks};
 use relocate::Relocation;
+use room::Room;
 
 /// Makes the file system that of the superblock `new`, which has less blocks.
 ///
 /// Tables of groups that vanish may lie in front of the new end, and are free only when the groups
-/// have vanished. So half of these groups are cut off first, then half of the rest, and so on: what
-/// moves finds all but the tables of one group free.
+/// have vanished. So as many of these groups are cut off first as there is space for what is in
+/// them, then as many of the rest, and so on. If that finds no space after all, half of the groups
+/// that are left are cut off at a time: then what moves finds all but the tables of one group free.
 pub(crate) fn shrink(volume: &mut Volume, new: &Superblock) -> Result<()> {
     let end = new.geometry().data_blocks().end;
     if volume.sb().mmp_block().is_some_and(|block| block >= end) {
@@ -50,17 +55,51 @@ pub(crate) fn shrink(volume: &mut Volume, new: &Superblock) -> Result<()> {
         return Err(ResizeError::Unsupported(why.into()));
     }
     let has_flex = volume.sb().features().incompat.contains(Incompat::FLEX_BG);
+    let mut pace = Pace::AsFarAsPossible;
     loop {
-        let geometry = *volume.geometry();
-        let vanishing = geometry.groups() - new.geometry().groups();
-        if !has_flex || vanishing < 2 {
-            return shrink_to(volume, new);
+        let middle = match has_flex {
+            true => middle(volume, new, pace)?,
+            false => None,
+        };
+        let done = shrink_to(volume, middle.as_ref().unwrap_or(new));
+        match done {
+            Err(ResizeError::NoRoom) if has_flex && pace == Pace::AsFarAsPossible => {
+                volume.reload()?;
+                pace = Pace::Halves;
+            }
+            Ok(()) if middle.is_some() => {}
+            other => return other,
         }
-        let groups = geometry.groups() - vanishing / 2;
-        let blocks = geometry.group_first_block(GroupNr(groups)).0;
-        let middle = target::of(volume.sb(), blocks)?;
-        shrink_to(volume, &middle)?;
     }
+}
+
+/// How many groups vanish at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    AsFarAsPossible,
+    Halves,
+}
+
+/// A size on the way to `new`, to which the file system shrinks first; `None` if there is none.
+fn middle(volume: &Volume, new: &Superblock, pace: Pace) -> Result<Option<Superblock>> {
+    let geometry = *volume.geometry();
+    let vanishing = geometry.groups() - new.geometry().groups();
+    if vanishing < 2 {
+        return Ok(None);
+    }
+    let half = geometry.groups() - vanishing / 2;
+    let groups = match pace {
+        Pace::Halves => half,
+        Pace::AsFarAsPossible => {
+            let room = Room::of(volume)?;
+            if room.is_enough_for(volume, new)? {
+                return Ok(None);
+            }
+            half.min(room.least_groups(new.geometry().groups() + 1))
+        }
+    };
+    let blocks = geometry.group_first_block(GroupNr(groups)).0;
+    target::of(volume.sb(), blocks).map(Some)
 }
 
 /// Shrinks at once.

@@ -1,8 +1,9 @@
 //! **Purpose.** Moves the blocks of files to the front of the new end: data, maps, attributes.
 //!
-//! **Model.** Data is copied to free clusters and flushed; then one step makes the inode refer to
+//! **Model.** Data is copied to free clusters and flushed; then one step makes the inodes refer to
 //! the copies, and frees the originals. A step has several small inodes, or a part of a large one,
-//! so that it stays within the journal.
+//! so that it stays within the journal. Its data is copied when all of it is known, by all
+//! processors (`copy`).
 //!
 //! A block of attributes that several inodes share moves one user at a time: the first makes the
 //! copy, the count of users of the copy rises and that of the original falls, and with the last
@@ -12,12 +13,15 @@
 //! **Not here.** The journal (`journal`), tables of groups (`tables`).
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::thread::available_parallelism;
 
 use fourscore_ondisk::inode::{Inode, InodeMut};
 use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 use fourscore_ondisk::{InodeNr, PhysBlock, orphan, xattr};
 
+use super::copy;
 use crate::error::{ResizeError, Result};
 use crate::inodes;
 use crate::map::{Map, Moves, Piece, Rewritten, rewrite};
@@ -33,7 +37,6 @@ const MOST_GROUPS: usize = 24;
 const MOST_CLUSTERS: u64 = 16 << 10;
 /// The shortest run of clusters that data is moved to at first.
 const LEAST_RUN: u64 = 256;
-const COPY_BYTES: u64 = 1 << 20;
 
 /// The state of moving blocks to the front of an end.
 #[derive(Debug)]
@@ -47,6 +50,9 @@ pub(crate) struct Relocation<'a> {
     least_run: u64,
     /// Blocks of attributes that have moved, or are moving.
     attributes: BTreeMap<PhysBlock, PhysBlock>,
+    /// Data of this step that is copied before it is durable.
+    uncopied: Vec<Piece>,
+    threads: NonZeroUsize,
 }
 
 impl<'a> Relocation<'a> {
@@ -60,6 +66,8 @@ impl<'a> Relocation<'a> {
             inode_goal: 0,
             least_run: LEAST_RUN,
             attributes: BTreeMap::new(),
+            uncopied: Vec::new(),
+            threads: available_parallelism().unwrap_or(NonZeroUsize::MIN),
         })
     }
 
@@ -85,7 +93,7 @@ impl<'a> Relocation<'a> {
         for group in 0..self.volume.geometry().groups() {
             let mut numbers = Vec::new();
             inodes::visit(self.volume, group..group + 1, &mut |inode| {
-                if Some(inode.number()) != journal {
+                if Some(inode.number()) != journal && self.has_blocks_behind(&inode)? {
                     numbers.push(inode.number());
                 }
                 Ok(())
@@ -98,10 +106,13 @@ impl<'a> Relocation<'a> {
     }
 
     pub(crate) fn commit(&mut self) -> Result<()> {
-        match self.volume.changes() {
-            0 => Ok(()),
-            _ => self.space.commit(self.volume),
+        if self.volume.changes() == 0 {
+            return Ok(());
         }
+        let pieces = std::mem::take(&mut self.uncopied);
+        let (device, geometry) = (self.volume.device(), self.volume.geometry());
+        copy::copy(device, geometry, pieces, self.threads)?;
+        self.space.commit(self.volume)
     }
 
     /// Ends the step if it has become large.
@@ -109,6 +120,16 @@ impl<'a> Relocation<'a> {
         let is_large =
             self.volume.changes() > MOST_CHANGES || self.space.changed_groups() > MOST_GROUPS;
         if is_large { self.commit() } else { Ok(()) }
+    }
+
+    /// Whether a block of the inode, of its map or of its attributes lies behind the end.
+    fn has_blocks_behind(&self, inode: &Inode) -> Result<bool> {
+        if inode.file_acl().is_some_and(|block| block >= self.end) {
+            return Ok(true);
+        }
+        let map = Map::read(self.volume, inode)?;
+        let has_node = map.nodes.iter().any(|&node| node >= self.end);
+        Ok(has_node || !self.doomed(&map).is_empty())
     }
 
     fn move_inode(&mut self, number: InodeNr) -> Result<()> {
@@ -123,8 +144,13 @@ impl<'a> Relocation<'a> {
             if doomed.is_empty() && map.nodes.iter().all(|&node| node < self.end) {
                 return Ok(());
             }
-            let moves = self.copy(&doomed, MOST_CLUSTERS)?;
-            self.seal_orphan_blocks(&inode, &moves)?;
+            let moves = self.reserve(&doomed, MOST_CLUSTERS)?;
+            if self.volume.sb().orphan_file_inode() == Some(number) {
+                self.copy(&moves)?;
+                self.seal_orphan_blocks(&inode, &moves)?;
+            } else {
+                self.uncopied.extend_from_slice(moves.pieces());
+            }
             self.switch(&inode, &map, &moves)?;
             self.commit_if_large()?;
         }
@@ -162,8 +188,8 @@ impl<'a> Relocation<'a> {
         runs
     }
 
-    /// Copies clusters to free ones, at most `most`.
-    pub(crate) fn copy(&mut self, doomed: &[Range<PhysBlock>], most: u64) -> Result<Moves> {
+    /// Takes free clusters for some, at most `most`, which are not copied yet.
+    pub(crate) fn reserve(&mut self, doomed: &[Range<PhysBlock>], most: u64) -> Result<Moves> {
         let log = self.volume.geometry().blocks_per_cluster_log();
         let mut pieces = Vec::new();
         let mut left = most;
@@ -178,7 +204,6 @@ impl<'a> Relocation<'a> {
                 let blocks = found.end.0 - found.start.0;
                 left -= (blocks >> log).min(left);
                 let from = PhysBlock(at)..PhysBlock(at + blocks);
-                self.copy_blocks(&from, found.start)?;
                 pieces.push(Piece {
                     from,
                     to: found.start,
@@ -200,29 +225,14 @@ impl<'a> Relocation<'a> {
         }
     }
 
-    pub(crate) fn copy_blocks(&self, from: &Range<PhysBlock>, to: PhysBlock) -> Result<()> {
-        let block_size = self.volume.geometry().block_size();
-        let end = block_size
-            .offset(from.end)
-            .min(self.volume.geometry().size_bytes());
-        let (mut at, mut target) = (block_size.offset(from.start), block_size.offset(to));
-        let mut bytes = Vec::new();
-        while at < end {
-            let len = (end - at).min(COPY_BYTES);
-            bytes.resize(usize::try_from(len).unwrap_or(0), 0);
-            self.volume.device().read_at(&mut bytes, at)?;
-            self.volume.device().write_at(&bytes, target)?;
-            at += len;
-            target += len;
-        }
-        Ok(())
+    /// Copies blocks at once.
+    pub(crate) fn copy(&self, moves: &Moves) -> Result<()> {
+        let (device, geometry) = (self.volume.device(), self.volume.geometry());
+        copy::copy(device, geometry, moves.pieces().to_vec(), self.threads)
     }
 
     /// The checksums of the orphan file's blocks depend on their place.
     fn seal_orphan_blocks(&self, inode: &Inode, moves: &Moves) -> Result<()> {
-        if self.volume.sb().orphan_file_inode() != Some(inode.number()) {
-            return Ok(());
-        }
         for piece in moves.pieces() {
             for offset in 0..piece.from.end.0 - piece.from.start.0 {
                 let place = PhysBlock(piece.to.0 + offset);

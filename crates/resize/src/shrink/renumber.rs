@@ -32,8 +32,16 @@ use crate::space::free_run;
 /// Bytes of a directory entry before its name.
 const ENTRY_HEADER_BYTES: usize = 8;
 
-/// Directories by the inode that they name.
-type Namers = BTreeMap<InodeNr, BTreeSet<InodeNr>>;
+/// A block of a directory that names an inode, by its place in the file: that stays when the
+/// directory moves. Of a directory inside its inode it is block 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Namer {
+    dir: InodeNr,
+    logical: u32,
+}
+
+/// Blocks of directories by the inode that they name.
+type Namers = BTreeMap<InodeNr, BTreeSet<Namer>>;
 
 impl Relocation<'_> {
     /// Gives all inodes with numbers above `most` others.
@@ -61,13 +69,14 @@ impl Relocation<'_> {
         self.find_namers(&mut namers)?;
         let mut users = self.find_users_of_values(&namers)?;
         let mut moved = BTreeMap::new();
-        for (old, dirs) in namers {
+        for (old, namers) in namers {
             let new = self.free_inode(stay)?;
             self.move_inode_to(old, new)?;
             moved.insert(old, new);
             let now = |number: InodeNr| moved.get(&number).copied().unwrap_or(number);
-            for dir in dirs.into_iter().map(now) {
-                self.redirect(dir, old, new)?;
+            for namer in namers {
+                let dir = now(namer.dir);
+                self.redirect(Namer { dir, ..namer }, old, new)?;
             }
             for user in users.remove(&old).into_iter().flatten().map(now) {
                 self.redirect_values(user, old, new)?;
@@ -85,22 +94,23 @@ impl Relocation<'_> {
             if inode.file_type() != Some(FileType::Directory) {
                 return Ok(());
             }
-            let mut add = |named: InodeNr| {
-                if let Some(dirs) = namers.get_mut(&named) {
-                    dirs.insert(inode.number());
+            let dir = inode.number();
+            let mut add = |named: InodeNr, logical| {
+                if let Some(blocks) = namers.get_mut(&named) {
+                    blocks.insert(Namer { dir, logical });
                 }
             };
             if inode.flags().contains(InodeFlags::INLINE_DATA_FL) {
-                return self.entries_inside(inode.number(), &mut |entries| {
+                return self.entries_inside(dir, &mut |entries| {
                     each_entry(entries, &mut |number| {
-                        add(InodeNr(u32::from_le_bytes(*number)));
+                        add(InodeNr(u32::from_le_bytes(*number)), 0);
                     });
                 });
             }
-            for (_, block) in blocks_of(&Map::read(self.volume, &inode)?) {
+            for (logical, block) in blocks_of(&Map::read(self.volume, &inode)?) {
                 let mut bytes = self.volume.read(block)?;
                 each_entry(&mut bytes, &mut |number| {
-                    add(InodeNr(u32::from_le_bytes(*number)));
+                    add(InodeNr(u32::from_le_bytes(*number)), logical);
                 });
             }
             Ok(())
@@ -171,7 +181,8 @@ impl Relocation<'_> {
         let mut moves = Moves::default();
         if is_dir || is_orphan_file {
             let all = self.clusters_of(&map, PhysBlock(0));
-            moves = self.copy(&all, u64::MAX)?;
+            moves = self.reserve(&all, u64::MAX)?;
+            self.copy(&moves)?;
         }
         for (logical, block) in blocks_of(&map) {
             let (place, _) = moves.find(block);
@@ -236,8 +247,9 @@ impl Relocation<'_> {
         })
     }
 
-    /// Makes the entries of a directory that name `old` name `new`.
-    fn redirect(&mut self, dir: InodeNr, old: InodeNr, new: InodeNr) -> Result<()> {
+    /// Makes the entries of a block of a directory that name `old` name `new`.
+    fn redirect(&mut self, namer: Namer, old: InodeNr, new: InodeNr) -> Result<()> {
+        let dir = namer.dir;
         let inode = inodes::read(self.volume, dir)?;
         let change = |number: &mut [u8; 4]| {
             let is_old = *number == old.0.to_le_bytes();
@@ -255,17 +267,18 @@ impl Relocation<'_> {
                 })
             });
         }
-        for (logical, block) in blocks_of(&Map::read(self.volume, &inode)?) {
-            let mut bytes = self.volume.read(block)?;
-            let mut is_changed = false;
-            each_entry(&mut bytes, &mut |number| is_changed |= change(number));
-            if is_changed {
-                if self.volume.sb().has_metadata_csum() {
-                    let seed = inode.checksum_seed();
-                    seal_dir_block(&mut bytes, logical, inode.flags(), seed)?;
-                }
-                self.volume.set(block, bytes);
+        let map = Map::read(self.volume, &inode)?;
+        let block = place_of(&map, namer.logical);
+        let block = block.ok_or_else(|| ResizeError::corrupt("a directory without a block"))?;
+        let mut bytes = self.volume.read(block)?;
+        let mut is_changed = false;
+        each_entry(&mut bytes, &mut |number| is_changed |= change(number));
+        if is_changed {
+            if self.volume.sb().has_metadata_csum() {
+                let seed = inode.checksum_seed();
+                seal_dir_block(&mut bytes, namer.logical, inode.flags(), seed)?;
             }
+            self.volume.set(block, bytes);
         }
         Ok(())
     }
@@ -296,6 +309,14 @@ pub(super) fn blocks_of(map: &Map) -> impl Iterator<Item = (u32, PhysBlock)> {
             let block = PhysBlock(extent.physical.0 + u64::from(offset));
             (extent.logical.0 + offset, block)
         })
+    })
+}
+
+/// The place of a block of a map.
+fn place_of(map: &Map, logical: u32) -> Option<PhysBlock> {
+    map.extents.iter().find_map(|extent| {
+        let offset = logical.checked_sub(extent.logical.0)?;
+        (offset < extent.blocks).then(|| PhysBlock(extent.physical.0 + u64::from(offset)))
     })
 }
 
