@@ -10,7 +10,7 @@ use fourscore_ondisk::group::{self, GroupFlags};
 use fourscore_ondisk::inode::GOOD_OLD_INODE_SIZE_BYTES;
 use fourscore_ondisk::mmp::MmpBlock;
 use fourscore_ondisk::superblock::State as SuperState;
-use fourscore_ondisk::{BytePlace, GroupDesc, GroupNr, PhysBlock, Superblock};
+use fourscore_ondisk::{GroupDesc, GroupNr, PhysBlock, Superblock};
 use fourscore_sync::Arc;
 
 use crate::finding::Finding;
@@ -19,7 +19,7 @@ use crate::replay::Changes;
 use crate::report::Findings;
 use crate::state::State;
 use crate::text;
-use crate::volume::{Group, Volume};
+use crate::volume::{DescCopy, Group, Volume};
 
 /// Reads and checks all descriptors.
 pub(crate) fn load(
@@ -245,7 +245,8 @@ fn check_mmp(volume: &Volume, state: &State, findings: &mut Findings) {
     }
 }
 
-/// Checks the backups of the superblock, and of the descriptors that follow the first sound backup.
+/// Checks the backups of the superblock, of the descriptors that follow the first sound backup, and
+/// with `meta_bg` those in the groups themselves.
 fn check_backups(volume: &Volume, findings: &mut Findings) {
     let geometry = volume.geometry();
     let size = geometry.block_size();
@@ -264,6 +265,7 @@ fn check_backups(volume: &Volume, findings: &mut Findings) {
             has_descriptors = true;
         }
     }
+    check_meta_groups(volume, findings);
 }
 
 /// The first difference of a backup in a field that only mkfs and resizing change.
@@ -283,36 +285,55 @@ fn difference(sb: &Superblock, copy: &Superblock, group: GroupNr) -> Option<&'st
         .map(|(_, why)| why)
 }
 
-fn check_backup_descriptors(volume: &Volume, group: GroupNr, findings: &mut Findings) {
+/// Compares the copies of descriptors behind a backup of the superblock. With `meta_bg` these are
+/// the copies of the first descriptors only, and only groups that they describe have them.
+fn check_backup_descriptors(volume: &Volume, holder: GroupNr, findings: &mut Findings) {
     let geometry = volume.geometry();
-    if volume.incompat(Incompat::META_BG) {
-        return;
+    let first = geometry.group_first_block(holder).0 + 1;
+    let blocks = match geometry.first_meta_bg() {
+        Some(meta) if holder.0 / geometry.descs_per_block() >= meta => 0,
+        Some(meta) => meta.min(geometry.desc_blocks()),
+        None => geometry.desc_blocks(),
+    };
+    for index in 0..blocks {
+        let place = PhysBlock(first + u64::from(index));
+        check_copy(volume, index, &DescCopy { holder, place }, findings);
     }
-    let first = geometry.group_first_block(group).0 + 1;
-    let primary = geometry.primary_table().start.0 + 1;
-    let mut block = vec![0; volume.block_bytes()];
-    let mut loaded = None;
-    for (nr, own) in (0..).map(GroupNr).zip(&volume.groups) {
-        let Some(BytePlace {
-            block: place,
-            offset_bytes,
-        }) = geometry.desc_place(nr)
-        else {
-            return;
-        };
-        let place = PhysBlock(first + place.0.saturating_sub(primary));
-        if loaded != Some(place) {
-            read_or_report(volume, place, &mut block, findings);
-            loaded = Some(place);
+}
+
+/// Compares the copies of descriptors that lie in the groups which they describe (`meta_bg`).
+fn check_meta_groups(volume: &Volume, findings: &mut Findings) {
+    let geometry = volume.geometry();
+    let Some(first) = geometry.first_meta_bg() else {
+        return;
+    };
+    for index in first..geometry.desc_blocks() {
+        for copy in volume.meta_group_copies(index) {
+            check_copy(volume, index, &copy, findings);
         }
-        let bytes = block.get(offset_bytes..).unwrap_or(&[]);
+    }
+}
+
+/// Compares a copy of block `index` of the descriptors with the descriptors in use.
+fn check_copy(volume: &Volume, index: u32, copy: &DescCopy, findings: &mut Findings) {
+    let geometry = volume.geometry();
+    let mut block = vec![0; volume.block_bytes()];
+    read_or_report(volume, copy.place, &mut block, findings);
+    let per_block = geometry.descs_per_block();
+    let size = geometry.desc_size_bytes();
+    let first = index.saturating_mul(per_block);
+    let own = volume.groups.iter().skip(first as usize);
+    let copies = block.chunks_exact(size).take(per_block as usize);
+    for ((nr, own), bytes) in (first..).map(GroupNr).zip(own).zip(copies) {
         let places =
             |desc: &GroupDesc| (desc.block_bitmap(), desc.inode_bitmap(), desc.inode_table());
         let same = GroupDesc::unchecked(bytes, &volume.sb)
             .is_ok_and(|copy| places(&copy) == places(&own.desc));
         if !same {
-            let other = nr;
-            findings.push(Finding::BackupDescriptors { group, other });
+            findings.push(Finding::BackupDescriptors {
+                group: copy.holder,
+                other: nr,
+            });
         }
     }
 }

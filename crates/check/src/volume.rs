@@ -54,7 +54,37 @@ impl Group {
     }
 }
 
+/// A copy of a block of descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DescCopy {
+    /// The group that holds it.
+    pub(crate) holder: GroupNr,
+    pub(crate) place: PhysBlock,
+}
+
 impl Volume {
+    /// With `meta_bg`, the copies of block `index` of the descriptors, which is none of the first
+    /// ones: in the second and in the last of the groups that it describes, behind the backup of
+    /// the superblock if there is one.
+    pub(crate) fn meta_group_copies(&self, index: u32) -> Vec<DescCopy> {
+        let geometry = self.geometry();
+        let per_block = geometry.descs_per_block();
+        let first = index.saturating_mul(per_block);
+        let mut holders = vec![
+            first.saturating_add(1),
+            first.saturating_add(per_block.saturating_sub(1)),
+        ];
+        holders.dedup();
+        let holders = holders.into_iter().map(GroupNr);
+        let holders = holders.filter(|group| group.0 > first && geometry.has_group(*group));
+        let copy = |holder| {
+            let start = geometry.group_first_block(holder).0;
+            let place = PhysBlock(start + u64::from(geometry.has_super(holder)));
+            DescCopy { holder, place }
+        };
+        holders.map(copy).collect()
+    }
+
     pub(crate) fn geometry(&self) -> &Geometry {
         self.sb.geometry()
     }

@@ -19,7 +19,7 @@ use crate::finding::Finding;
 use crate::inode::InodeView;
 use crate::open::{read_superblock, superblock};
 use crate::report::Findings;
-use crate::volume::{Group, Volume};
+use crate::volume::{DescCopy, Group, Volume};
 
 /// `eh_magic` at the start of a map of extents.
 const EXTENT_MAGIC: u32 = 0xf30a;
@@ -66,33 +66,18 @@ fn sound_backups(volume: &Volume) -> Vec<GroupNr> {
     groups.filter(is_sound).take(2).collect()
 }
 
-/// The copies of a block of descriptors, each with the group that holds it. With `meta_bg` they are
-/// in the second and in the last of the groups that are described.
-fn copies(volume: &Volume, backups: &[GroupNr], index: u32) -> Vec<(GroupNr, PhysBlock)> {
+/// The copies of a block of descriptors.
+fn copies(volume: &Volume, backups: &[GroupNr], index: u32) -> Vec<DescCopy> {
     let geometry = volume.geometry();
-    let per_block = geometry.descs_per_block();
     if geometry.first_meta_bg().is_some_and(|first| index >= first) {
-        let first = index.saturating_mul(per_block);
-        let mut holders = vec![
-            first.saturating_add(1),
-            first.saturating_add(per_block.saturating_sub(1)),
-        ];
-        holders.dedup();
-        let holders = holders.into_iter().map(GroupNr);
-        let holders = holders.filter(|group| group.0 > first && geometry.has_group(*group));
-        return holders
-            .map(|group| {
-                let start = geometry.group_first_block(group).0;
-                let super_blocks = u64::from(geometry.has_super(group));
-                (group, PhysBlock(start + super_blocks))
-            })
-            .collect();
+        return volume.meta_group_copies(index);
     }
-    let place = |group: &GroupNr| {
-        let start = geometry.group_first_block(*group).0;
-        (*group, PhysBlock(start + 1 + u64::from(index)))
+    let copy = |&holder: &GroupNr| {
+        let start = geometry.group_first_block(holder).0;
+        let place = PhysBlock(start + 1 + u64::from(index));
+        DescCopy { holder, place }
     };
-    backups.iter().map(place).collect()
+    backups.iter().map(copy).collect()
 }
 
 /// The descriptors of one block whose places backups know better.
@@ -100,10 +85,10 @@ fn in_block(volume: &Volume, backups: &[GroupNr], index: u32) -> Vec<Outvoted> {
     let geometry = volume.geometry();
     let size = geometry.desc_size_bytes();
     let mut read = Vec::new();
-    for (holder, block) in copies(volume, backups, index) {
+    for copy in copies(volume, backups, index) {
         let mut bytes = vec![0; volume.block_bytes()];
-        if volume.read(block, &mut bytes).is_ok() {
-            read.push((holder, bytes));
+        if volume.read(copy.place, &mut bytes).is_ok() {
+            read.push((copy.holder, bytes));
         }
     }
     let first = index.saturating_mul(geometry.descs_per_block());

@@ -81,6 +81,7 @@ pub(super) fn is_safe(finding: &Finding) -> bool {
         F::NotClean { .. }
             | F::JournalErrno { .. }
             | F::Orphan { .. }
+            | F::GroupChecksum { .. }
             | F::GroupFlags { .. }
             | F::ItableUnused { .. }
             | F::BackupSuperblock { .. }

@@ -244,29 +244,44 @@ impl Editor<'_> {
     /// The descriptor of a group in the first sound backup.
     fn backup_descriptor(&self, nr: GroupNr) -> Option<GroupDesc> {
         let (volume, geometry) = (self.volume, self.volume.geometry());
-        if volume.incompat(Incompat::META_BG) {
-            return None;
-        }
-        let size = geometry.block_size();
+        let index = nr.0 / geometry.descs_per_block();
+        let block = match geometry.first_meta_bg() {
+            Some(first) if index >= first => volume.meta_group_copies(index).first()?.place,
+            _ => {
+                let backup = self.first_sound_backup()?;
+                PhysBlock(geometry.group_first_block(backup).0 + 1 + u64::from(index))
+            }
+        };
+        let bytes = self.read_block(block).ok()?;
+        let offset = geometry.desc_place(nr)?.offset_bytes;
+        GroupDesc::unchecked(bytes.get(offset..)?, &volume.sb).ok()
+    }
+
+    /// The first group with a sound backup of the superblock and of the first descriptors.
+    fn first_sound_backup(&self) -> Option<GroupNr> {
+        let (volume, geometry) = (self.volume, self.volume.geometry());
         let is_sound = |group: &GroupNr| {
-            let start = size.offset(geometry.group_first_block(*group));
+            let start = geometry
+                .block_size()
+                .offset(geometry.group_first_block(*group));
             matches!(read_superblock(&*volume.device, start), Ok(Ok(_)))
         };
         let mut groups = geometry.groups_with_super().filter(|group| group.0 > 0);
-        let backup = groups.find(is_sound)?;
-        let place = geometry.desc_place(nr)?;
-        let nth = place
-            .block
-            .0
-            .saturating_sub(geometry.primary_table().start.0 + 1);
-        let block = PhysBlock(geometry.group_first_block(backup).0 + 1 + nth);
-        let bytes = self.read_block(block).ok()?;
-        GroupDesc::unchecked(bytes.get(place.offset_bytes..)?, &volume.sb).ok()
+        groups.find(|group| self.has_classic_copies(*group) && is_sound(group))
+    }
+
+    /// Whether a group with a backup of the superblock has copies of the first descriptors: with
+    /// `meta_bg` only if they describe it.
+    fn has_classic_copies(&self, group: GroupNr) -> bool {
+        let geometry = self.volume.geometry();
+        geometry
+            .first_meta_bg()
+            .is_none_or(|first| group.0 / geometry.descs_per_block() < first)
     }
 
     /// Writes the primary superblock and the primary descriptors over all backups.
     pub(super) fn write_backups(&self) -> Patch {
-        let (volume, geometry) = (self.volume, self.volume.geometry());
+        let geometry = self.volume.geometry();
         let size = geometry.block_size();
         let table = geometry.primary_table();
         let primary = self.primary_super()?;
@@ -278,12 +293,29 @@ impl Editor<'_> {
                 raw.seal();
             }
             self.write_at(size.offset(start), raw.as_bytes())?;
-            if volume.incompat(Incompat::META_BG) {
+            if !self.has_classic_copies(group) {
                 continue;
             }
             for (nth, block) in (table.start.0 + 1..table.end.0).enumerate() {
                 let bytes = self.read_block(PhysBlock(block))?;
                 self.write_block(PhysBlock(start.0 + 1 + nth as u64), &bytes)?;
+            }
+        }
+        self.write_meta_group_copies()
+    }
+
+    /// Writes the primary descriptors over the copies in the groups that they describe (`meta_bg`).
+    fn write_meta_group_copies(&self) -> Patch {
+        let geometry = self.volume.geometry();
+        let first = geometry.first_meta_bg().unwrap_or(geometry.desc_blocks());
+        for index in first..geometry.desc_blocks() {
+            let group = GroupNr(index.saturating_mul(geometry.descs_per_block()));
+            let Some(primary) = geometry.desc_place(group) else {
+                continue;
+            };
+            let bytes = self.read_block(primary.block)?;
+            for copy in self.volume.meta_group_copies(index) {
+                self.write_block(copy.place, &bytes)?;
             }
         }
         Ok(())
