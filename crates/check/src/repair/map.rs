@@ -124,13 +124,19 @@ impl Editor<'_> {
     }
 
     /// Builds a sound map of what can be followed of the map of an inode. The blocks of a
-    /// directory are written, and without holes. With clusters, a block at another offset of its
-    /// cluster than in the file moves to a cluster of its own.
+    /// directory are written, and without holes; a file loses what is allocated behind its end and
+    /// not written: a length that was damaged makes such blocks of those of other files, and
+    /// e2fsck accepts no entry of an inner node behind the end. With clusters, a block at another
+    /// offset of its cluster than in the file moves to a cluster of its own.
     pub(super) fn rebuild_map(&self, nr: InodeNr) -> Patch {
         let mut extents = self.extents_of(nr)?;
         let is_directory = self.with_inode(nr, |inode| inode.is_directory())?;
         if is_directory {
             extents = self.without_holes(&extents);
+        } else {
+            let size_bytes = self.with_inode(nr, |inode| inode.size_bytes())?;
+            let blocks = size_bytes.div_ceil(self.volume.block_bytes() as u64);
+            extents = without_preallocation(extents, blocks);
         }
         if self.volume.geometry().blocks_per_cluster_log() > 0 {
             extents = self.aligned(&extents)?;
@@ -231,6 +237,19 @@ impl Editor<'_> {
     }
 }
 
+/// Extents without unwritten blocks from block `end` of the file on.
+fn without_preallocation(extents: Vec<Extent>, end: u64) -> Vec<Extent> {
+    let cut = |mut extent: Extent| {
+        if extent.state == ExtentState::Unwritten {
+            let left = end.saturating_sub(u64::from(extent.logical.0));
+            extent.blocks =
+                u32::try_from(left).map_or(extent.blocks, |left| left.min(extent.blocks));
+        }
+        (extent.blocks > 0).then_some(extent)
+    };
+    extents.into_iter().filter_map(cut).collect()
+}
+
 /// Adds a block to extents, the last of which it may extend.
 pub(super) fn push_block(to: &mut Vec<Extent>, logical: u64, physical: u64, state: ExtentState) {
     let Ok(at) = u32::try_from(logical) else {
@@ -251,4 +270,33 @@ pub(super) fn push_block(to: &mut Vec<Extent>, logical: u64, physical: u64, stat
         blocks: 1,
         state,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unwritten_blocks_behind_the_end_are_dropped() {
+        let extent = |logical, blocks, state| Extent {
+            logical: LogicalBlock(logical),
+            physical: PhysBlock(1000 + u64::from(logical)),
+            blocks,
+            state,
+        };
+        let (written, unwritten) = (ExtentState::Written, ExtentState::Unwritten);
+        let all = vec![
+            extent(0, 4, unwritten),
+            extent(4, 8, unwritten),
+            extent(12, 2, written),
+            extent(14, 2, unwritten),
+        ];
+        let left = [
+            extent(0, 4, unwritten),
+            extent(4, 2, unwritten),
+            extent(12, 2, written),
+        ];
+        assert_eq!(without_preallocation(all.clone(), 6), left);
+        assert_eq!(without_preallocation(all.clone(), 16), all);
+    }
 }
