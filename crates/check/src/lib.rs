@@ -125,7 +125,7 @@ pub enum CheckError {
 /// There is no superblock, or it has unknown features. Everything else is a finding, also blocks
 /// that cannot be read.
 pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Report, CheckError> {
-    examine(device, options).map(|examined| examined.report)
+    examine(device, options, &|_| false).map(|examined| examined.report)
 }
 
 /// The result of a check, with everything that it found out.
@@ -135,10 +135,17 @@ struct Examined {
     tree: pass2::Tree,
     usage: QuotaUsage,
     report: Report,
+    /// Whether all passes were made.
+    is_whole: bool,
 }
 
-/// As [`check`].
-fn examine(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Examined, CheckError> {
+/// As [`check`]. If `is_enough` says so of the findings of the superblock, the groups, the inodes
+/// and their blocks, the other passes are left out, and the tree has no directories.
+fn examine(
+    device: Arc<dyn BlockDevice>,
+    options: &CheckOptions,
+    is_enough: &dyn Fn(&[Finding]) -> bool,
+) -> Result<Examined, CheckError> {
     let threads = options.threads;
     let mut findings = Findings::new(options.most_of_a_code);
     let mut tally = Tally::default();
@@ -158,6 +165,16 @@ fn examine(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Exami
     pass0::check(&volume, &state, &mut findings);
     let scanned = pass1::run(&volume, &state, threads, &mut findings, &mut tally);
     claims::run(&volume, &state, threads, &mut findings);
+    if is_enough(findings.kept()) {
+        return Ok(Examined {
+            volume,
+            state,
+            tree: pass2::Tree::new(Vec::new()),
+            usage: scanned.usage,
+            report: Report::new(findings, tally),
+            is_whole: false,
+        });
+    }
     let tree = pass2::run(
         &volume,
         &state,
@@ -183,5 +200,6 @@ fn examine(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Exami
         tree,
         usage: scanned.usage,
         report: Report::new(findings, tally),
+        is_whole: true,
     })
 }

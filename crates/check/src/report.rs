@@ -38,6 +38,11 @@ impl Findings {
         }
     }
 
+    /// The findings that are kept.
+    pub(crate) fn kept(&self) -> &[Finding] {
+        &self.kept
+    }
+
     /// Adds the findings of another thread.
     pub(crate) fn merge(&mut self, other: Self) {
         self.kept.extend(other.kept);

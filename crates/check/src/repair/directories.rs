@@ -2,9 +2,10 @@
 //! entries that are kept.
 //!
 //! **Model.** All findings of one directory are mended together. Where its index is wrong, or a
-//! name changes, the flag `INDEX_FL` is cleared and all blocks are written as plain ones: the
-//! kernel then searches it block by block. Entries for which a block has no space left (because it
-//! gets a checksum, or `.` and `..`) go into other blocks, or into a new one at the end.
+//! name changes, the flag `INDEX_FL` is cleared and all blocks are written as plain ones, until
+//! nothing is left to repair: then it gets a new index (`reindex`). Entries for which a block has
+//! no space left (because it gets a checksum, or `.` and `..`) go into other blocks, or into a new
+//! one at the end.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -93,6 +94,7 @@ impl Editor<'_> {
         let is_everywhere = drops_index || edits.iter().any(|edit| edit.block.is_none());
         if drops_index {
             self.clear_flags(dir, InodeFlags::INDEX_FL)?;
+            self.note_unindexed(dir);
         }
         let format = self.format_of(dir)?;
         let mut blocks = self.blocks_of(dir)?;

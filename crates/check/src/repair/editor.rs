@@ -59,6 +59,8 @@ pub(super) struct Editor<'a> {
     taken: RefCell<Vec<Range<u64>>>,
     /// Inodes that were cleared: later patches of the round do not change them.
     cleared: RefCell<BTreeSet<InodeNr>>,
+    /// Directories that lost their index.
+    unindexed: RefCell<BTreeSet<InodeNr>>,
 }
 
 impl<'a> Editor<'a> {
@@ -72,12 +74,23 @@ impl<'a> Editor<'a> {
             next_cluster: Cell::new(0),
             taken: RefCell::new(Vec::new()),
             cleared: RefCell::new(BTreeSet::new()),
+            unindexed: RefCell::new(BTreeSet::new()),
         }
     }
 
     /// The blocks that were taken.
     pub(super) fn taken(&self) -> Vec<Range<u64>> {
         self.taken.take()
+    }
+
+    /// The directories that lost their index.
+    pub(super) fn unindexed(&self) -> BTreeSet<InodeNr> {
+        self.unindexed.take()
+    }
+
+    /// Notes that a directory has lost its index.
+    pub(super) fn note_unindexed(&self, dir: InodeNr) {
+        self.unindexed.borrow_mut().insert(dir);
     }
 
     /// Reads a block.

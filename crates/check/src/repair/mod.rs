@@ -8,7 +8,8 @@
 //! ```
 //! A round patches one stage ([`rules`]), because what later stages find may follow from it. So a
 //! patch may rely on everything of earlier stages, and never has to bring anything up to date that
-//! a later stage computes.
+//! a later stage computes. A check ends before the directories if inodes or their blocks are to be
+//! patched first; the last one is whole.
 //!
 //! Where nothing that a user stored can be lost, a repair may do without being asked ([`Scope`]).
 //! It then does all that is found, or nothing.
@@ -23,6 +24,7 @@
 //! | `places` | descriptors whose places backups know better |
 //! | `inodes`, `map`, `attributes` | fields of inodes, their maps, their attributes |
 //! | `directories`, `salvage`, `tree` | blocks of directories, entries in broken ones, lost+found |
+//! | `reindex` | new hash indexes |
 //! | `counts`, `quota` | bitmaps, counts, quota files |
 //! | `write` | the order of the writes |
 //! | `undo` | saves what is overwritten |
@@ -43,6 +45,7 @@ mod map;
 mod overlay;
 mod places;
 mod quota;
+mod reindex;
 mod rules;
 mod salvage;
 mod supers;
@@ -51,11 +54,12 @@ mod undo;
 mod vote;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourscore_block::BlockDevice;
+use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::mmp::{MmpBlock, MmpSequence};
 use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
@@ -134,12 +138,14 @@ pub fn repair(
         left: BTreeMap::new(),
         tries: BTreeMap::new(),
         taken: Vec::new(),
+        unindexed: BTreeSet::new(),
     };
     if scope == Scope::Everything {
         result.restore_fields().map_err(CheckError::Io)?;
         result.restore_places().map_err(CheckError::Io)?;
     }
     let found = result.run(&options, scope, now)?;
+    let found = result.index_again(&options, scope, now, found)?;
     let is_changed = if result.mended.is_empty() {
         false
     } else {
@@ -192,6 +198,8 @@ struct Rounds {
     tries: BTreeMap<String, u32>,
     /// Blocks that were free before.
     taken: Vec<std::ops::Range<u64>>,
+    /// Directories that lost their index.
+    unindexed: BTreeSet<InodeNr>,
 }
 
 impl Rounds {
@@ -228,22 +236,38 @@ impl Rounds {
         now: u32,
     ) -> Result<Examined, CheckError> {
         let mut rounds = 0;
+        let mut must_be_whole = scope == Scope::Safe;
         loop {
             let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
-            let found = crate::examine(device, options)?;
+            let is_enough =
+                |found: &[Finding]| !must_be_whole && found.iter().any(|f| self.is_due_early(f));
+            let found = crate::examine(device, options, &is_enough)?;
             self.left.clear();
             let all = found.report.findings();
             let is_stuck = all.iter().any(is_stop);
             let is_allowed = scope == Scope::Everything || all.iter().all(rules::is_safe);
+            if is_stuck && !found.is_whole {
+                must_be_whole = true;
+                continue;
+            }
             if is_stuck || !is_allowed || rounds == MOST_ROUNDS {
                 self.leave(all, is_stuck, is_allowed);
                 return Ok(found);
             }
-            if !self.round(&found, now) {
+            let is_patched = self.round(&found, now);
+            if !is_patched && found.is_whole {
                 return Ok(found);
             }
             rounds += 1;
+            must_be_whole = scope == Scope::Safe || !is_patched || rounds == MOST_ROUNDS;
         }
+    }
+
+    /// Whether a finding is patched before the directories are looked at, so that what a check
+    /// finds in them now is not used.
+    fn is_due_early(&self, finding: &Finding) -> bool {
+        let tries = self.tries.get(&finding.to_string());
+        rules::stage(finding) <= Stage::Shared && tries.is_none_or(|&tries| tries < MOST_TRIES)
     }
 
     /// Patches the first stage of what a check found that can be patched; returns whether there was
@@ -267,7 +291,56 @@ impl Rounds {
             }
         }
         self.taken.extend(editor.taken());
+        self.unindexed.extend(editor.unindexed());
         self.mended.len() > before
+    }
+
+    /// Gives directories that lost their index a new one, when nothing else is left. If that leads
+    /// to anything but new counts and bitmaps, they stay without.
+    fn index_again(
+        &mut self,
+        options: &CheckOptions,
+        scope: Scope,
+        now: u32,
+        found: Examined,
+    ) -> Result<Examined, CheckError> {
+        if self.unindexed.is_empty() || !self.left.is_empty() || !found.report.is_clean() {
+            return Ok(found);
+        }
+        let saved = self.overlay.saved();
+        let (mended, taken) = (self.mended.len(), self.taken.len());
+        let mut is_changed = false;
+        {
+            let editor = Editor::new(&found, &self.overlay, now);
+            for dir in std::mem::take(&mut self.unindexed) {
+                // One that fails has its old blocks.
+                is_changed |= matches!(editor.index(dir), Ok(true));
+            }
+            self.taken.extend(editor.taken());
+        }
+        if !is_changed {
+            return Ok(found);
+        }
+        self.tries.clear();
+        let again = self.run(options, scope, now)?;
+        let follows = |finding: &Finding| {
+            let pass = finding.invariant().pass.number();
+            pass == 5
+                || matches!(
+                    finding,
+                    Finding::InodeBlocks { .. } | Finding::QuotaUsage { .. }
+                )
+        };
+        let is_indexed = self.mended.split_off(mended).iter().all(follows)
+            && again.report.is_clean()
+            && self.left.is_empty();
+        if is_indexed {
+            return Ok(again);
+        }
+        self.overlay.restore(saved);
+        self.taken.truncate(taken);
+        self.left.clear();
+        Ok(found)
     }
 
     /// Patches the findings of one stage.

@@ -19,6 +19,10 @@ pub(super) const UNIT_BYTES: usize = 1024;
 
 type Unit = Box<[u8; UNIT_BYTES]>;
 
+/// The changes at some moment.
+#[derive(Debug)]
+pub(super) struct Saved(BTreeMap<u64, Unit>);
+
 /// The device.
 #[derive(Debug)]
 pub(super) struct Overlay {
@@ -44,6 +48,16 @@ impl Overlay {
 
     pub(super) fn base(&self) -> &Arc<dyn BlockDevice> {
         &self.base
+    }
+
+    /// The changes until now.
+    pub(super) fn saved(&self) -> Saved {
+        Saved(self.units.read().clone())
+    }
+
+    /// Brings back the changes of an earlier moment.
+    pub(super) fn restore(&self, saved: Saved) {
+        *self.units.write() = saved.0;
     }
 
     /// What differs from the base, in ascending order; each change is at most `most_bytes` long.

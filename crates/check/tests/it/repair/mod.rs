@@ -4,12 +4,16 @@
 //! |---|---|
 //! | `apart` | sound images, safe repairs, crashes, undo files, a lost root |
 //! | `cases` | each damage of [`crate::invariants`] is repaired |
+//! | `descriptors` | checksums of group descriptors, and their copies with `meta_bg` |
 //! | `drawn` | drawn damage is repaired, and sound files are kept |
+//! | `indexes` | a directory that loses its index gets another one |
 //! | `places` | wrong places of inode tables lose no file |
 
 mod apart;
 mod cases;
+mod descriptors;
 mod drawn;
+mod indexes;
 mod places;
 
 use std::num::NonZeroUsize;
