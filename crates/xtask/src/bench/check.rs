@@ -23,7 +23,7 @@ use crate::workspace::Workspace;
 
 /// Files in the file system, unless `--files` is given.
 const FILES: u32 = 1_000_000;
-const FILES_PER_DIRECTORY: u32 = 100;
+pub(super) const FILES_PER_DIRECTORY: u32 = 100;
 const SIZE: &str = "100G";
 
 /// Builds the image, measures, and removes it.
@@ -34,7 +34,7 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
     let files = options.files.unwrap_or(FILES);
     let directories = files.div_ceil(FILES_PER_DIRECTORY);
     let files = directories * FILES_PER_DIRECTORY;
-    build(&fourscore, &image, directories)?;
+    build(&fourscore, &image, SIZE, directories)?;
     let machine = MachineFacts::collect()
         .with_option(
             "image",
@@ -68,9 +68,9 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<Report> {
 }
 
 /// Builds the image of the tar archive.
-fn build(fourscore: &Path, image: &Path, directories: u32) -> Result<()> {
+pub(super) fn build(fourscore: &Path, image: &Path, size: &str, directories: u32) -> Result<()> {
     let mut builder = Command::new(fourscore)
-        .args(["build", "-", "--size", SIZE, "-o"])
+        .args(["build", "-", "--size", size, "-o"])
         .arg(image)
         .stdin(Stdio::piped())
         .spawn()

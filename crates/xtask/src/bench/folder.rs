@@ -36,6 +36,12 @@ impl Drop for Folder {
     }
 }
 
+/// Makes `to` a copy of `from`, with the same holes.
+pub(super) fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
+    let mut command = Command::new("cp");
+    run_quietly(command.arg("--sparse=always").arg(from).arg(to))
+}
+
 /// Runs a command that belongs to every round: without printing it, its output only in an error.
 pub(super) fn run_quietly(command: &mut Command) -> Result<()> {
     let output = command

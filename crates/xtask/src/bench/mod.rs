@@ -20,6 +20,8 @@
 //! | [`mkfs`] | making empty file systems |
 //! | [`processors`] | processor time that other programs take |
 //! | [`read`] | reading images: extract, walk, info, threads |
+//! | [`repair`] | repairing a damaged file system |
+//! | [`resize`] | shrinking to the least size |
 //! | [`tar`] | tar archives of made-up trees |
 //! | [`xattr`] | setting extended attributes that files share or do not, with targets |
 
@@ -35,6 +37,8 @@ mod journal;
 mod mkfs;
 mod processors;
 mod read;
+mod repair;
+mod resize;
 mod tar;
 mod xattr;
 
@@ -60,7 +64,8 @@ pub(crate) struct Options {
     /// The directory of this machine that images are made of (build, fuse, read, xattr).
     #[arg(long, default_value = "/usr")]
     tree: PathBuf,
-    /// Number of files in the file system [default: 1000000 (check), 20000 (xattr)].
+    /// Number of files in the file system [default: 1000000 (check), 200000 (repair), 60000
+    /// (resize), 20000 (xattr)].
     #[arg(long)]
     files: Option<u32>,
 }
@@ -85,6 +90,10 @@ enum Benchmark {
     Mkfs,
     /// Reading images: extract, walk, info, and threads on one file system.
     Read,
+    /// Repairing a file system of which one inode in a hundred is damaged.
+    Repair,
+    /// Shrinking a file system to its least size.
+    Resize,
     /// Extended attributes in blocks, which files share or do not, and the kernel's ext4.
     Xattr,
 }
@@ -101,6 +110,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Benchmark::Journal => ("journal", journal::run(workspace, options)?),
         Benchmark::Mkfs => ("mkfs", mkfs::run(workspace, options)?.to_markdown()),
         Benchmark::Read => ("read", read::run(workspace, options)?.to_markdown()),
+        Benchmark::Repair => ("repair", repair::run(workspace, options)?.to_markdown()),
+        Benchmark::Resize => ("resize", resize::run(workspace, options)?.to_markdown()),
         Benchmark::Xattr => ("xattr", xattr::run(workspace, options)?),
     };
     println!("\n{markdown}");
