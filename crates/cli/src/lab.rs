@@ -2,12 +2,17 @@
 //! did before a published change, with it, and ours, beside the published figures.
 //!
 //! **Model.** Every name, the memory and the directory of the report are checked before anything
-//! runs, and the error of an unknown name lists those that exist. An experiment runs in memory and
-//! mounts nothing, so that nothing but a report stays behind, whenever it is interrupted.
+//! runs, and the error of an unknown name lists those that exist. Most experiments run in memory and
+//! mount nothing. Those on whole file systems, and a command of the user, run on images in a folder
+//! of their own; a signal unmounts and removes all of them, so that nothing but a report stays
+//! behind, whenever a run is interrupted.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `alloc` | runs on the block allocator |
+//! | `chosen` | what the command line asks for: its text, its run and its report |
+//! | `command` | runs of a command of the user on file systems of several kinds |
+//! | `host` | the folder for file systems, and what a signal undoes |
 //! | `study` | runs of experiments in cases |
 //! | `report` | the report: JSON and comma-separated values |
 //! | `page`, `plot` | the report as a page with plots |
@@ -15,26 +20,32 @@
 //! | `room` | whether there is enough memory, and a place for the report |
 
 mod alloc;
+mod chosen;
+mod command;
 mod compare;
+mod host;
 mod page;
 mod plot;
 mod report;
 mod room;
 mod study;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use fourscore_lab::alloc::{Experiment, Published, Scale, Scenario};
-use fourscore_lab::study::{Study, StudyScale};
+use fourscore_lab::alloc::{Experiment, Scale, Scenario};
+use fourscore_lab::scratch::FsKind;
+use fourscore_lab::study::Study;
 use fourscore_lab::workload::Until;
-use fourscore_lab::{MachineFacts, MonotonicClock, Rounds, ThreadCount};
+use fourscore_lab::{Rounds, ThreadCount};
 use serde_json::json;
 
 use crate::bench::seconds;
 use crate::failure::{Failure, Result};
-use crate::lab::report::{Cell, PublishedRow, Report};
+use crate::lab::chosen::Chosen;
+use crate::lab::report::PublishedRow;
 use crate::lab::room::ReportDirectory;
 use crate::output::Stdout;
 
@@ -50,11 +61,18 @@ enum What {
     /// Lists the experiments
     #[command(after_help = "Example:\n  fourscore lab list")]
     List,
-    /// Runs an experiment and prints its sides beside the published figures
+    /// Runs an experiment and prints its sides beside the published figures, or runs a command on
+    /// several file systems
     ///
     /// Sides run in turns; a figure is the median of the rounds, the counters are those of the
     /// round with that figure. The first side is what was there before the change, the last one is
     /// ours. Published figures are of other machines: compare directions and ratios.
+    ///
+    /// peers, scale and aging compare whole file systems on image files: the kernel's, fuse2fs and
+    /// ours. COMMAND runs in an empty directory of each of them, with the name of its kind in
+    /// $LAB_KIND, without standard input, and with its output as messages; its time is the figure.
+    /// What this machine lacks for one of them is printed, and the others run. At the end, or after
+    /// a signal, everything is unmounted and removed.
     #[command(after_help = help())]
     Run(Run),
     /// Compares two reports of an experiment
@@ -70,20 +88,32 @@ enum What {
 #[derive(Debug, Args)]
 struct Run {
     /// Name of an experiment
-    experiment: String,
+    #[arg(required_unless_present = "command")]
+    experiment: Option<String>,
+    /// Command and its arguments, instead of an experiment
+    #[arg(
+        last = true,
+        conflicts_with_all = ["experiment", "scenario", "cases", "threads", "seconds", "steps", "smallest"]
+    )]
+    command: Vec<OsString>,
     /// File system in memory, as of `bench alloc`, instead of the experiment's own
     #[arg(long)]
     scenario: Option<String>,
     /// Cases of the experiment, instead of all
     #[arg(long, value_delimiter = ',', value_name = "CASE,..")]
     cases: Vec<String>,
-    /// Number of threads; a list makes one run for each number
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "1,2",
-        value_name = "N,.."
-    )]
+    /// Kinds of file systems, instead of all: ext4, xfs, btrfs, fuse2fs, mount, in-process
+    #[arg(long, value_delimiter = ',', value_name = "KIND,..")]
+    on: Vec<String>,
+    /// Directory for the images of file systems [default: /dev/shm if it has the space]
+    #[arg(long, value_name = "DIR")]
+    scratch: Option<PathBuf>,
+    /// Size of the file systems for COMMAND
+    #[arg(long, default_value = "8G", value_name = "SIZE", requires = "command")]
+    size: String,
+    /// Number of threads; a list makes one run for each number [default: 1,2; of scale 1,2,4,..; of
+    /// aging 1]
+    #[arg(long, value_delimiter = ',', value_name = "N,..")]
     threads: Vec<usize>,
     /// Length of a run in seconds, instead of the experiment's own
     #[arg(long, value_name = "S")]
@@ -108,12 +138,6 @@ struct Run {
     report: Option<PathBuf>,
 }
 
-/// An experiment by its name, with how much of it is run.
-enum Chosen {
-    Alloc(Experiment, Scale),
-    Study(Study, StudyScale),
-}
-
 fn names() -> String {
     let alloc = Experiment::ALL.iter().map(|known| known.name);
     let names = alloc.chain(Study::ALL.iter().map(|known| known.name));
@@ -133,7 +157,9 @@ fn help() -> String {
     text.push_str(
         "Examples:\n  fourscore lab run s1-prefetch --threads 1,2\n  \
          fourscore lab run s2-fastcommit --cases 64x64,64x1024 --rounds 1\n  \
-         fourscore lab run s5-bestavail --scenario 16g-aged-4k --report s5",
+         fourscore lab run s5-bestavail --scenario 16g-aged-4k --report s5\n  \
+         fourscore lab run peers --on ext4,mount --cases create,append\n  \
+         fourscore lab run --rounds 1 -- tar xf /usr/src/linux.tar",
     );
     text
 }
@@ -169,17 +195,22 @@ fn experiment(options: &Run) -> Result<()> {
     room::check_memory(&chosen)?;
     let directory = options.report.as_deref().map(ReportDirectory::open);
     let directory = directory.transpose()?;
+    let host = chosen.host(options.scratch.as_deref())?;
     let is_text = !options.json && !options.csv;
     let mut out = Stdout::open()?;
     if is_text {
         out.write(chosen.head().as_bytes())?;
         out.flush()?;
     }
-    let cells = chosen.run(|text| match is_text {
+    let scratch = host.as_ref().map(host::Host::scratch);
+    let ended = chosen.run(scratch, |text| match is_text {
         true => out.write(text.as_bytes()).and_then(|()| out.flush()),
         false => Ok(()),
-    })?;
-    let report = chosen.report(cells);
+    });
+    if let Some(host) = &host {
+        host.wait_if_interrupted();
+    }
+    let report = chosen.report(ended?);
     if let Some(directory) = directory {
         directory.write(&report)?;
     }
@@ -194,13 +225,18 @@ fn experiment(options: &Run) -> Result<()> {
     out.flush()
 }
 
-/// The experiment, with every name and value checked.
+/// What is asked for, with every name and value checked.
 fn choose(options: &Run) -> Result<Chosen> {
-    let name = options.experiment.as_str();
+    let Some(name) = options.experiment.as_deref() else {
+        return command::choose(options).map(Chosen::Command);
+    };
     if let Some(experiment) = Experiment::by_name(name) {
-        if !options.cases.is_empty() {
-            return Err(Failure::usage("--cases", format!("{name} has no cases")));
-        }
+        let lacks = [
+            ("--cases", !options.cases.is_empty(), "cases"),
+            ("--on", !options.on.is_empty(), "kinds of file systems"),
+            ("--scratch", options.scratch.is_some(), "images"),
+        ];
+        refuse(name, &lacks)?;
         let scale = alloc_scale(options, &experiment)?;
         return Ok(Chosen::Alloc(experiment, scale));
     }
@@ -208,19 +244,44 @@ fn choose(options: &Run) -> Result<Chosen> {
         let why = format!("{name} is not one of {}", names());
         return Err(Failure::usage("EXPERIMENT", why));
     };
+    let has_images = study.scratch.is_some();
     let lacks = [
-        ("--scenario", options.scenario.is_some(), "file system"),
+        ("--scenario", options.scenario.is_some(), "file system in memory"),
         ("--seconds", options.seconds.is_some(), "length in seconds"),
+        ("--on", !options.on.is_empty() && !has_images, "kinds of file systems"),
+        ("--scratch", options.scratch.is_some() && !has_images, "images"),
     ];
-    if let Some((option, _, what)) = lacks.into_iter().find(|(_, is_given, _)| *is_given) {
-        return Err(Failure::usage(option, format!("{name} has no {what}")));
+    refuse(name, &lacks)?;
+    study::choose(options, study)
+}
+
+/// Refuses the first option that is given and has no meaning for an experiment.
+fn refuse(name: &str, lacks: &[(&str, bool, &str)]) -> Result<()> {
+    match lacks.iter().find(|(_, is_given, _)| *is_given) {
+        Some((option, _, what)) => Err(Failure::usage(*option, format!("{name} has no {what}"))),
+        None => Ok(()),
     }
-    let scale = study::scale(options, &study)?;
-    Ok(Chosen::Study(study, scale))
+}
+
+/// The kinds of file systems of an option; `None` if it is not given.
+fn kinds(options: &Run) -> Result<Option<Vec<FsKind>>> {
+    let kinds = options.on.iter().map(|name| {
+        FsKind::by_name(name).ok_or_else(|| {
+            let known: Vec<_> = FsKind::ALL.iter().map(|kind| kind.name()).collect();
+            let why = format!("{name} is not one of {}", known.join(", "));
+            Failure::usage("--on", why)
+        })
+    });
+    let kinds: Vec<FsKind> = kinds.collect::<Result<_>>()?;
+    Ok((!kinds.is_empty()).then_some(kinds))
 }
 
 impl Run {
-    fn threads(&self) -> Vec<ThreadCount> {
+    /// The numbers of threads, or those of the experiment.
+    fn threads_or(&self, default: Vec<ThreadCount>) -> Vec<ThreadCount> {
+        if self.threads.is_empty() {
+            return default;
+        }
         let threads = self.threads.iter().copied().map(ThreadCount::new);
         threads.collect()
     }
@@ -237,7 +298,7 @@ fn alloc_scale(options: &Run, experiment: &Experiment) -> Result<Scale> {
     if options.smallest {
         return Ok(experiment.smallest(scenario));
     }
-    let threads = options.threads();
+    let threads = options.threads_or(vec![ThreadCount::ONE, ThreadCount::new(2)]);
     let until = match (options.steps, options.seconds.or(experiment.seconds)) {
         (Some(steps), _) => Until::Steps(steps),
         (None, Some(time)) => Until::Elapsed(seconds("--seconds", time)?),
@@ -254,154 +315,10 @@ fn alloc_scale(options: &Run, experiment: &Experiment) -> Result<Scale> {
     })
 }
 
-impl Chosen {
-    /// What is known before the run.
-    fn head(&self) -> String {
-        let command = self.command();
-        let (mut text, sides) = match self {
-            Self::Alloc(experiment, scale) => {
-                let scenario = &scale.scenario;
-                let text = format!(
-                    "{}: {}\nafter {}\neach thread: {}\nfile system {}: {} GiB, blocks of {} KiB, \
-                     {} % used\nagain: {command}\nsides:\n",
-                    experiment.name,
-                    experiment.about,
-                    experiment.source,
-                    experiment.load,
-                    scenario.name,
-                    scenario.bytes >> 30,
-                    1 << scenario.s_log_block_size,
-                    scenario.used_per_mille / 10,
-                );
-                let sides = experiment.variants.iter();
-                let sides: Vec<_> = sides.map(|side| (side.name, side.about)).collect();
-                (text, sides)
-            }
-            Self::Study(study, scale) => {
-                let mut text = format!(
-                    "{}: {}\nafter {}\neach thread: {}\nagain: {command}\ncases:\n",
-                    study.name, study.about, study.source, study.load,
-                );
-                for case in &scale.cases {
-                    // Writing into a String cannot fail.
-                    let _ = writeln!(text, "  {:14} {}", case.name, case.about);
-                }
-                text.push_str("sides:\n");
-                let sides = study.sides.iter().map(|side| (side.name, side.about));
-                (text, sides.collect())
-            }
-        };
-        for (name, about) in sides {
-            let _ = writeln!(text, "  {name:14} {about}");
-        }
-        text
-    }
-
-    /// Runs it, and passes what a cell did as text to `each` when it is complete.
-    fn run(&self, mut each: impl FnMut(&str) -> Result<()>) -> Result<Vec<Cell>> {
-        let (mut cells, mut failed) = (Vec::new(), None);
-        let mut done = |cell: Cell, text: &str| {
-            cells.push(cell);
-            each(text).map_err(|failure| {
-                failed = Some(failure);
-                std::io::ErrorKind::Other.into()
-            })
-        };
-        let clock = MonotonicClock::default();
-        let (name, ended) = match self {
-            Self::Alloc(experiment, scale) => {
-                let ended = experiment.run(scale, &clock, |threads, sides| {
-                    let text = alloc::run_text(&scale.scenario, threads, sides);
-                    done(alloc::cell(&scale.scenario, threads, sides), &text)
-                });
-                (experiment.name, ended)
-            }
-            Self::Study(known, scale) => {
-                let ended = known.run(scale, &clock, |case, threads, sides| {
-                    let cell = study::cell(case, threads, sides);
-                    let text = study::cell_text(&cell);
-                    done(cell, &text)
-                });
-                (known.name, ended)
-            }
-        };
-        match (failed, ended) {
-            (Some(failure), _) => Err(failure),
-            (None, Err(why)) => Err(Failure::new(format!("lab run {name}"), why)),
-            (None, Ok(())) => Ok(cells),
-        }
-    }
-
-    /// The command that runs the same again.
-    fn command(&self) -> String {
-        let list = |threads: &[ThreadCount]| {
-            let threads = threads.iter().map(ToString::to_string);
-            threads.collect::<Vec<_>>().join(",")
-        };
-        match self {
-            Self::Alloc(experiment, scale) => {
-                let length = match scale.until {
-                    Until::Steps(steps) => format!("--steps {steps}"),
-                    Until::Elapsed(time) => format!("--seconds {}", time.as_secs_f64()),
-                };
-                format!(
-                    "fourscore lab run {} --scenario {} --threads {} {length} --rounds {}",
-                    experiment.name,
-                    scale.scenario.name,
-                    list(&scale.threads),
-                    scale.rounds.0
-                )
-            }
-            Self::Study(study, scale) => {
-                let cases: Vec<_> = scale.cases.iter().map(|case| case.name).collect();
-                let steps = scale.steps.map(|steps| format!(" --steps {steps}"));
-                format!(
-                    "fourscore lab run {} --cases {} --threads {}{} --rounds {}",
-                    study.name,
-                    cases.join(","),
-                    list(&scale.threads),
-                    steps.unwrap_or_default(),
-                    scale.rounds.0
-                )
-            }
-        }
-    }
-
-    fn report(&self, runs: Vec<Cell>) -> Report {
-        let (name, about, source, load, scenario, published): (_, _, _, _, _, &[Published]) =
-            match self {
-                Self::Alloc(known, scale) => {
-                    let scenario = Some(scale.scenario.name.to_owned());
-                    let (about, source) = (known.about, known.source);
-                    (
-                        known.name,
-                        about,
-                        source,
-                        known.load,
-                        scenario,
-                        known.published,
-                    )
-                }
-                Self::Study(known, _) => {
-                    let (about, source) = (known.about, known.source);
-                    (known.name, about, source, known.load, None, known.published)
-                }
-            };
-        Report {
-            experiment: name.to_owned(),
-            about: about.to_owned(),
-            source: source.to_owned(),
-            load: load.to_owned(),
-            scenario,
-            command: self.command(),
-            machine: json!(MachineFacts::collect()),
-            runs,
-            published: published.iter().map(PublishedRow::of).collect(),
-        }
-    }
-}
-
 fn published_text(published: &[PublishedRow]) -> String {
+    if published.is_empty() {
+        return String::new();
+    }
     let mut text = "\npublished (other machines)\n".to_owned();
     for row in published {
         // Writing into a String cannot fail.

@@ -39,7 +39,8 @@
 //! | [`machine`] | the machine and the code that were measured |
 //! | [`mounted`] | loads on a mounted file system |
 //! | [`report`] | text tables, JSON, Markdown rows |
-//! | `study` | (feature `fs`) experiments on fast commits and on caches of attribute blocks alone |
+//! | `scratch` | (feature `fs`) file systems of several kinds on image files, made for one run |
+//! | `study` | (feature `fs`) experiments in cases: fast commits, attribute blocks, whole file systems |
 //! | [`target`] | the interface of targets: a directory, a file system in process, an allocator |
 //! | [`tree`] | reading an existing tree |
 //! | `fs_attributes` | (feature `fs`) making files with the attributes that those of an image have |
@@ -69,6 +70,8 @@ pub mod machine;
 pub mod mounted;
 pub mod process;
 pub mod report;
+#[cfg(feature = "fs")]
+pub mod scratch;
 #[cfg(feature = "fs")]
 pub mod slow_memory;
 pub mod stats;

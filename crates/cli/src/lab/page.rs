@@ -31,18 +31,22 @@ pub(super) fn render(report: &Report) -> String {
     );
     page.push_str(
         "<p class=\"dim\">Sides ran in turns. A figure is the median of its rounds, the line \
-         through it reaches from the slowest round to the fastest. Published figures are of other \
-         machines: compare directions and ratios, not speeds.</p>\n",
+         through it reaches from the slowest round to the fastest.",
     );
+    page.push_str(match report.published.is_empty() {
+        true => "</p>\n",
+        false => {
+            " Published figures are of other machines: compare directions and ratios, not \
+             speeds.</p>\n"
+        }
+    });
     page.push_str(&legend(report));
     page.push_str("<h2>Plots</h2>\n<div class=\"plots\">\n");
-    for (caption, plot) in [
-        ("Speed", speed_plot(report)),
-        (
-            "Beside the first side, measured and published",
-            ratio_plot(report),
-        ),
-    ] {
+    let beside = match report.published.is_empty() {
+        true => "Beside the first side",
+        false => "Beside the first side, measured and published",
+    };
+    for (caption, plot) in [("Speed", speed_plot(report)), (beside, ratio_plot(report))] {
         let _ = write!(
             page,
             "<figure>\n<figcaption>{caption}</figcaption>\n{}</figure>\n",
@@ -51,8 +55,14 @@ pub(super) fn render(report: &Report) -> String {
     }
     page.push_str("</div>\n<h2>Measured</h2>\n");
     page.push_str(&measured_table(report));
-    page.push_str("<h2>Published</h2>\n");
-    page.push_str(&published_table(report));
+    if !report.missing.is_empty() {
+        page.push_str("<h2>Left out on this machine</h2>\n");
+        page.push_str(&missing_table(report));
+    }
+    if !report.published.is_empty() {
+        page.push_str("<h2>Published</h2>\n");
+        page.push_str(&published_table(report));
+    }
     page.push_str(
         "<h2>Further figures</h2>\n<p class=\"dim\">Of the round with the median; \
                    <i>each</i> is for an operation.</p>\n",
@@ -101,11 +111,14 @@ fn legend(report: &Report) -> String {
             escaped(&side.about)
         );
     }
-    let _ = writeln!(
-        text,
-        "<li>{}<b>published</b> with the change, beside the figure before it</li>\n</ul>",
-        legend_marker(Series::Published)
-    );
+    if !report.published.is_empty() {
+        let _ = writeln!(
+            text,
+            "<li>{}<b>published</b> with the change, beside the figure before it</li>",
+            legend_marker(Series::Published)
+        );
+    }
+    text.push_str("</ul>\n");
     text
 }
 
@@ -240,6 +253,17 @@ fn published_table(report: &Report) -> String {
         );
     }
     table(&["", "unit", "before", "with the change", "times"], &rows)
+}
+
+fn missing_table(report: &Report) -> String {
+    let rows = report.missing.iter().map(|missing| {
+        format!(
+            "<tr><td>{}</td><td class=\"text\">{}</td></tr>\n",
+            escaped(&missing.side),
+            escaped(&missing.why)
+        )
+    });
+    table(&["side", "what is missing"], &rows.collect::<String>())
 }
 
 fn facts_table(report: &Report) -> String {

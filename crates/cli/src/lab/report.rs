@@ -24,6 +24,17 @@ pub(super) struct Report {
     pub(super) machine: Value,
     pub(super) runs: Vec<Cell>,
     pub(super) published: Vec<PublishedRow>,
+    /// Sides that the machine could not run.
+    #[serde(default)]
+    pub(super) missing: Vec<MissingSide>,
+}
+
+/// A side that the machine could not run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct MissingSide {
+    pub(super) side: String,
+    /// What is missing.
+    pub(super) why: String,
 }
 
 /// All sides with one number of threads, in one case.
@@ -117,6 +128,22 @@ impl SideReport {
 }
 
 impl Report {
+    /// A report without runs.
+    pub(super) fn of(experiment: &str, about: &str, source: &str, load: &str) -> Self {
+        Self {
+            experiment: experiment.to_owned(),
+            about: about.to_owned(),
+            source: source.to_owned(),
+            load: load.to_owned(),
+            scenario: None,
+            command: String::new(),
+            machine: Value::Null,
+            runs: Vec::new(),
+            published: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
     /// The names of all sides, in order.
     pub(super) fn sides(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
@@ -205,6 +232,7 @@ pub(super) mod tests {
                 base: 100.0,
                 patched: 250.0,
             })],
+            missing: Vec::new(),
         }
     }
 

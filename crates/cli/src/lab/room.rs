@@ -16,7 +16,8 @@ use serde_json::json;
 
 use crate::failure::{Failure, Result};
 use crate::lab::report::Report;
-use crate::lab::{Chosen, page};
+use crate::lab::chosen::Chosen;
+use crate::lab::page;
 
 /// What the program itself takes.
 const PROGRAM_BYTES: u64 = 32 << 20;
@@ -30,7 +31,9 @@ pub(super) fn check_memory(chosen: &Chosen) -> Result<()> {
     let available = available_bytes();
     let (name, needed) = match chosen {
         Chosen::Alloc(known, scale) => (known.name, alloc_bytes(&scale.scenario)),
-        Chosen::Study(known, scale) => (known.name, known.memory_bytes(scale) + PROGRAM_BYTES),
+        Chosen::Study(known, scale, _) => (known.name, known.memory_bytes(scale) + PROGRAM_BYTES),
+        // It is not known what a command takes.
+        Chosen::Command(_) => return Ok(()),
     };
     if needed <= available {
         return Ok(());
@@ -41,7 +44,7 @@ pub(super) fn check_memory(chosen: &Chosen) -> Result<()> {
             let fitting = all.filter(|scenario| alloc_bytes(scenario) <= available);
             fitting.map(|scenario| scenario.name).collect()
         }
-        Chosen::Study(known, scale) => {
+        Chosen::Study(known, scale, _) => {
             let bytes = |case| {
                 let cases = vec![case];
                 let scale = StudyScale {
@@ -54,10 +57,11 @@ pub(super) fn check_memory(chosen: &Chosen) -> Result<()> {
             let fitting = all.filter(|&&case| bytes(case) <= available);
             fitting.map(|case| case.name).collect()
         }
+        Chosen::Command(_) => Vec::new(),
     };
     let option = match chosen {
         Chosen::Alloc(..) => "--scenario",
-        Chosen::Study(..) => "--cases",
+        Chosen::Study(..) | Chosen::Command(_) => "--cases",
     };
     Err(too_little(name, needed, available, option, &fitting))
 }

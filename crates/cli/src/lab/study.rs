@@ -2,19 +2,56 @@
 
 use std::fmt::Write as _;
 
+use fourscore_lab::scratch::FsKind;
 use fourscore_lab::study::{Case, SideRuns, Study, StudyScale};
 use fourscore_lab::{Rounds, ThreadCount};
 use serde_json::Map;
 
 use crate::failure::{Failure, Result};
 use crate::lab::Run;
-use crate::lab::report::{Cell, SideReport};
+use crate::lab::chosen::Chosen;
+use crate::lab::report::{Cell, MissingSide, SideReport};
 
-/// How much of a study is run.
-pub(super) fn scale(options: &Run, study: &Study) -> Result<StudyScale> {
-    if options.smallest {
-        return Ok(study.smallest());
+/// How much of a study is run, and the sides that this machine cannot run.
+pub(super) fn choose(options: &Run, study: Study) -> Result<Chosen> {
+    let mut scale = match options.smallest {
+        true => study.smallest(),
+        false => scale(options, &study)?,
+    };
+    if let Some(kinds) = super::kinds(options)? {
+        let side = |kind: FsKind| {
+            study.side(kind.name()).ok_or_else(|| {
+                let why = format!("{} has no side {}", study.name, kind.name());
+                Failure::usage("--on", why)
+            })
+        };
+        scale.sides = kinds.into_iter().map(side).collect::<Result<_>>()?;
     }
+    let mut missing = Vec::new();
+    scale.sides.retain(|side| {
+        let why = study.measure.missing(side);
+        missing.extend(why.clone().map(|why| MissingSide {
+            side: side.name.to_owned(),
+            why,
+        }));
+        why.is_none()
+    });
+    if scale.sides.is_empty() {
+        return Err(nothing_left(study.name, &missing));
+    }
+    Ok(Chosen::Study(study, scale, missing))
+}
+
+/// The failure of a run of which every side is missing.
+pub(super) fn nothing_left(name: &str, missing: &[MissingSide]) -> Failure {
+    let each = missing
+        .iter()
+        .map(|missing| format!("{}: {}", missing.side, missing.why));
+    let each: Vec<_> = each.collect();
+    Failure::new(format!("lab run {name}"), each.join("; "))
+}
+
+fn scale(options: &Run, study: &Study) -> Result<StudyScale> {
     let mut cases = Vec::new();
     for name in &options.cases {
         let case = study.case(name).ok_or_else(|| {
@@ -27,12 +64,36 @@ pub(super) fn scale(options: &Run, study: &Study) -> Result<StudyScale> {
     if cases.is_empty() {
         cases = study.cases.to_vec();
     }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(StudyScale {
         cases,
-        threads: options.threads(),
+        sides: study.sides.to_vec(),
+        threads: options.threads_or(study.threads.counts(cores)),
         steps: options.steps,
         rounds: Rounds(options.rounds),
     })
+}
+
+/// The speeds with the first number of threads, which those with more are compared with.
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    case: Option<String>,
+    first: Vec<SideReport>,
+}
+
+impl Growth {
+    /// Adds how many times as fast as with the first number of threads each side is.
+    pub(super) fn add_to(&mut self, cell: &mut Cell) {
+        if self.case != cell.case {
+            self.case.clone_from(&cell.case);
+            self.first.clone_from(&cell.sides);
+        }
+        for (side, first) in cell.sides.iter_mut().zip(&self.first) {
+            let times = side.operations_per_second / first.operations_per_second.max(1e-9);
+            let name = "times the first number of threads";
+            side.facts.insert(name.to_owned(), times);
+        }
+    }
 }
 
 /// What all sides did in a case, as a part of the report.

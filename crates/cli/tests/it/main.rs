@@ -38,6 +38,7 @@ mod formats;
 mod hostile;
 mod lab;
 mod lab_report;
+mod lab_scratch;
 mod manifest;
 mod manual;
 mod matrix;

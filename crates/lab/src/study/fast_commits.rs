@@ -10,11 +10,10 @@ use std::io;
 use std::time::Duration;
 
 use crate::alloc::Published;
-use crate::clock::Clock;
 use crate::comparison::ThreadCount;
 use crate::fast_commit::{Counts, FastCommitTarget, by_name};
 use crate::fsync::{FsyncSize, FsyncWorkload};
-use crate::study::{Case, Facts, Measure, Sample, Side, Study};
+use crate::study::{Case, Facts, Measure, Sample, Side, Study, Surroundings, ThreadList};
 
 /// Files of all passes of a run together, by default, if a pass has fewer.
 const FILES: u64 = 32_768;
@@ -64,6 +63,8 @@ pub(super) const STUDY: Study = Study {
         row("fs_mark, 64x1024", 0.73, 126.13),
         row("fs_mark, 64x16384", 2.33, 143.19),
     ],
+    threads: ThreadList::OneAndTwo,
+    scratch: None,
     measure: &Passes,
 };
 
@@ -111,7 +112,7 @@ impl Measure for Passes {
         side: &Side,
         threads: ThreadCount,
         steps: u64,
-        clock: &dyn Clock,
+        around: &Surroundings<'_>,
     ) -> io::Result<Sample> {
         let (directories, files) = size(case).ok_or(io::ErrorKind::InvalidInput)?;
         let name = match side.name {
@@ -130,7 +131,7 @@ impl Measure for Passes {
         for _ in 0..steps.max(1) {
             let commits = by_name(name).ok_or(io::ErrorKind::InvalidInput)?;
             let target = FastCommitTarget::new(&*commits, directories);
-            let run = workload.run(&target, size, clock)?;
+            let run = workload.run(&target, size, around.clock)?;
             operations += run.operations;
             wall += run.wall;
             longest = longest.max(run.percentile(100));
@@ -179,8 +180,12 @@ mod tests {
     fn a_search_for_each_name_costs_more_than_a_link() {
         let case = case("16x512", "");
         let clock = MonotonicClock::default();
+        let around = Surroundings {
+            clock: &clock,
+            scratch: None,
+        };
         let once = |side: &Side| {
-            let sample = Passes.run(&case, side, ThreadCount::ONE, 1, &clock);
+            let sample = Passes.run(&case, side, ThreadCount::ONE, 1, &around);
             let sample = sample.expect(side.name);
             assert!(sample.facts["records"] >= 16.0 * 512.0 * 2.0, "{sample:?}");
             sample.operations_per_second

@@ -1,18 +1,24 @@
-//! **Purpose.** Experiments on a part of the file system alone whose runs are cases: a size, or a
-//! load. A published change against what was there before it and against ours.
+//! **Purpose.** Experiments whose runs are cases: a size, or a load. Some are on a part of the file
+//! system alone, a published change against what was there before it and against ours; others are
+//! on whole file systems of several kinds.
 //!
 //! **Not here.** Experiments on the block allocator ([`crate::alloc::experiment`]).
 //!
 //! **Model.** As with the allocator: in a round every side runs once, A B C A B C ..., each from an
 //! empty state. A side's figure is the median of its rounds, the lower one of the middle two; its
-//! facts are those of the round with that figure. The first side is the reference of ratios.
+//! facts are those of the round with that figure. The first side is the reference of ratios. A side
+//! that this machine cannot run is left out, and named with what is missing.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | [`fast_commits`] | `s2-fastcommit`: records of new names by a search or by a link |
 //! | [`xattr_cache`] | `s3-xattrcache`: one lock, a lock for each bucket, or no cache |
+//! | [`peers`] | `peers` and `scale`: file systems of the kernel, fuse2fs and ours, side by side |
+//! | [`aging`] | `aging`: file systems that are nearly full and whose files were replaced |
 
+pub mod aging;
 pub mod fast_commits;
+pub mod peers;
 pub mod xattr_cache;
 
 use std::collections::BTreeMap;
@@ -21,6 +27,7 @@ use std::io;
 use crate::alloc::Published;
 use crate::clock::Clock;
 use crate::comparison::{Rounds, ThreadCount};
+use crate::scratch::Scratch;
 
 /// A side of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +59,54 @@ pub struct Sample {
     pub facts: Facts,
 }
 
+/// What a run uses.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The source of times.
+    pub clock: &'a dyn Clock,
+    /// The place for file systems; `None` for experiments without any.
+    pub scratch: Option<&'a Scratch>,
+}
+
+impl Surroundings<'_> {
+    fn scratch(&self) -> io::Result<&Scratch> {
+        let missing = || io::Error::other("there is no folder for scratch file systems");
+        self.scratch.ok_or_else(missing)
+    }
+}
+
+/// The size of the file systems of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScratchSize {
+    /// Bytes of each image, which is sparse.
+    pub image_bytes: u64,
+    /// Bytes that the images take at most at a time.
+    pub host_bytes: u64,
+}
+
+/// The numbers of threads that an experiment runs with by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadList {
+    /// One.
+    One,
+    /// One and two.
+    OneAndTwo,
+    /// 1, 2, 4, ... up to the cores of the machine, at least to four.
+    Doubling,
+}
+
+impl ThreadList {
+    /// The numbers on a machine with `cores` cores.
+    #[must_use]
+    pub fn counts(self, cores: usize) -> Vec<ThreadCount> {
+        match self {
+            Self::One => vec![ThreadCount::ONE],
+            Self::OneAndTwo => vec![ThreadCount::ONE, ThreadCount::new(2)],
+            Self::Doubling => ThreadCount::doubling_to(ThreadCount::new(cores.max(4))),
+        }
+    }
+}
+
 /// What a study measures.
 pub trait Measure: Sync {
     /// Steps of each thread by default.
@@ -59,6 +114,11 @@ pub trait Measure: Sync {
 
     /// The most memory that a run takes, in bytes, with a margin.
     fn memory_bytes(&self, case: &Case) -> u64;
+
+    /// What this machine lacks for a side; `None` if it can be run.
+    fn missing(&self, _: &Side) -> Option<String> {
+        None
+    }
 
     /// Runs a side once.
     ///
@@ -70,7 +130,7 @@ pub trait Measure: Sync {
         side: &Side,
         threads: ThreadCount,
         steps: u64,
-        clock: &dyn Clock,
+        around: &Surroundings<'_>,
     ) -> io::Result<Sample>;
 }
 
@@ -93,8 +153,12 @@ pub struct Study {
     pub smallest_steps: u64,
     /// The sides, the base first and ours last.
     pub sides: &'static [Side],
-    /// Figures of the publication.
+    /// Figures of the publication; none if nothing was published.
     pub published: &'static [Published],
+    /// Numbers of threads by default.
+    pub threads: ThreadList,
+    /// The size of its file systems, if it has any.
+    pub scratch: Option<ScratchSize>,
     /// What is measured.
     pub measure: &'static dyn Measure,
 }
@@ -104,6 +168,8 @@ pub struct Study {
 pub struct StudyScale {
     /// The cases, one after the other.
     pub cases: Vec<Case>,
+    /// The sides, in turns.
+    pub sides: Vec<Side>,
     /// Numbers of threads, one after the other.
     pub threads: Vec<ThreadCount>,
     /// Steps of each thread; `None` for those of the case.
@@ -140,7 +206,13 @@ impl SideRuns {
 
 impl Study {
     /// All of them.
-    pub const ALL: &[Self] = &[fast_commits::STUDY, xattr_cache::STUDY];
+    pub const ALL: &[Self] = &[
+        fast_commits::STUDY,
+        xattr_cache::STUDY,
+        peers::PEERS,
+        peers::SCALE,
+        aging::STUDY,
+    ];
 
     /// The study with this name.
     #[must_use]
@@ -154,6 +226,12 @@ impl Study {
         self.cases.iter().copied().find(|case| case.name == name)
     }
 
+    /// The side with this name.
+    #[must_use]
+    pub fn side(&self, name: &str) -> Option<Side> {
+        self.sides.iter().copied().find(|side| side.name == name)
+    }
+
     /// The smallest run: the first cases with two threads, each side once.
     #[must_use]
     pub fn smallest(&self) -> StudyScale {
@@ -164,6 +242,7 @@ impl Study {
                 .take(self.smallest_cases)
                 .copied()
                 .collect(),
+            sides: self.sides.to_vec(),
             threads: vec![ThreadCount::new(2)],
             steps: Some(self.smallest_steps),
             rounds: Rounds(1),
@@ -184,24 +263,25 @@ impl Study {
     /// and number to `each` when they are complete.
     ///
     /// # Errors
-    /// The first failure of a worker, or of `each`.
+    /// The first failure of a worker, with the name of the side; or of `each`.
     pub fn run(
         &self,
         scale: &StudyScale,
-        clock: &dyn Clock,
+        around: &Surroundings<'_>,
         mut each: impl FnMut(&Case, ThreadCount, &[SideRuns]) -> io::Result<()>,
     ) -> io::Result<()> {
         for case in &scale.cases {
             for &threads in &scale.threads {
                 let steps = scale.steps;
                 let steps = steps.unwrap_or_else(|| self.measure.steps(case, threads));
-                let mut rounds = vec![Vec::new(); self.sides.len()];
+                let mut rounds = vec![Vec::new(); scale.sides.len()];
                 for _ in 0..scale.rounds.0.max(1) {
-                    for (side, samples) in self.sides.iter().zip(&mut rounds) {
-                        samples.push(self.measure.run(case, side, threads, steps, clock)?);
+                    for (side, samples) in scale.sides.iter().zip(&mut rounds) {
+                        let sample = self.measure.run(case, side, threads, steps, around);
+                        samples.push(sample.map_err(|why| named(side, &why))?);
                     }
                 }
-                let sides = self.sides.iter().zip(rounds);
+                let sides = scale.sides.iter().zip(rounds);
                 let runs: Vec<SideRuns> = sides
                     .filter_map(|(&side, samples)| SideRuns::of(side, samples))
                     .collect();
@@ -212,6 +292,11 @@ impl Study {
     }
 }
 
+/// A failure, with the name of the side.
+fn named(side: &Side, why: &io::Error) -> io::Error {
+    io::Error::new(why.kind(), format!("{}: {why}", side.name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,14 +304,22 @@ mod tests {
 
     #[test]
     fn every_study_runs_at_its_smallest_size_and_the_last_side_is_ours() {
+        let clock = MonotonicClock::default();
+        let around = Surroundings {
+            clock: &clock,
+            scratch: None,
+        };
         for study in Study::ALL {
+            assert!(study.case("none").is_none());
+            // The others need the command, which makes file systems: its tests run them.
+            if study.scratch.is_some() {
+                continue;
+            }
             assert_eq!(study.sides.last().map(|side| side.name), Some("ours"));
             assert!(!study.published.is_empty());
-            assert!(study.case("none").is_none());
             let scale = study.smallest();
             let mut seen = Vec::new();
-            let clock = MonotonicClock::default();
-            let run = study.run(&scale, &clock, |case, threads, sides| {
+            let run = study.run(&scale, &around, |case, threads, sides| {
                 assert_eq!((threads.get(), sides.len()), (2, study.sides.len()));
                 for runs in sides {
                     assert_eq!(runs.samples.len(), 1);
@@ -241,6 +334,31 @@ mod tests {
             assert_eq!(seen, expected);
             assert!(study.memory_bytes(&scale) > 0);
         }
+    }
+
+    #[test]
+    fn threads_are_doubled_up_to_the_cores_and_to_four_at_least() {
+        let counts = |list: ThreadList, cores| {
+            let counts = list.counts(cores).into_iter();
+            counts.map(ThreadCount::get).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(ThreadList::Doubling, 2), [1, 2, 4]);
+        assert_eq!(counts(ThreadList::Doubling, 12), [1, 2, 4, 8, 12]);
+        assert_eq!(counts(ThreadList::OneAndTwo, 12), [1, 2]);
+        assert_eq!(counts(ThreadList::One, 12), [1]);
+    }
+
+    #[test]
+    fn without_a_folder_an_experiment_on_file_systems_fails_with_the_name_of_the_side() {
+        let clock = MonotonicClock::default();
+        let around = Surroundings {
+            clock: &clock,
+            scratch: None,
+        };
+        let study = Study::by_name("peers").expect("it exists");
+        let run = study.run(&study.smallest(), &around, |_, _, _| Ok(()));
+        let why = run.expect_err("no folder").to_string();
+        assert!(why.starts_with("ext4: there is no folder"), "{why}");
     }
 
     #[test]

@@ -10,9 +10,8 @@ use std::io;
 
 use crate::alloc::Published;
 use crate::attribute_cache::{CacheTarget, by_name};
-use crate::clock::Clock;
 use crate::comparison::ThreadCount;
-use crate::study::{Case, Facts, Measure, Sample, Side, Study};
+use crate::study::{Case, Facts, Measure, Sample, Side, Study, Surroundings, ThreadList};
 use crate::xattrs::{Values, XattrLoad, XattrWorkload};
 
 /// Files, or steps of the mix, of all threads together, by default.
@@ -92,6 +91,8 @@ pub(super) const STUDY: Study = Study {
         row("80 cores, Swingbench DSS, 800 users", 1.48),
         row("80 cores, Swingbench DSS, 900 users", 1.92),
     ],
+    threads: ThreadList::OneAndTwo,
+    scratch: None,
     measure: &Caches,
 };
 
@@ -154,14 +155,14 @@ impl Measure for Caches {
         side: &Side,
         threads: ThreadCount,
         steps: u64,
-        clock: &dyn Clock,
+        around: &Surroundings<'_>,
     ) -> io::Result<Sample> {
         let workload = workload(case).ok_or(io::ErrorKind::InvalidInput)?;
         let cache = by_name(cache_of(side)).ok_or(io::ErrorKind::InvalidInput)?;
         let target = CacheTarget::new(&*cache);
         let all = steps.saturating_mul(threads.get() as u64);
         let all = u32::try_from(all).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let driven = workload.run(&target, threads, all, clock)?;
+        let driven = workload.run(&target, threads, all, around.clock)?;
         let takes = target.takes();
         let facts = Facts::from([
             ("blocks taken", takes.all as f64),
@@ -201,9 +202,13 @@ mod tests {
     #[test]
     fn the_facts_say_how_often_blocks_are_shared() {
         let clock = MonotonicClock::default();
+        let around = Surroundings {
+            clock: &clock,
+            scratch: None,
+        };
         let shared = |case: &str, side: usize| {
             let (case, side) = (STUDY.case(case).expect(case), &STUDY.sides[side]);
-            let sample = Caches.run(&case, side, ThreadCount::new(2), 400, &clock);
+            let sample = Caches.run(&case, side, ThreadCount::new(2), 400, &around);
             sample.expect("a run").facts["of another file, %"]
         };
         for side in [0, 1] {
