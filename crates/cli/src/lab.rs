@@ -246,10 +246,22 @@ fn choose(options: &Run) -> Result<Chosen> {
     };
     let has_images = study.scratch.is_some();
     let lacks = [
-        ("--scenario", options.scenario.is_some(), "file system in memory"),
+        (
+            "--scenario",
+            options.scenario.is_some(),
+            "file system in memory",
+        ),
         ("--seconds", options.seconds.is_some(), "length in seconds"),
-        ("--on", !options.on.is_empty() && !has_images, "kinds of file systems"),
-        ("--scratch", options.scratch.is_some() && !has_images, "images"),
+        (
+            "--on",
+            !options.on.is_empty() && !has_images,
+            "kinds of file systems",
+        ),
+        (
+            "--scratch",
+            options.scratch.is_some() && !has_images,
+            "images",
+        ),
     ];
     refuse(name, &lacks)?;
     study::choose(options, study)

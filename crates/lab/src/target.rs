@@ -284,8 +284,10 @@ impl Worker for DirectoryWorker {
             }
             Operation::Sync => self.file(nr)?.sync_all().map(|()| 0),
             Operation::SyncAll => {
-                rustix::fs::syncfs(File::open(&self.directory)?)?;
-                Ok(0)
+                let directory = File::open(&self.directory)?;
+                rustix::fs::syncfs(&directory)?;
+                // Linux does not tell every FUSE server of the call before.
+                directory.sync_all().map(|()| 0)
             }
             Operation::SetAttribute { value, len } => {
                 let mut buffer = [0; MAX_ATTRIBUTE_BYTES];

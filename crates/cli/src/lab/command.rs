@@ -37,10 +37,12 @@ pub(super) struct OnKinds {
 /// The command of a command line.
 pub(super) fn choose(options: &Run) -> Result<OnKinds> {
     let size = options.size.clone();
-    let image_bytes = parse_size(&size).filter(|&bytes| bytes > 0).ok_or_else(|| {
-        let why = format!("{size} is not a size, as 8G");
-        Failure::usage("--size", why)
-    })?;
+    let image_bytes = parse_size(&size)
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| {
+            let why = format!("{size} is not a size, as 8G");
+            Failure::usage("--size", why)
+        })?;
     let mut words = options.command.iter();
     let program = words.next().cloned().unwrap_or_default();
     let asked = super::kinds(options)?;
@@ -101,7 +103,12 @@ impl OnKinds {
         let load = "the command, and a sync of the file system after it";
         Report {
             missing: self.missing.clone(),
-            ..Report::of(NAME, &about, "fourscore itself: nothing was published", load)
+            ..Report::of(
+                NAME,
+                &about,
+                "fourscore itself: nothing was published",
+                load,
+            )
         }
     }
 
@@ -176,7 +183,9 @@ fn facts(run: &CommandRun) -> std::collections::BTreeMap<String, f64> {
         facts.push(("written to the device, KiB", kib(grown)));
     }
     let named = facts.into_iter();
-    named.map(|(name, value)| (name.to_owned(), value)).collect()
+    named
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 fn as_json(figures: &Figures) -> Value {

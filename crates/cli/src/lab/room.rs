@@ -15,9 +15,9 @@ use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
-use crate::lab::report::Report;
 use crate::lab::chosen::Chosen;
 use crate::lab::page;
+use crate::lab::report::Report;
 
 /// What the program itself takes.
 const PROGRAM_BYTES: u64 = 32 << 20;

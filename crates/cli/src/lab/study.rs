@@ -123,17 +123,70 @@ pub(super) fn cell_text(cell: &Cell) -> String {
         let (least, most) = side.range();
         let facts = side.facts.iter();
         let facts: Vec<_> = facts
-            .map(|(name, value)| format!("{name} {value:.0}"))
+            .map(|(name, value)| format!("{name} {}", plain(*value)))
             .collect();
         // Writing into a String cannot fail.
         let _ = writeln!(
             text,
-            "  {:14} {:.0} operations/s ({least:.0} to {most:.0}), {:.2} of the first\n    {}",
+            "  {:14} {} operations/s ({} to {}), {:.2} of the first\n    {}",
             side.side,
-            side.operations_per_second,
+            plain(side.operations_per_second),
+            plain(least),
+            plain(most),
             side.ratio_to_first,
             facts.join("; "),
         );
     }
     text
+}
+
+/// A number as text, with decimals only where it is small.
+fn plain(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_numbers_have_decimals() {
+        let texts = [12_345.6, 7.0, 3.14159, 0.012_34, 0.0].map(plain);
+        assert_eq!(texts, ["12346", "7", "3.14", "0.0123", "0"]);
+    }
+
+    #[test]
+    fn speeds_are_compared_with_the_first_number_of_threads_of_their_case() {
+        let side = |rate: f64| SideReport {
+            side: "ours".to_owned(),
+            about: String::new(),
+            operations_per_second: rate,
+            samples: vec![rate],
+            ratio_to_first: 0.0,
+            facts: Default::default(),
+            details: Map::new(),
+        };
+        let mut growth = Growth::default();
+        let mut times = |case: &str, threads, rate| {
+            let mut cell = Cell::new(Some(case.to_owned()), threads, vec![side(rate)]);
+            growth.add_to(&mut cell);
+            cell.sides[0].facts["times the first number of threads"]
+        };
+        let found = [
+            times("create", 1, 10.0),
+            times("create", 2, 15.0),
+            times("stat", 1, 30.0),
+            times("stat", 4, 15.0),
+        ];
+        assert!(
+            found
+                .iter()
+                .zip([1.0, 1.5, 1.0, 0.5])
+                .all(|(a, b)| (a - b).abs() < 1e-9)
+        );
+    }
 }

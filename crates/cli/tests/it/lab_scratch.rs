@@ -117,7 +117,16 @@ fn peers_run_at_their_smallest_size_and_what_is_missing_is_named() {
 fn scale_says_how_many_times_as_fast_more_threads_are() {
     let folder = folder();
     let arguments = [
-        "scale", "--cases", "create", "--threads", "1,2", "--steps", "50", "--rounds", "1", "--on",
+        "scale",
+        "--cases",
+        "create",
+        "--threads",
+        "1,2",
+        "--steps",
+        "50",
+        "--rounds",
+        "1",
+        "--on",
         "in-process",
     ];
     let report = report(folder.path(), &arguments);
@@ -153,8 +162,19 @@ fn aging_fills_a_file_system_and_keeps_it_full() {
 fn a_side_that_a_machine_cannot_run_is_left_out_with_what_is_missing() {
     let folder = folder();
     let arguments = [
-        "lab", "run", "peers", "--cases", "create", "--steps", "5", "--rounds", "1", "--threads",
-        "1", "--scratch", text(folder.path()),
+        "lab",
+        "run",
+        "peers",
+        "--cases",
+        "create",
+        "--steps",
+        "5",
+        "--rounds",
+        "1",
+        "--threads",
+        "1",
+        "--scratch",
+        text(folder.path()),
     ];
     // Without programs, there is nothing but ours.
     let printed = printed(fourscore(&arguments).env("PATH", "/nonexistent"));
@@ -173,7 +193,10 @@ fn a_side_that_a_machine_cannot_run_is_left_out_with_what_is_missing() {
     let output = output.expect("it runs");
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(message.contains("xfs: mkfs.xfs is not installed"), "{message}");
+    assert!(
+        message.contains("xfs: mkfs.xfs is not installed"),
+        "{message}"
+    );
     assert_nothing_is_left(folder.path());
 }
 
@@ -207,7 +230,11 @@ fn a_command_runs_on_each_kind_with_figures_before_and_after() {
         assert_eq!(side["samples"].as_array().map(Vec::len), Some(2));
         let [before, after] = ["before", "after"].map(|when| &side[when]);
         let count = |of: &Value, name: &str| of[name].as_u64().expect("a number");
-        assert_eq!(count(after, "inodes"), count(before, "inodes") + 9, "{side}");
+        assert_eq!(
+            count(after, "inodes"),
+            count(before, "inodes") + 9,
+            "{side}"
+        );
         let grown = count(after, "used_bytes") - count(before, "used_bytes");
         assert!((8 * 65536..2 << 20).contains(&grown), "{grown}");
         let free = |of: &Value| count(&of["free_space"], "bytes");
@@ -230,10 +257,21 @@ fn a_command_that_fails_or_does_not_exist_leaves_nothing_behind() {
         return skip("neither loop devices nor FUSE");
     };
     let folder = folder();
-    let begin = ["lab", "run", "--scratch", text(folder.path()), "--on", kinds, "--"];
+    let begin = [
+        "lab",
+        "run",
+        "--scratch",
+        text(folder.path()),
+        "--on",
+        kinds,
+        "--",
+    ];
     for (command, expected) in [
         // What is left running does not keep the file system in use.
-        (&["sh", "-c", "sleep 100 & exit 3"][..], "sh: exit status: 3"),
+        (
+            &["sh", "-c", "sleep 100 & exit 3"][..],
+            "sh: exit status: 3",
+        ),
         (&["/no/such/program"][..], "/no/such/program: No such file"),
     ] {
         refused(&[&begin[..], command].concat(), expected);
@@ -296,7 +334,15 @@ fn a_signal_during_an_experiment_undoes_everything() {
     for kind in kinds.split(',') {
         let folder = folder();
         let arguments = [
-            "peers", "--on", kind, "--cases", "create", "--threads", "2", "--steps", "4000000",
+            "peers",
+            "--on",
+            kind,
+            "--cases",
+            "create",
+            "--threads",
+            "2",
+            "--steps",
+            "4000000",
         ];
         let mut child = start(folder.path(), &arguments);
         // It works in a directory of the file system.

@@ -64,7 +64,12 @@ impl OnScratch {
     ///
     /// # Errors
     /// The file system cannot be made, or the program does not start or ends with a failure.
-    pub fn run(&self, scratch: &Scratch, kind: FsKind, clock: &dyn Clock) -> io::Result<CommandRun> {
+    pub fn run(
+        &self,
+        scratch: &Scratch,
+        kind: FsKind,
+        clock: &dyn Clock,
+    ) -> io::Result<CommandRun> {
         let image = scratch.image(kind, self.image_bytes)?;
         let fresh = image.free_space()?;
         let mounted = scratch.mount(image)?;
@@ -85,7 +90,11 @@ impl OnScratch {
         if !used.status.success() {
             return Err(self.failed(&used.status));
         }
-        rustix::fs::syncfs(File::open(&directory)?)?;
+        let opened = File::open(&directory)?;
+        rustix::fs::syncfs(&opened)?;
+        // Linux does not tell every FUSE server of the call before.
+        opened.sync_all()?;
+        drop(opened);
         let sync = clock.now().saturating_sub(began).saturating_sub(wall);
         let mut after = mounted.figures(kind, None)?;
         after.free_space = mounted.unmount()?.free_space()?;

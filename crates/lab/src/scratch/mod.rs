@@ -166,7 +166,8 @@ impl Mounted<'_> {
             return cleanup.mount(mount.arg(&self.point), &self.point);
         }
         if kind == FsKind::InProcess {
-            let device = open_path(&image, DeviceOptions::read_write()).map_err(io::Error::other)?;
+            let device =
+                open_path(&image, DeviceOptions::read_write()).map_err(io::Error::other)?;
             let fs = Fs::mount(Arc::new(device), &MountOptions::new());
             self.fs = Some(fs.map_err(io::Error::other)?);
             return Ok(());

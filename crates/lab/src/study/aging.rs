@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use fourscore_sync::thread;
 
+use crate::clock::Clock;
 use crate::comparison::ThreadCount;
 use crate::scratch::FsKind;
 use crate::study::peers::side;
 use crate::study::{
     Case, Facts, Measure, Sample, ScratchSize, Side, Study, Surroundings, ThreadList,
 };
-use crate::clock::Clock;
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 use crate::workload::Gate;
 
@@ -132,7 +132,10 @@ impl Measure for Aging {
         ]);
         let is_large = |name: &[u8]| name == format!("f{}", LARGE_FILE.0).as_bytes();
         if let Some(large) = image.extents(is_large)? {
-            facts.insert("extents of a large file", per_file(large.extents, large.files));
+            facts.insert(
+                "extents of a large file",
+                per_file(large.extents, large.files),
+            );
         }
         if let Some(small) = image.extents(|name| !is_large(name))? {
             facts.insert("extents of a file", per_file(small.extents, small.files));

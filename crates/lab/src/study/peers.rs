@@ -128,8 +128,14 @@ impl Measure for FileWork {
         let (total, fairness) = (driven.total(), driven.fairness());
         let seconds = total.wall.unwrap_or_default().as_secs_f64().max(1e-9);
         let mut facts = Facts::from([
-            ("sync, % of the time", driven.sync.as_secs_f64() * 100.0 / seconds),
-            ("slowest thread by fastest", fairness.min / fairness.max.max(1e-9)),
+            (
+                "sync, % of the time",
+                driven.sync.as_secs_f64() * 100.0 / seconds,
+            ),
+            (
+                "slowest thread by fastest",
+                fairness.min / fairness.max.max(1e-9),
+            ),
         ]);
         if total.bytes > 0 {
             facts.insert("MiB/s", total.bytes as f64 / seconds / f64::from(1 << 20));
