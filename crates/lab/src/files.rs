@@ -1,5 +1,6 @@
 //! **Purpose.** The everyday work of a file system as workloads: creating, looking up, listing,
-//! writing, preallocating and removing files, each worker in its own directory.
+//! writing, preallocating and removing files, each worker in its own directory; and mixes of these,
+//! after fs_mark and aim7.
 //!
 //! **Model.** A run has a number of steps and not a time, since making its changes durable is part
 //! of it. The measured time begins at the common start, when everything prepared is durable, and
@@ -8,6 +9,7 @@
 
 use std::io;
 
+use crate::alloc::ram::Random;
 use crate::alloc::workloads::Fallocate3;
 use crate::clock::Clock;
 use crate::comparison::{ThreadCount, Work};
@@ -34,6 +36,27 @@ enum Kind {
     Append,
     Fallocate2,
     Fallocate3,
+    WriteLarge(Order),
+    FsMark(Durability),
+    FileServer,
+}
+
+/// Where the next write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The next MiB.
+    Sequential,
+    /// 4 KiB anywhere.
+    Random,
+}
+
+/// Whether a file is durable when it is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Durability {
+    /// No: `fs_mark -S0`.
+    AtTheEnd,
+    /// An fsync of each file: `fs_mark -S1`.
+    EachFile,
 }
 
 impl FileWorkload {
@@ -79,6 +102,31 @@ impl FileWorkload {
             about: "truncates a file to 0 and allocates 73 819 750 bytes for it",
             kind: Kind::Fallocate3,
         },
+        Self {
+            name: "write-5g",
+            about: "writes the next MiB of a file, which is truncated to 0 at 5 GiB",
+            kind: Kind::WriteLarge(Order::Sequential),
+        },
+        Self {
+            name: "random-5g",
+            about: "writes 4 KiB anywhere in a file of 5 GiB, a hole at first",
+            kind: Kind::WriteLarge(Order::Random),
+        },
+        Self {
+            name: "fsmark-s0",
+            about: "creates a file and writes 16 KiB to it",
+            kind: Kind::FsMark(Durability::AtTheEnd),
+        },
+        Self {
+            name: "fsmark-s1",
+            about: "creates a file, writes 16 KiB to it and calls fsync",
+            kind: Kind::FsMark(Durability::EachFile),
+        },
+        Self {
+            name: "fserver",
+            about: "replaces one of 64 files, reads another, and lists them now and then",
+            kind: Kind::FileServer,
+        },
     ];
 
     /// The workload with this name.
@@ -109,6 +157,11 @@ impl FileWorkload {
             Kind::Append => (&WriteFile::BLOCK_BY_BLOCK, 1),
             Kind::Fallocate2 => (&Fallocate2, 0),
             Kind::Fallocate3 => (&Fallocate3, 0),
+            Kind::WriteLarge(Order::Sequential) => (&WriteFile::UP_TO_5_GIB, 1),
+            Kind::WriteLarge(Order::Random) => (&RandomWrites, 1),
+            Kind::FsMark(Durability::AtTheEnd) => (&FsMark { fsync: false }, files),
+            Kind::FsMark(Durability::EachFile) => (&FsMark { fsync: true }, files),
+            Kind::FileServer => (&FileServer, FileServer::FILES),
         };
         let driven = drive_and_sync(target, workload, threads, steps, clock)?;
         for nr in (0..threads.get()).map(WorkerNr) {
@@ -268,6 +321,10 @@ impl WriteFile {
         step_bytes: 4 << 10,
         file_bytes: 1 << 20,
     };
+    const UP_TO_5_GIB: Self = Self {
+        step_bytes: 1 << 20,
+        file_bytes: 5 << 30,
+    };
 }
 
 impl Workload for WriteFile {
@@ -292,11 +349,141 @@ impl Workload for WriteFile {
     }
 }
 
+/// Writes blocks of a file in an order that depends on the step alone.
+struct RandomWrites;
+
+impl RandomWrites {
+    const FILE_BYTES: u64 = 5 << 30;
+    const STEP_BYTES: u64 = 4 << 10;
+
+    fn offset(step: u64) -> u64 {
+        let blocks = Self::FILE_BYTES / Self::STEP_BYTES;
+        Random::new(step + 1).below(blocks) * Self::STEP_BYTES
+    }
+}
+
+impl Workload for RandomWrites {
+    fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        worker.apply(FileNr(0), Operation::Create)?;
+        let len = Self::FILE_BYTES;
+        worker.apply(FileNr(0), Operation::Truncate { len })?;
+        worker.apply(FileNr(0), Operation::SyncAll).map(|_| ())
+    }
+
+    fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
+        let (offset, len) = (Self::offset(step), Self::STEP_BYTES);
+        Ok(one(
+            worker.apply(FileNr(0), Operation::Write { offset, len })?
+        ))
+    }
+
+    fn clean_up(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        worker.apply(FileNr(0), Operation::Close).map(|_| ())
+    }
+}
+
+/// Creates one file after another with 16 KiB, as fs_mark does.
+struct FsMark {
+    fsync: bool,
+}
+
+impl FsMark {
+    const FILE_BYTES: u64 = 16 << 10;
+}
+
+impl Workload for FsMark {
+    fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        worker.apply(FileNr(0), Operation::SyncAll).map(|_| ())
+    }
+
+    fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
+        let nr = file_of(step, u32::MAX);
+        worker.apply(nr, Operation::Create)?;
+        let (offset, len) = (0, Self::FILE_BYTES);
+        let bytes = worker.apply(nr, Operation::Write { offset, len })?;
+        if self.fsync {
+            worker.apply(nr, Operation::Sync)?;
+        }
+        worker.apply(nr, Operation::Close)?;
+        Ok(one(bytes))
+    }
+
+    fn clean_up(&self, _worker: &mut dyn Worker) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The mix of a file server, after aim7's `fserver`: in each step a file is removed and made again
+/// with 4 to 256 KiB, and another one is looked up, read and extended. Every 16th step the names
+/// are read.
+struct FileServer;
+
+impl FileServer {
+    const FILES: u32 = 64;
+    const LIST_STEPS: u64 = 16;
+    const BLOCK_BYTES: u64 = 4 << 10;
+    const MAX_BLOCKS: u64 = 64;
+
+    fn write(worker: &mut dyn Worker, nr: FileNr, offset: u64, len: u64) -> io::Result<u64> {
+        worker.apply(nr, Operation::Write { offset, len })
+    }
+}
+
+impl Workload for FileServer {
+    fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        create_files(worker, Self::FILES)
+    }
+
+    fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
+        let mut random = Random::new(step + 1);
+        let replaced = file_of(step, Self::FILES);
+        worker.apply(replaced, Operation::Unlink)?;
+        worker.apply(replaced, Operation::Create)?;
+        let len = (1 + random.below(Self::MAX_BLOCKS)) * Self::BLOCK_BYTES;
+        let mut bytes = Self::write(worker, replaced, 0, len)?;
+        // The file stays open while it is read and extended, as by a client.
+        let read = Operation::Read { offset: 0, len };
+        bytes += worker.apply(replaced, read)?;
+        worker.apply(replaced, Operation::Stat)?;
+        bytes += Self::write(worker, replaced, len, Self::BLOCK_BYTES)?;
+        worker.apply(replaced, Operation::Close)?;
+        let other = file_of(random.below(u64::from(Self::FILES)), Self::FILES);
+        worker.apply(other, Operation::Open)?;
+        worker.apply(other, Operation::Stat)?;
+        let len = Self::MAX_BLOCKS * Self::BLOCK_BYTES;
+        bytes += worker.apply(other, Operation::Read { offset: 0, len })?;
+        worker.apply(other, Operation::Close)?;
+        if step % Self::LIST_STEPS == 0 {
+            worker.apply(other, Operation::List)?;
+        }
+        Ok(one(bytes))
+    }
+
+    fn clean_up(&self, _worker: &mut dyn Worker) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::MonotonicClock;
     use crate::target::DirectoryTarget;
+
+    #[test]
+    fn random_writes_go_to_blocks_all_over_the_file() {
+        let offsets: Vec<u64> = (0..1000).map(RandomWrites::offset).collect();
+        assert!(offsets.iter().all(|offset| offset % 4096 == 0));
+        let last = RandomWrites::FILE_BYTES - RandomWrites::STEP_BYTES;
+        assert!(offsets.iter().all(|&offset| offset <= last));
+        for quarter in 0..4 {
+            let quarter_bytes = RandomWrites::FILE_BYTES / 4;
+            let in_it = offsets
+                .iter()
+                .filter(|&offset| offset / quarter_bytes == quarter);
+            assert!((150..350).contains(&in_it.count()), "{quarter}");
+        }
+    }
 
     #[test]
     fn every_workload_runs_on_a_directory_and_leaves_nothing() {

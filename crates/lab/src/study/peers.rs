@@ -43,6 +43,9 @@ pub(super) const PEERS: Study = Study {
         case("write", "writes 1 MiB at a time"),
         case("append", "appends 4 KiB at a time"),
         case("fallocate3", "allocates 70 MiB at a time"),
+        case("random-5g", "writes 4 KiB anywhere in a file of 5 GiB"),
+        case("fsmark-s1", "creates files of 16 KiB, each durable"),
+        case("fserver", "replaces, reads, extends and lists files"),
     ],
     smallest_cases: 2,
     smallest_steps: 50,
@@ -91,7 +94,8 @@ fn steps_of(case: &Case) -> u64 {
     match case.name {
         "readdir" => 2000,
         "write" => 512,
-        "fallocate3" => 2000,
+        "fallocate3" | "fsmark-s1" => 2000,
+        "fserver" => 5000,
         _ => 20_000,
     }
 }
