@@ -183,7 +183,10 @@ fn list() -> Result<()> {
     let mut text = String::new();
     for (name, about, source) in all {
         // Writing into a String cannot fail.
-        let _ = writeln!(text, "{name:14} {about}\n{:14} {source}", "");
+        let _ = writeln!(text, "{name:14} {about}");
+        if !source.is_empty() {
+            let _ = writeln!(text, "{:14} {source}", "");
+        }
     }
     let mut out = Stdout::open()?;
     out.write(text.as_bytes())?;

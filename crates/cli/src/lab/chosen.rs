@@ -198,9 +198,13 @@ fn alloc_head(experiment: &Experiment, scale: &Scale, command: &str) -> String {
 }
 
 fn study_head(study: &Study, scale: &StudyScale, command: &str) -> String {
+    let source = match study.source {
+        "" => String::new(),
+        source => format!("after {source}\n"),
+    };
     let mut text = format!(
-        "{}: {}\nafter {}\neach thread: {}\nagain: {command}\ncases:\n",
-        study.name, study.about, study.source, study.load,
+        "{}: {}\n{source}each thread: {}\nagain: {command}\ncases:\n",
+        study.name, study.about, study.load,
     );
     for case in &scale.cases {
         // Writing into a String cannot fail.

@@ -103,12 +103,7 @@ impl OnKinds {
         let load = "the command, and a sync of the file system after it";
         Report {
             missing: self.missing.clone(),
-            ..Report::of(
-                NAME,
-                &about,
-                "fourscore itself: nothing was published",
-                load,
-            )
+            ..Report::of(NAME, &about, "", load)
         }
     }
 

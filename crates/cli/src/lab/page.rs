@@ -21,9 +21,12 @@ pub(super) fn render(report: &Report) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
          <title>fourscore lab: {name}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>{name}</h1>\n<p>{}, after <cite>{}</cite>.</p>\n<p>Each thread: {}.{}</p>\n",
+         <h1>{name}</h1>\n<p>{}{}.</p>\n<p>Each thread: {}.{}</p>\n",
         escaped(&capitalized(&report.about)),
-        escaped(&report.source),
+        match report.source.as_str() {
+            "" => String::new(),
+            source => format!(", after <cite>{}</cite>", escaped(source)),
+        },
         escaped(&report.load),
         report.scenario.as_deref().map_or_else(String::new, |name| {
             format!(" File system in memory: {}.", escaped(name))
@@ -176,8 +179,13 @@ fn ratio_plot(report: &Report) -> Plot {
     }));
     Plot {
         axis: "times the first side (logarithmic)".to_owned(),
-        about: "Each side by the first one, and the published figures by those before the change"
-            .to_owned(),
+        about: match report.published.is_empty() {
+            true => "Each side by the first one",
+            false => {
+                "Each side by the first one, and the published figures by those before the change"
+            }
+        }
+        .to_owned(),
         reference: Some(1.0),
         groups,
     }
@@ -346,6 +354,21 @@ mod tests {
             assert_eq!(points(side), 2 * report.runs.len(), "{side}");
         }
         assert_eq!(points("published"), report.published.len());
+    }
+
+    #[test]
+    fn what_was_left_out_is_named_and_nothing_is_said_of_figures_that_do_not_exist() {
+        let mut report = sample();
+        assert!(!render(&report).contains("Left out"));
+        report.published.clear();
+        report.missing = vec![crate::lab::report::MissingSide {
+            side: "xfs".to_owned(),
+            why: "mkfs.xfs is <not> installed".to_owned(),
+        }];
+        let page = render(&report);
+        assert!(!page.contains("ublished"), "{page}");
+        assert!(page.contains("<h2>Left out on this machine</h2>"));
+        assert!(page.contains("<td>xfs</td><td class=\"text\">mkfs.xfs is &lt;not&gt; installed"));
     }
 
     #[test]

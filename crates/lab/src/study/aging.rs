@@ -43,7 +43,7 @@ const MAX_REFUSALS: u32 = 1000;
 pub(super) const STUDY: Study = Study {
     name: "aging",
     about: "what a full and old file system costs",
-    source: "fourscore itself: nothing was published",
+    source: "",
     load: "fills its share with files, then replaces one after the other, at random",
     cases: &[
         case("50", "50 % full"),

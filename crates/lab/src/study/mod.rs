@@ -141,7 +141,7 @@ pub struct Study {
     pub name: &'static str,
     /// The question it answers.
     pub about: &'static str,
-    /// Where the published figures are from.
+    /// Where the published figures are from; empty if nothing was published.
     pub source: &'static str,
     /// What each thread does, in a few words.
     pub load: &'static str,

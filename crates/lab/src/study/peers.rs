@@ -32,7 +32,7 @@ const SIDES: &[Side] = &[
 pub(super) const PEERS: Study = Study {
     name: "peers",
     about: "file systems side by side",
-    source: "fourscore itself: nothing was published",
+    source: "",
     load: "does the work of the case in a directory of its own; a sync ends the time",
     cases: &[
         case("create", "creates empty files"),
