@@ -108,9 +108,9 @@ struct Run {
     /// Directory for the images of file systems [default: /dev/shm if it has the space]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// Size of the file systems for COMMAND
-    #[arg(long, default_value = "8G", value_name = "SIZE", requires = "command")]
-    size: String,
+    /// Size of the file systems for COMMAND [default: 8G]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<String>,
     /// Number of threads; a list makes one run for each number [default: 1,2; of scale 1,2,4,..; of
     /// aging 1]
     #[arg(long, value_delimiter = ',', value_name = "N,..")]
@@ -238,6 +238,7 @@ fn choose(options: &Run) -> Result<Chosen> {
             ("--cases", !options.cases.is_empty(), "cases"),
             ("--on", !options.on.is_empty(), "kinds of file systems"),
             ("--scratch", options.scratch.is_some(), "images"),
+            ("--size", options.size.is_some(), "size to choose"),
         ];
         refuse(name, &lacks)?;
         let scale = alloc_scale(options, &experiment)?;
@@ -265,6 +266,7 @@ fn choose(options: &Run) -> Result<Chosen> {
             options.scratch.is_some() && !has_images,
             "images",
         ),
+        ("--size", options.size.is_some(), "size to choose"),
     ];
     refuse(name, &lacks)?;
     study::choose(options, study)

@@ -22,6 +22,8 @@ use crate::mb_stats::mb_stats_to_json;
 
 /// The name in reports.
 pub(super) const NAME: &str = "command";
+/// The size of a file system that nobody has chosen. The image is sparse.
+const DEFAULT_SIZE: &str = "8G";
 /// What is to be free for the images. How much the command writes is not known.
 pub(super) const HOST_BYTES: u64 = 1 << 30;
 
@@ -36,7 +38,10 @@ pub(super) struct OnKinds {
 
 /// The command of a command line.
 pub(super) fn choose(options: &Run) -> Result<OnKinds> {
-    let size = options.size.clone();
+    let size = options
+        .size
+        .clone()
+        .unwrap_or_else(|| DEFAULT_SIZE.to_owned());
     let image_bytes = parse_size(&size)
         .filter(|&bytes| bytes > 0)
         .ok_or_else(|| {
