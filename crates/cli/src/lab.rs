@@ -2,10 +2,10 @@
 //! did before a published change, with it, and ours, beside the published figures.
 //!
 //! **Model.** Every name, the memory and the directory of the report are checked before anything
-//! runs, and the error of an unknown name lists those that exist. Most experiments run in memory and
-//! mount nothing. Those on whole file systems, and a command of the user, run on images in a folder
-//! of their own; a signal unmounts and removes all of them, so that nothing but a report stays
-//! behind, whenever a run is interrupted.
+//! runs, and the error of an unknown name lists those that exist. Most experiments run in memory
+//! and mount nothing. Those on whole file systems, and a command of the user, run on images in a
+//! folder of their own; a signal unmounts and removes all of them, so that nothing but a report
+//! stays behind, whenever a run is interrupted.
 //!
 //! | module | responsibility |
 //! |---|---|

@@ -22,7 +22,7 @@ use crate::mb_stats::mb_stats_to_json;
 
 /// The name in reports.
 pub(super) const NAME: &str = "command";
-/// The size of a file system that nobody has chosen. The image is sparse.
+/// The size of a file system by default. The image is sparse.
 const DEFAULT_SIZE: &str = "8G";
 /// What is to be free for the images. How much the command writes is not known.
 pub(super) const HOST_BYTES: u64 = 1 << 30;
@@ -57,7 +57,7 @@ pub(super) fn choose(options: &Run) -> Result<OnKinds> {
     kinds.retain(|kind| {
         let why = match kind.is_mounted() {
             true => kind.missing(),
-            // Nothing to say where nobody has asked for it.
+            // It is left out in silence unless it was asked for.
             false if is_by_default => return false,
             false => Some("a command needs a mount".to_owned()),
         };

@@ -1,5 +1,5 @@
-//! `fourscore lab` on whole file systems: the experiments `peers`, `scale` and `aging`, and commands
-//! of the user. Nothing stays mounted and nothing stays behind, after a signal either.
+//! `fourscore lab` on whole file systems: the experiments `peers`, `scale` and `aging`, and
+//! commands of the user. Nothing stays mounted and nothing stays behind, after a signal either.
 
 use std::fs;
 use std::path::Path;

@@ -150,7 +150,7 @@ impl Cleanup {
 /// until the second signal, and then kills.
 fn end_group(pid: Pid) {
     for signal in [Signal::TERM, Signal::TERM, Signal::KILL] {
-        // The group may be empty but for its leader, which nobody has reaped.
+        // The group may be empty but for its leader, which is not reaped yet.
         let _ = rustix::process::kill_process_group(pid, signal);
         if has_ended_within(pid, PATIENCE) {
             break;
@@ -159,7 +159,7 @@ fn end_group(pid: Pid) {
     let _ = rustix::process::kill_process_group(pid, Signal::KILL);
 }
 
-/// Whether a process has ended that nobody has reaped.
+/// Whether a process that was not reaped has ended.
 pub(super) fn has_ended(child: &Child) -> bool {
     has_ended_within(Pid::from_child(child), Duration::ZERO)
 }
