@@ -453,7 +453,7 @@ impl Workload for FileServer {
         let len = Self::MAX_BLOCKS * Self::BLOCK_BYTES;
         bytes += worker.apply(other, Operation::Read { offset: 0, len })?;
         worker.apply(other, Operation::Close)?;
-        if step % Self::LIST_STEPS == 0 {
+        if step.is_multiple_of(Self::LIST_STEPS) {
             worker.apply(other, Operation::List)?;
         }
         Ok(one(bytes))
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn random_writes_go_to_blocks_all_over_the_file() {
         let offsets: Vec<u64> = (0..1000).map(RandomWrites::offset).collect();
-        assert!(offsets.iter().all(|offset| offset % 4096 == 0));
+        assert!(offsets.iter().all(|offset| offset.is_multiple_of(4096)));
         let last = RandomWrites::FILE_BYTES - RandomWrites::STEP_BYTES;
         assert!(offsets.iter().all(|&offset| offset <= last));
         for quarter in 0..4 {

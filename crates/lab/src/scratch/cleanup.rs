@@ -14,6 +14,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -184,9 +185,35 @@ fn has_ended_within(pid: Pid, time: Duration) -> bool {
 
 /// Whether something is mounted on `point`.
 pub(super) fn is_mounted(point: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-    points.any(|mounted| Path::new(mounted) == point)
+    source_of(point).is_some()
+}
+
+/// The source of the mount on `point`, as the kernel lists it.
+pub(super) fn source_of(point: &Path) -> Option<String> {
+    let mounts = fs::read("/proc/self/mounts").ok()?;
+    mounts.split(|&byte| byte == b'\n').find_map(|line| {
+        let mut words = line.split(|&byte| byte == b' ');
+        let source = words.next()?;
+        let is_here = unescaped(words.next()?) == point.as_os_str().as_bytes();
+        is_here.then(|| String::from_utf8_lossy(source).into_owned())
+    })
+}
+
+/// A word of the list of mounts, in which white space and backslashes are octal numbers.
+fn unescaped(word: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&first, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| first == b'\\');
+        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = match byte {
+            Some(_) => &behind[3..],
+            None => behind,
+        };
+    }
+    bytes
 }
 
 /// Unmounts, and detaches what is in use for longer than `timeout`.
@@ -277,6 +304,13 @@ mod tests {
             assert!(began.elapsed() < PATIENCE, "sleep goes on");
             thread::sleep(POLL);
         }
+    }
+
+    #[test]
+    fn names_with_white_space_are_found_in_the_list_of_mounts() {
+        assert_eq!(unescaped(br"/a\040b\134c"), br"/a b\c");
+        assert_eq!(unescaped(br"/a\04"), br"/a\04");
+        assert!(is_mounted(Path::new("/proc")) && !is_mounted(Path::new("/proc/none")));
     }
 
     #[test]

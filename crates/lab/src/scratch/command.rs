@@ -8,14 +8,13 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use crate::clock::Clock;
-use crate::scratch::{FreeSpace, FsKind, Mounted, Scratch, Used};
+use crate::scratch::{FreeSpace, FsKind, Mounted, Scratch, Used, cleanup};
 
 /// The environment variable in which a command finds the kind of the file system.
 pub const KIND_VARIABLE: &str = "LAB_KIND";
@@ -148,12 +147,8 @@ impl Mounted<'_> {
 
     /// The name of the block device below `/dev`; `None` if the kernel has none.
     fn device(&self) -> Option<String> {
-        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-        mounts.lines().find_map(|line| {
-            let mut words = line.split(' ');
-            let device = words.next()?.strip_prefix("/dev/")?;
-            (Path::new(words.next()?) == self.point).then(|| device.to_owned())
-        })
+        let source = cleanup::source_of(&self.point)?;
+        source.strip_prefix("/dev/").map(str::to_owned)
     }
 
     /// What `fourscore VERB MOUNT-POINT MORE` prints.

@@ -329,7 +329,8 @@ impl<'t> Files<'t> {
         if self.numbers.is_empty() {
             return Ok(());
         }
-        let at = self.draw(self.numbers.len() as u64) as usize;
+        let at = self.draw(self.numbers.len() as u64);
+        let at = usize::try_from(at).map_err(io::Error::other)?;
         let nr = self.numbers.swap_remove(at);
         self.bytes -= self.sizes.swap_remove(at);
         self.worker.apply(nr, Operation::Unlink).map(drop)
@@ -435,7 +436,7 @@ mod tests {
         let worker = target.worker(WorkerNr(0)).expect("a worker");
         let mut files = Files::new(worker, WorkerNr(0));
         let sizes: Vec<u64> = (0..1000).map(|_| files.draw_size()).collect();
-        assert!(sizes.iter().all(|size| size % 4096 == 0));
+        assert!(sizes.iter().all(|size| size.is_multiple_of(4096)));
         assert!(sizes.iter().all(|size| (4096..1 << 20).contains(size)));
         assert!(sizes.iter().any(|&size| size < 16 << 10));
         assert!(sizes.iter().any(|&size| size > 512 << 10));
