@@ -9,6 +9,9 @@
 //! is a file in memory, on which a seek costs nothing, so that the price is that of the software
 //! alone.
 //!
+//! Btrfs is not among the sides: on a file system of this size it has no space for its metadata at
+//! 95 %, where even a removal fails.
+//!
 //! A file system that says `ENOSPC` early, because its metadata grows into the data, loses another
 //! file each time. How full it was in the end is among the figures.
 
@@ -57,7 +60,6 @@ pub(super) const STUDY: Study = Study {
     sides: &[
         side(FsKind::Ext4),
         side(FsKind::Xfs),
-        side(FsKind::Btrfs),
         side(FsKind::Mount),
         side(FsKind::InProcess),
     ],
