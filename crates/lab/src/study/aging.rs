@@ -338,8 +338,18 @@ impl<'t> Files<'t> {
         self.worker.apply(nr, Operation::Unlink).map(drop)
     }
 
+    /// Makes everything durable. A FUSE mount that caches writes finds out here that there is no
+    /// space for them: files are removed then.
     fn sync(&mut self) -> io::Result<()> {
-        self.worker.apply(FileNr(0), Operation::SyncAll).map(drop)
+        loop {
+            match self.worker.apply(FileNr(0), Operation::SyncAll) {
+                Err(why) if is_full(&why) && self.refusals < MAX_REFUSALS => {
+                    self.refusals += 1;
+                    self.remove_one()?;
+                }
+                ended => return ended.map(drop),
+            }
+        }
     }
 
     /// Writes large files one after the other, each durable before the next one. The last one
