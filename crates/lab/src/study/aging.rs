@@ -39,8 +39,11 @@ const LARGE_FILE: FileNr = FileNr(50_000);
 const LARGE_FILE_BYTES: u64 = 8 << 20;
 const LARGE_FILES: u32 = 3;
 const PIECE_BYTES: u64 = 1 << 20;
-/// A file of the least size that has not found space this often ends a phase.
+/// The churn ends when requests found no space this often.
 const MAX_REFUSALS: u32 = 1000;
+/// The file system counts as full when requests found no space this often: a share may be out of
+/// reach, where blocks are reserved for root.
+const FULL_REFUSALS: u32 = 20;
 
 /// The experiment.
 pub(super) const STUDY: Study = Study {
@@ -257,7 +260,7 @@ impl<'t> Files<'t> {
     }
 
     fn fill(&mut self, plan: &Plan) -> io::Result<()> {
-        while self.bytes < plan.share_bytes && self.refusals < MAX_REFUSALS {
+        while self.bytes < plan.share_bytes && self.refusals < FULL_REFUSALS {
             let size = self.draw_size();
             self.create(size)?;
         }
@@ -306,7 +309,7 @@ impl<'t> Files<'t> {
             }
             Err(why) if is_full(&why) => {
                 self.refusals += 1;
-                self.worker.apply(nr, Operation::Unlink)?;
+                self.unlink(nr)?;
                 self.remove_one()?;
                 // Freed blocks may be used after a commit only.
                 self.sync()
@@ -335,7 +338,21 @@ impl<'t> Files<'t> {
         let at = usize::try_from(at).map_err(io::Error::other)?;
         let nr = self.numbers.swap_remove(at);
         self.bytes -= self.sizes.swap_remove(at);
-        self.worker.apply(nr, Operation::Unlink).map(drop)
+        self.unlink(nr)
+    }
+
+    /// Removes a name. A full file system may have no space for that until a commit.
+    fn unlink(&mut self, nr: FileNr) -> io::Result<()> {
+        loop {
+            match self.worker.apply(nr, Operation::Unlink) {
+                Err(why) if is_full(&why) && self.refusals < MAX_REFUSALS => {
+                    self.refusals += 1;
+                    // What it says of space does not matter here.
+                    let _ = self.worker.apply(FileNr(0), Operation::SyncAll);
+                }
+                ended => return ended.map(drop),
+            }
+        }
     }
 
     /// Makes everything durable. A FUSE mount that caches writes finds out here that there is no
@@ -396,7 +413,7 @@ impl<'t> Files<'t> {
     }
 
     fn remove_large(&mut self) -> io::Result<()> {
-        self.worker.apply(LARGE_FILE, Operation::Unlink)?;
+        self.unlink(LARGE_FILE)?;
         self.sync()
     }
 }
