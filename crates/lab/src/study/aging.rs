@@ -9,8 +9,7 @@
 //! is a file in memory, on which a seek costs nothing, so that the price is that of the software
 //! alone.
 //!
-//! Btrfs is not among the sides: on a file system of this size it has no space for its metadata at
-//! 95 %, where even a removal fails.
+//! Btrfs is not among the sides: with a file system of this size, a run at 95 % ended with `ENOSPC`.
 //!
 //! A file system that says `ENOSPC` early, because its metadata grows into the data, loses another
 //! file each time. How full it was in the end is among the figures.
