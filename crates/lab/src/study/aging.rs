@@ -9,7 +9,8 @@
 //! is a file in memory, on which a seek costs nothing, so that the price is that of the software
 //! alone.
 //!
-//! Btrfs is not among the sides: with a file system of this size, a run at 95 % ended with `ENOSPC`.
+//! Btrfs is not among the sides: with a file system of this size, a run at 95 % ended with
+//! `ENOSPC`.
 //!
 //! A file system that says `ENOSPC` early, because its metadata grows into the data, loses another
 //! file each time. How full it was in the end is among the figures.
