@@ -4,8 +4,8 @@
 //! **Model.** A transaction that allocates a block makes everything that refers to it. Until its
 //! commit block is durable, nothing on the device refers to the block, so what its home location
 //! holds does not matter. When the commit block is durable, the block must be, and the flush before
-//! the commit block makes it so wherever it was written. jbd2 logs such a block and copies it to its
-//! home location later; here it is written there at once.
+//! the commit block makes it so wherever it was written. jbd2 logs such a block and copies it to
+//! its home location later; here it is written there at once.
 //!
 //! ```text
 //! sealed, in the order of blocks:    known   new new .. new   known   new   known

@@ -22,6 +22,7 @@
 //! another reference to the file system.
 
 use fourscore::Fs;
+use fourscore::stats::JournalStats;
 use fourscore_fuse::Latencies;
 use fourscore_mballoc::Tunable;
 use fourscore_sync::{Arc, Mutex, Weak, thread};
@@ -142,6 +143,19 @@ fn tune(fs: &Fs, name: &str, value: &str) -> Result<(), String> {
     fs.tune(name, value).map_err(|why| why.to_string())
 }
 
+fn journal_to_json(journal: &JournalStats, operation_restarts: u64) -> Value {
+    let longest = journal.gate_closed.iter().max();
+    json!({
+        "commits": journal.commits,
+        "log_blocks": journal.log_blocks,
+        "new_blocks": journal.new_blocks,
+        "log_blocks_in_use": journal.used_blocks,
+        "waits": journal.waits,
+        "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),
+        "operation_restarts": operation_restarts,
+    })
+}
+
 fn stats(fs: &Fs, latencies: &Latencies) -> Value {
     let operations = latencies.told().into_iter().map(|operation| {
         let mean = operation.total / u32::try_from(operation.requests).unwrap_or(u32::MAX).max(1);
@@ -177,16 +191,7 @@ fn stats(fs: &Fs, latencies: &Latencies) -> Value {
         if tunables.get(Tunable::MbStats) != 0 {
             all["mb_stats"] = mb_stats_to_json(&mount.allocator.to_string());
         }
-        let longest = journal.gate_closed.iter().max();
-        all["journal"] = json!({
-            "commits": journal.commits,
-            "log_blocks": journal.log_blocks,
-            "new_blocks": journal.new_blocks,
-            "log_blocks_in_use": journal.used_blocks,
-            "waits": journal.waits,
-            "gate_closed_longest_us": longest.map(|time| time.as_secs_f64() * 1e6),
-            "operation_restarts": mount.plan_restarts,
-        });
+        all["journal"] = journal_to_json(&journal, mount.plan_restarts);
         if let Some(shared) = mount.xattr_sharing {
             all["xattr_sharing"] = json!({
                 "lookups": shared.lookups,
