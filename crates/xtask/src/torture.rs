@@ -9,7 +9,7 @@ use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
 /// The length of the run that is part of `test`, in seconds.
-const SMOKE_SECONDS: u64 = 60;
+const SMOKE_SECONDS: u64 = 45;
 
 /// How long, and which images.
 #[derive(Args)]

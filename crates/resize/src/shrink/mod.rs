@@ -178,7 +178,8 @@ fn free_vanishing_tables(volume: &mut Volume, new: &Superblock) -> Result<()> {
         ];
         match new.geometry().has_group(group) {
             true => staying.extend(runs),
-            false => going.extend(runs.into_iter().filter(|run| run.end <= end)),
+            // The end may cut a table in two.
+            false => going.extend(runs.map(|run| run.start..run.end.min(end))),
         }
     }
     let mut bitmaps = BTreeMap::new();
