@@ -18,7 +18,7 @@ use fourscore_testkit::oracle::{Fsck, e2fsck};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{matrix, require};
 
-use crate::common::{opened, report_on};
+use crate::common::{number, opened, report_on};
 
 /// The configurations that are damaged: each form of every structure is in one of them.
 const CONFIGS: [&str; 14] = [
@@ -38,11 +38,6 @@ const CONFIGS: [&str; 14] = [
     "meta-bg",
 ];
 const SEEDS: u64 = 100;
-
-fn number(variable: &str, default: u64) -> u64 {
-    let text = std::env::var(variable).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// The checker's report; `None` if it cannot begin.
 fn ours(image: &Path) -> Result<Option<Report>> {

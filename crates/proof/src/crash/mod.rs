@@ -21,6 +21,7 @@
 //! | `notes` | marks of threads in a recording |
 //! | `external` | checks of a state by e2fsck and the kernel |
 //! | `known_bugs` | recognises the bugs of others that docs/FINDINGS.md lists |
+//! | `outcomes` | explores the states of one change that is found whole or not at all |
 //! | `resize` | the test of changes of the size |
 //! | `staged` | the test of changes that are made all at once |
 //! | [`session`] | a recorded history: explores, saves and shortens it |
@@ -77,6 +78,8 @@ pub use injected::InjectedFault;
 pub use session::Session;
 pub use workload::{Format, Workload};
 
+#[cfg(test)]
+mod outcomes;
 #[cfg(test)]
 mod resize;
 #[cfg(test)]

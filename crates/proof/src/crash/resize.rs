@@ -4,7 +4,7 @@
 //! **Model.** The base is an image on a longer device, with poison behind its end. All writes of a
 //! resize are recorded. A state is recovered by us, and one of some by e2fsck and the kernel.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
@@ -14,7 +14,7 @@ use fourscore_ondisk::BlockCount;
 use fourscore_resize::Resizer;
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::rng::mix;
-use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
+use fourscore_testkit::explore::{CrashDisk, Effort, Failure, History};
 use fourscore_testkit::oracle::{debugfs_write, e2fsck_repair};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch, tools};
@@ -22,6 +22,7 @@ use fourscore_testkit::{require, scratch, tools};
 use super::base::{BackgroundWork, POISON, mount_options};
 use super::external;
 use super::injected::InjectedFault;
+use super::outcomes::{self, Change, Seen};
 use super::session::{SUPERBLOCK, has_torn_commit};
 use super::tree::{Facts, Tree};
 use super::workload::Mode;
@@ -129,14 +130,6 @@ struct Recording {
     before: Names,
 }
 
-/// How often each size was found.
-#[derive(Debug, Default)]
-struct Seen {
-    old: u64,
-    new: u64,
-    external: u64,
-}
-
 impl Recording {
     fn explore(&self, samples: usize) -> Result<Seen, Box<Failure>> {
         let effort = Effort {
@@ -146,29 +139,14 @@ impl Recording {
             only: None,
             whole: Some(SUPERBLOCK),
         };
-        let mut seen = Seen::default();
-        let mut checked = HashMap::new();
-        explore::explore(&self.history, effort, |crash, disk| {
-            let is_external =
-                external::is_possible() && crash.number.is_multiple_of(EXTERNAL_EVERY);
-            let fingerprint = disk.fingerprint();
-            let is_new = match checked.get(&fingerprint) {
-                Some(&is_new) if !is_external => is_new,
-                _ => self.check(disk, is_external)?,
-            };
-            checked.insert(fingerprint, is_new);
-            ensure!(
-                is_new || crash.cut < self.done,
-                "the old size after the end"
-            );
-            match is_new {
-                true => seen.new += 1,
-                false => seen.old += 1,
-            }
-            seen.external += u64::from(is_external);
-            Ok(())
-        })?;
-        Ok(seen)
+        let change = Change {
+            history: &self.history,
+            done: self.done,
+            external_every: EXTERNAL_EVERY,
+        };
+        outcomes::explore(&change, effort, |disk, is_external| {
+            self.check(disk, is_external)
+        })
     }
 
     /// Recovers a state. Returns whether it has the new size.
@@ -261,11 +239,9 @@ fn explore_all(cases: Vec<Case>) {
         let recording = recording.unwrap_or_else(|why| panic!("{what}: {why:#}"));
         let seen = recording.explore(4);
         let seen = seen.unwrap_or_else(|why| panic!("{what}: {why}"));
-        assert!(seen.old > 0 && seen.new > 0, "{what}: {seen:?}");
-        total.old += seen.old;
-        total.new += seen.new;
-        total.external += seen.external;
+        assert!(seen.none > 0 && seen.all > 0, "{what}: {seen:?}");
+        total.add(&seen);
     }
-    assert!(total.old > 100 && total.new > 100, "{total:?}");
+    assert!(total.none > 100 && total.all > 100, "{total:?}");
     assert!(total.external > 10 || !external::is_possible(), "{total:?}");
 }

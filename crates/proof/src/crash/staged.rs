@@ -1,21 +1,20 @@
 //! **Purpose.** Tests changes that are made all at once (`fourscore::Staged`): every crash state of
 //! their commit has all of them, or none.
 
-use std::collections::HashMap;
-
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use fourscore::{Error, Fs, InodeNr, Staged};
 use fourscore_block::{BlockDevice, Event, RecordingDevice};
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::rng::mix;
-use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
+use fourscore_testkit::explore::{CrashDisk, Effort, Failure, History};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
 use super::base::{BackgroundWork, Base, mount_options, tree_name};
 use super::external;
 use super::injected::InjectedFault;
+use super::outcomes::{self, Change, Seen};
 use super::session::{SUPERBLOCK, has_torn_commit};
 use super::timeline::run_steps;
 use super::tree::Tree;
@@ -34,14 +33,6 @@ struct Recording {
     done: usize,
     before: Tree<InodeNr>,
     after: Tree<InodeNr>,
-}
-
-/// How often each was found.
-#[derive(Debug, Default)]
-struct Seen {
-    none: u64,
-    all: u64,
-    external: u64,
 }
 
 impl Recording {
@@ -82,29 +73,14 @@ impl Recording {
             only: None,
             whole: Some(SUPERBLOCK),
         };
-        let mut seen = Seen::default();
-        let mut checked = HashMap::new();
-        explore::explore(&self.history, effort, |crash, disk| {
-            let is_external =
-                external::is_possible() && crash.number.is_multiple_of(EXTERNAL_EVERY);
-            let fingerprint = disk.fingerprint();
-            let has_all = match checked.get(&fingerprint) {
-                Some(&has_all) if !is_external => has_all,
-                _ => self.check(disk, is_external)?,
-            };
-            checked.insert(fingerprint, has_all);
-            ensure!(
-                has_all || crash.cut < self.done,
-                "the commit returned, and its changes are not there"
-            );
-            match has_all {
-                true => seen.all += 1,
-                false => seen.none += 1,
-            }
-            seen.external += u64::from(is_external);
-            Ok(())
-        })?;
-        Ok(seen)
+        let change = Change {
+            history: &self.history,
+            done: self.done,
+            external_every: EXTERNAL_EVERY,
+        };
+        outcomes::explore(&change, effort, |disk, is_external| {
+            self.check(disk, is_external)
+        })
     }
 
     /// Recovers a state. Returns whether it has all changes; it must have none otherwise.
@@ -203,9 +179,7 @@ fn a_crash_leaves_all_changes_or_none() {
             .explore(4)
             .unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         assert!(seen.none > 0 && seen.all > 0, "seed {seed}: {seen:?}");
-        total.none += seen.none;
-        total.all += seen.all;
-        total.external += seen.external;
+        total.add(&seen);
     }
     assert!(
         changed > 15,

@@ -45,3 +45,9 @@ pub(crate) fn codes(report: &Report) -> BTreeMap<&'static str, u64> {
 pub(crate) fn count(report: &Report, code: &str) -> u64 {
     report.counts().get(code).copied().unwrap_or(0)
 }
+
+/// The number in an environment variable; `default` without one.
+pub(crate) fn number(variable: &str, default: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+}

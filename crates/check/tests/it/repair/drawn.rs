@@ -20,7 +20,7 @@ use fourscore_testkit::tools::Need;
 use fourscore_testkit::{matrix, require};
 
 use super::assert_repaired;
-use crate::common::opened;
+use crate::common::{number, opened};
 
 /// The configurations that are damaged: each form of every structure is in one of them.
 const CONFIGS: [&str; 12] = [
@@ -38,11 +38,6 @@ const CONFIGS: [&str; 12] = [
     "meta-bg",
 ];
 const SEEDS: u64 = 24;
-
-fn number(variable: &str, default: u64) -> u64 {
-    let text = std::env::var(variable).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// What a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
