@@ -285,8 +285,8 @@ pub enum Novelty {
     /// Older content of the block.
     #[default]
     Known,
-    /// Nothing: the block has a fixed place, such as a bitmap, and the device says that it was
-    /// never used. It may be in use already in a transaction that is not checkpointed.
+    /// Nothing that is read: the block has a fixed place, such as a bitmap, and the device says that
+    /// it was never used, or it is preallocated for data. An older copy of it may be in the log.
     Unused,
     /// Nothing: the transaction has allocated the block, so nothing that is durable refers to it.
     Allocated,
@@ -310,11 +310,21 @@ impl Buffer {
     /// A buffer with the content `bytes` as it is on the device.
     #[must_use]
     pub fn new(block: PhysBlock, bytes: Arc<[u8]>) -> Self {
+        Self::made(block, bytes, Novelty::Known)
+    }
+
+    /// A buffer with the content `bytes` that was made in memory: its home location holds no older
+    /// content of it that anything refers to.
+    pub(crate) fn made(block: PhysBlock, bytes: Arc<[u8]>, novelty: Novelty) -> Self {
         let version = Version::new(UNVERIFIED, bytes);
+        let write_state = WriteState {
+            novelty,
+            ..WriteState::default()
+        };
         Self {
             block,
             frozen: EpochCell::new(Some(Box::new(version))),
-            write_state: Mutex::new(WriteState::default()),
+            write_state: Mutex::new(write_state),
         }
     }
 
@@ -597,11 +607,6 @@ impl Buffer {
     pub fn checkpointed(&self, tid: Tid) {
         let mut state = self.lock();
         state.uncheckpointed.take_if(|last| *last == tid);
-    }
-
-    /// Notes that the block was made in memory: its home location holds no older content of it.
-    pub(crate) fn set_novelty(&self, novelty: Novelty) {
-        self.lock().novelty = novelty;
     }
 
     /// Discards the changes of `tid`, in which the block was freed, and retires the buffer. The

@@ -182,14 +182,14 @@ impl BufferCache {
             .read_at(new, self.block_size.offset(block))
             .map_err(|source| io::Error::new(source.kind(), BlockError { block, source }))?;
         self.read_blocks.add(1);
-        Ok(self.insert(&load_lock, bytes))
+        Ok(self.insert(&load_lock, Buffer::new(block, bytes)))
     }
 
-    fn insert(&self, load_lock: &LoadLock<'_>, bytes: Arc<[u8]>) -> Arc<Buffer> {
+    /// Adds a buffer of the locked block, if there is none; returns the one in the cache.
+    fn insert(&self, load_lock: &LoadLock<'_>, buffer: Buffer) -> Arc<Buffer> {
         let block = load_lock.block();
         let weight_bytes = self.block_size.bytes() + OVERHEAD_BYTES;
-        self.buffers
-            .insert(block, Arc::new(Buffer::new(block, bytes)), weight_bytes)
+        self.buffers.insert(block, Arc::new(buffer), weight_bytes)
     }
 
     /// Calls `use_bytes` with the bytes of `block`, which are read from the device if it is not
@@ -260,15 +260,17 @@ impl BufferCache {
     }
 
     /// Makes a buffer for a `block` that was just allocated, without reading the device. The
-    /// caller overwrites all of it by [`Buffer::modify`] before any other block refers to it.
+    /// caller overwrites all of it by [`Buffer::modify`] before any other block refers to it. A
+    /// buffer that is still in the cache is returned as it is: its last content may be in the log.
     #[must_use]
     pub fn create(&self, block: PhysBlock) -> Arc<Buffer> {
         self.make(block, Novelty::Allocated)
     }
 
-    /// As [`BufferCache::create`], for a block with a fixed place that was never used, such as a
-    /// bitmap or a part of an inode table. Another thread may have begun to use it meanwhile: then
-    /// this is its buffer.
+    /// As [`BufferCache::create`], for a block that the running transaction has not allocated, but
+    /// whose content is read by nobody: it has a fixed place and was never used, such as a bitmap
+    /// or a part of an inode table, or it is preallocated. Another thread may have begun to use it
+    /// meanwhile: then this is its buffer.
     #[must_use]
     pub fn create_unused(&self, block: PhysBlock) -> Arc<Buffer> {
         self.make(block, Novelty::Unused)
@@ -277,9 +279,9 @@ impl BufferCache {
     fn make(&self, block: PhysBlock, novelty: Novelty) -> Arc<Buffer> {
         let load_lock = self.loading.lock(block);
         loop {
-            let buffer = self.insert(&load_lock, zeroed_shared(self.block_size.bytes()));
+            let bytes = zeroed_shared(self.block_size.bytes());
+            let buffer = self.insert(&load_lock, Buffer::made(block, bytes, novelty));
             if !buffer.is_retired() {
-                buffer.set_novelty(novelty);
                 return buffer;
             }
             self.drop_retired(&buffer);
@@ -361,7 +363,8 @@ impl BufferCache {
                 continue;
             }
             for (load_lock, buf) in run.iter().zip(outcome.bufs) {
-                let _buffer = self.insert(load_lock, buf.into_shared());
+                let buffer = Buffer::new(load_lock.block(), buf.into_shared());
+                let _buffer = self.insert(load_lock, buffer);
                 read += 1;
             }
         }

@@ -218,6 +218,11 @@ impl LogSpace {
         self.lists.lock().used
     }
 
+    /// Whether the log holds a copy of `block` that a checkpoint is going to write.
+    pub(crate) fn awaits_checkpoint(&self, block: PhysBlock) -> bool {
+        self.lists.lock().latest.contains_key(&block)
+    }
+
     /// The length of the log.
     pub(crate) fn log_blocks(&self) -> u32 {
         self.lists.lock().ring.len()

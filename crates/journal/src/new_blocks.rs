@@ -19,8 +19,12 @@
 //! # Invariants
 //! - A block goes home before the commit block only if this transaction has allocated it
 //!   ([`Novelty::Allocated`]) and its buffer was not sealed before. Blocks with a fixed place, such
-//!   as bitmaps that were never used, go to the log: a transaction in the log may have begun to use
-//!   them.
+//!   as bitmaps that were never used, and preallocated ones go to the log: an older copy may be
+//!   there.
+//! - A transaction has no content of a block that is allocated unless it allocates the block: an
+//!   operation that may still give up its claim, or try again in a later transaction, does not add
+//!   the block. Otherwise such a copy would be in the log, and nothing would revoke it when a later
+//!   transaction allocates the block.
 //! - No older copy of the block is replayed over it. A block that was in the log was freed by a
 //!   transaction that is durable, and whose revoke record recovery finds before this transaction. A
 //!   block that the same transaction has revoked is logged, since its revoke record is void then.
@@ -84,6 +88,10 @@ impl<'j> NewBlocks<'j> {
             return Ok(());
         }
         let block = next.sealed.block;
+        debug_assert!(
+            !self.is_logged(block) || self.journal.skips(Sabotage::KnownBlocksInPlace),
+            "block {block}: an older copy would be written over it"
+        );
         let has_run = self.is_begun || !self.run.is_empty();
         if has_run && self.last.0.checked_add(1) != Some(block.0) {
             self.end_run(logged)?;
@@ -104,6 +112,12 @@ impl<'j> NewBlocks<'j> {
                 .revoked_again
                 .binary_search(&block.sealed.block)
                 .is_err()
+    }
+
+    /// Whether a checkpoint is going to write an older copy of the block.
+    fn is_logged(&self, block: PhysBlock) -> bool {
+        let logged = self.journal.logged();
+        logged.is_some_and(|logged| logged.space().awaits_checkpoint(block))
     }
 
     fn run_bytes(&self) -> usize {

@@ -13,32 +13,29 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::builds::{Build, Programs};
-use crate::run::{cargo, run as run_command};
+use crate::builds::Programs;
+use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
-/// The build with injected faults: all programs of the harness, and the tests that inject faults.
-/// One build, because cargo compiles the libraries again for each other choice of packages.
-const BUILD: [&str; 13] = [
+/// Compiles the code that injects faults where a test or a program asks for one.
+pub(crate) const FAULTS: &str =
+    "--features=fourscore/sabotage,fourscore-testkit/sabotage,fourscore-proof/sabotage";
+
+/// The build of the programs of the harness.
+const BUILD: [&str; 7] = [
     "build",
-    "--package",
-    "fourscore",
     "--package",
     "fourscore-testkit",
     "--package",
     "fourscore-proof",
-    "--features=fourscore/sabotage,fourscore-testkit/sabotage,fourscore-proof/sabotage",
+    "--features=fourscore-testkit/sabotage,fourscore-proof/sabotage",
     "--bins",
-    "--test",
-    "readers_beside_writers",
-    "--test",
-    "shorter",
 ];
 
 /// The formats of file systems other than the default, as the program names them.
 const FORMATS: [&str; 5] = ["inline", "clusters", "pointers", "orphan-file", "no-sums"];
 /// States of each of them in the run that is part of `test`.
-const FORMAT_STATES: u64 = 4_000;
+const FORMAT_STATES: u64 = 3_000;
 /// The injected faults of fast commits, each of which must be found.
 const FAST_COMMIT_FAULTS: [&str; 7] = [
     "no-flush-before-fast-commit",
@@ -51,7 +48,7 @@ const FAST_COMMIT_FAULTS: [&str; 7] = [
 ];
 
 /// States with fast commits in the run that is part of `test`.
-const FAST_COMMIT_STATES: u64 = 25_000;
+const FAST_COMMIT_STATES: u64 = 15_000;
 
 /// What the harness tests.
 #[derive(Clone, Copy)]
@@ -86,7 +83,7 @@ impl Client {
     fn smoke_states(self) -> u64 {
         match self {
             Self::Journal => 200_000,
-            Self::Fs => 100_000,
+            Self::Fs => 60_000,
             Self::Kernel => 600,
         }
     }
@@ -249,16 +246,9 @@ struct Program<'a> {
     chunk_states: u64,
 }
 
-/// Builds the programs of the harness, and the tests that inject faults.
+/// Builds the programs of the harness.
 pub(crate) fn built(workspace: &Workspace) -> Result<Programs> {
     Programs::build(workspace, &BUILD)
-}
-
-/// As [`built`], beside other steps.
-pub(crate) fn build_beside(workspace: &Workspace) -> Result<Build> {
-    let mut command = cargo(workspace);
-    command.args(BUILD);
-    Build::beside(workspace, "injected-faults", command)
 }
 
 impl<'a> Program<'a> {

@@ -37,8 +37,9 @@ impl Feature {
 
 /// Set-up, check, every suite; all are run even if one fails.
 ///
-/// The build of the ordinary tests comes first. Each other build begins beside steps before the one
-/// that needs it.
+/// The build of the ordinary tests comes first. It is that of the programs which inject faults, too:
+/// a fault is an option of a mount or of a journal, and off unless a test switches it on. Each
+/// other build begins beside steps before the one that needs it.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let skip_log = workspace.target().join("skipped-tests.log");
     fs::create_dir_all(workspace.target())?;
@@ -52,10 +53,18 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let ordinary = steps.value("build of the tests", || build_ordinary(workspace));
     // It calls cargo, so it comes before the builds beside others.
     steps.step("tests in documentation", || {
-        run_command(cargo(workspace).args(["test", "--workspace", "--doc", "--no-fail-fast"]))
+        let arguments = [
+            "test",
+            "--workspace",
+            crash::FAULTS,
+            "--doc",
+            "--no-fail-fast",
+        ];
+        run_command(cargo(workspace).args(arguments))
     });
     let fuzz_targets = fuzz::build_beside(workspace);
-    let with_faults = crash::build_beside(workspace);
+    let features = [Feature::Shuttle, Feature::Count];
+    let features = features.map(|feature| (feature, build_beside(workspace, feature)));
     steps.step("tests of the workspace", || {
         let ordinary = ordinary.as_ref().context(NOT_BUILT)?;
         ordinary.test(workspace, None)
@@ -64,12 +73,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
         let ordinary = ordinary.as_ref().context(NOT_BUILT)?;
         package::smoke(workspace, ordinary.path("fourscore")?)
     });
-    let with_faults = steps.value("rest of the build with injected faults", || {
-        with_faults?.wait()
-    });
-    let features = [Feature::Shuttle, Feature::Count];
-    let features = features.map(|feature| (feature, build_beside(workspace, feature)));
-    injected_faults(&mut steps, workspace, with_faults.as_ref());
+    injected_faults(&mut steps, workspace, ordinary.as_ref());
     for (feature, build) in features {
         let name = feature.name();
         let built = steps.value(format!("rest of the build for {name}"), || build?.wait());
@@ -97,16 +101,16 @@ const NOT_BUILT: &str = "the build has failed, see above";
 
 /// Builds the tests of the workspace.
 fn build_ordinary(workspace: &Workspace) -> Result<Programs> {
-    Programs::build(workspace, &["test", "--workspace", "--no-run"])
+    Programs::build(
+        workspace,
+        &["test", "--workspace", crash::FAULTS, "--no-run"],
+    )
 }
 
-/// The steps whose programs are built with injected faults.
+/// The steps whose programs inject faults.
 fn injected_faults(steps: &mut Steps, workspace: &Workspace, programs: Option<&Programs>) {
     type Work = fn(&Workspace, &Programs) -> Result<()>;
-    let works: [(&str, Work); 6] = [
-        ("tests with injected faults", |workspace, programs| {
-            programs.test(workspace, None)
-        }),
+    let works: [(&str, Work); 5] = [
         ("crash states of the journal", crash::smoke_journal),
         ("crash states of the file system", crash::smoke_fs),
         ("crash states of the kernel's ext4", crash::smoke_kernel),

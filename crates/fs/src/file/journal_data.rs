@@ -101,7 +101,7 @@ pub(crate) fn write_content(
     bytes: &[u8],
 ) -> Result<()> {
     let region = match place.novelty {
-        Novelty::New => plan.fresh(place.block, content_tag(inode)),
+        Novelty::New => plan.fresh_content(place.block, content_tag(inode)),
         Novelty::Old => whole_of_content(plan, inode, place.block)?,
     };
     plan.bytes_mut(region)[place.offset..place.offset + bytes.len()].copy_from_slice(bytes);

@@ -9,6 +9,7 @@
 //! ```text
 //! start a handle with the credits that the plan needs
 //!   -> join: every block enters the transaction      a block that left the cache: restart
+//!            new blocks enter last                   not refused
 //!   -> make visible: memory operations only          cannot fail
 //!   -> stop the handle
 //! ```
@@ -197,14 +198,41 @@ impl Plan<'_> {
         Err(Error::NoMemory)
     }
 
-    fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
-        for region in self.valid_regions() {
+    /// Adds all blocks to the transaction: those that this plan has allocated last, when none of
+    /// the others can be refused any more.
+    fn join(&mut self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
+        for region in self
+            .valid_regions()
+            .filter(|region| !region.origin.is_fresh())
+        {
             handle
                 .join(&region.buffer, region.tag)
                 .map_err(|error| Refused::new(error, region.buffer.block()))?;
         }
         self.all_bits().try_for_each(|bits| bits.join(handle))?;
-        self.join_charges(handle)
+        self.join_charges(handle)?;
+        self.join_fresh(handle)
+    }
+
+    /// Adds the blocks that this plan has allocated. They are made again if they have left the
+    /// cache, so they are not refused: a transaction has no content of a block unless the plan that
+    /// has allocated it is applied in it. Nothing would revoke such a copy in the log, and a later
+    /// transaction that allocates the block may write it to its home location.
+    fn join_fresh(&mut self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
+        let buffers = &self.mount.core.buffers;
+        for region in &mut self.memory.regions {
+            if region.is_void || !region.origin.is_fresh() {
+                continue;
+            }
+            let block = region.buffer.block();
+            while let Err(error) = handle.join(&region.buffer, region.tag) {
+                if error == ModifyError::OutOfCredits {
+                    return Err(Refused::new(error, block));
+                }
+                region.buffer = region.origin.make(buffers, block);
+            }
+        }
+        Ok(())
     }
 
     fn restart(&mut self, refused: &Refused) -> Result<()> {
@@ -213,14 +241,11 @@ impl Plan<'_> {
         }
         self.mount.count_retry();
         self.reload_charges(refused.block)?;
+        let buffers = &self.mount.core.buffers;
         for region in &mut self.memory.regions {
             let block = region.buffer.block();
             if block == refused.block {
-                region.buffer = if region.is_fresh {
-                    self.mount.core.buffers.create(block)
-                } else {
-                    self.mount.core.buffers.load(block)?
-                };
+                region.buffer = buffers.load(block)?;
             }
         }
         let groups = self.mount.groups();
@@ -365,5 +390,7 @@ pub(crate) fn stamp_before_publish(mount: &Mount) -> Option<Stamp> {
         })
 }
 
+#[cfg(all(test, not(feature = "shuttle")))]
+mod restart_tests;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use fourscore_block::{Buffer, Structure, VerifiedAs};
+use fourscore_block::{Buffer, BufferCache, Structure, VerifiedAs};
 use fourscore_mballoc::{Claim, Freeing};
 use fourscore_ondisk::inode::{self, InodeMut, RawInode};
 use fourscore_ondisk::superblock::Superblock;
@@ -45,10 +45,37 @@ pub(crate) struct Region {
     /// The range of its content in the plan's memory.
     pub(crate) bytes: Range<usize>,
     pub(crate) kind: RegionKind,
-    /// Whether the block is new, so that it is not read from the device.
-    pub(crate) is_fresh: bool,
+    pub(crate) origin: Origin,
     /// Whether the block was freed since, so that the region is not written.
     pub(crate) is_void: bool,
+}
+
+/// The initial content of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The block's content, which is read from the device if it is not in memory.
+    Disk,
+    /// Zeroes: the plan has allocated the block.
+    Allocated,
+    /// Zeroes: no reader sees what the block holds. Its file may have had it for long, and an older
+    /// copy may be in the log.
+    Unwritten,
+}
+
+impl Origin {
+    /// Whether the block is not read from the device, and no reader sees it before the plan is
+    /// applied.
+    pub(crate) fn is_fresh(self) -> bool {
+        self != Self::Disk
+    }
+
+    /// Makes the buffer of a fresh block.
+    pub(crate) fn make(self, buffers: &BufferCache, block: PhysBlock) -> Arc<Buffer> {
+        match self {
+            Self::Allocated => buffers.create(block),
+            Self::Disk | Self::Unwritten => buffers.create_unused(block),
+        }
+    }
 }
 
 /// What is written for a region.
@@ -90,7 +117,7 @@ impl RegionKind {
 impl Region {
     /// Returns the step in which the region becomes visible among the regions of its plan.
     pub(crate) fn stage(&self) -> Stage {
-        match (self.is_fresh, self.kind) {
+        match (self.origin.is_fresh(), self.kind) {
             (true, _) => Stage::NewBlock,
             (false, RegionKind::WholeSlot(_)) => Stage::NewInode,
             (false, _) => Stage::Rest,
@@ -261,7 +288,7 @@ mod tests {
             offset: 0,
             bytes: start..memory.bytes.len(),
             kind: RegionKind::Bytes,
-            is_fresh: false,
+            origin: Origin::Disk,
             is_void: false,
         });
     }

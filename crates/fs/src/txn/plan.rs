@@ -42,7 +42,7 @@ use crate::map::form::MapForm;
 use crate::mount::freezer::Inside;
 use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
-use crate::txn::memory::{Free, Memory, Region, RegionKind};
+use crate::txn::memory::{Free, Memory, Origin, Region, RegionKind};
 use crate::xattr::gone_value::GoneValue;
 use crate::xattr::held::{Note, XattrLocks};
 use crate::{Error, Result};
@@ -270,13 +270,23 @@ impl<'f> Plan<'f> {
         Ok(())
     }
 
-    /// Adds a block that this plan has allocated, filled with zeroes.
+    /// Adds a block of metadata that this plan has allocated, filled with zeroes.
     pub(crate) fn fresh(&mut self, block: PhysBlock, tag: VerifiedAs) -> RegionId {
-        let buffer = self.mount.core.buffers.create(block);
+        self.zeroes(block, tag, Origin::Allocated)
+    }
+
+    /// Adds a block of content of a file, which this plan has allocated or the file has as an
+    /// unwritten block, filled with zeroes.
+    pub(crate) fn fresh_content(&mut self, block: PhysBlock, tag: VerifiedAs) -> RegionId {
+        self.zeroes(block, tag, Origin::Unwritten)
+    }
+
+    fn zeroes(&mut self, block: PhysBlock, tag: VerifiedAs, origin: Origin) -> RegionId {
+        let buffer = origin.make(&self.mount.core.buffers, block);
         let start = self.memory.bytes.len();
         let end = start + self.mount.core.geometry().block_size().bytes();
         self.memory.bytes.resize(end, 0);
-        self.add(buffer, tag, 0, start, Origin::Nothing)
+        self.add(buffer, tag, 0, start, origin)
     }
 
     /// Returns the region of a whole block, if the plan has it already.
@@ -312,7 +322,7 @@ impl<'f> Plan<'f> {
             offset,
             bytes: start..self.memory.bytes.len(),
             kind: RegionKind::Bytes,
-            is_fresh: origin == Origin::Nothing,
+            origin,
             is_void: false,
         });
         RegionId(self.memory.regions.len() - 1)
@@ -505,15 +515,6 @@ fn cluster_bits(run: &Run) -> BitRange {
         start: run.start.0,
         len: run.len.0,
     }
-}
-
-/// The initial content of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    /// The block's content.
-    Disk,
-    /// Zeroes: the block is new.
-    Nothing,
 }
 
 fn inode_table_tag() -> VerifiedAs {

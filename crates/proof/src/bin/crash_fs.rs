@@ -127,6 +127,7 @@ fn broken(campaign: &Campaign, name: &str) -> Result<()> {
     let all = [&InjectedFault::ALL[..], of_fast_commits].concat();
     for (name, injected) in programs::chosen(&all, name)? {
         let campaign = Campaign {
+            first_seed: campaign.first_seed.max(injected.first_seed()),
             injected,
             ..campaign.clone()
         };

@@ -26,7 +26,8 @@ impl InjectedFault {
     /// All faults, by name.
     pub const ALL: [(&str, Self); 13] = {
         use Theme::{
-            Attributes, Content, Eviction, Listings, Names, NewNames, OneAttribute, Reuse, Tree,
+            Attributes, Content, Copies, Eviction, Listings, Names, NewNames, OneAttribute, Reuse,
+            Tree,
         };
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, FreedStaysKnown, ListingToOldEnd,
@@ -35,7 +36,7 @@ impl InjectedFault {
         };
         [
             ("rename-by-number", Self::fs(RenameByNumber, Tree)),
-            ("copy-without-lock", Self::fs(CopyWithoutLock, Content)),
+            ("copy-without-lock", Self::fs(CopyWithoutLock, Copies)),
             (
                 "unsequenced-key-change",
                 Self::fs(UnsequencedKeyChange, Content),

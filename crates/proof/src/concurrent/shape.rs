@@ -73,8 +73,8 @@ const TINY_CACHE_BYTES: usize = 64 << 10;
 impl Shape {
     pub(super) fn draw(seed: u64, wanted: Option<Theme>) -> Self {
         use Theme::{
-            Attributes, Content, Everything, Eviction, Listings, Names, NewNames, OneAttribute,
-            Reuse, Tree,
+            Attributes, Content, Copies, Everything, Eviction, Listings, Names, NewNames,
+            OneAttribute, Reuse, Tree,
         };
         let random = &mut Rng::new(mix(seed));
         let themes = [
@@ -89,6 +89,7 @@ impl Shape {
             Everything,
             Attributes,
             OneAttribute,
+            Copies,
         ];
         let nth = usize::try_from(seed % themes.len() as u64).unwrap_or(0);
         let theme = wanted.unwrap_or(themes[nth]);
@@ -133,8 +134,8 @@ impl Shape {
     /// The shape with the settings that its theme needs.
     fn for_theme(self, random: &mut Rng) -> Self {
         use Theme::{
-            Attributes, Content, Everything, Eviction, Listings, Names, NewNames, OneAttribute,
-            Reuse, Tree,
+            Attributes, Content, Copies, Everything, Eviction, Listings, Names, NewNames,
+            OneAttribute, Reuse, Tree,
         };
         match self.theme {
             Attributes => Self {
@@ -187,6 +188,17 @@ impl Shape {
                 file_bytes: 4 * u64::from(self.block_bytes),
                 files: 4,
                 spare_bytes: Some(128 << 10),
+                ..self
+            },
+            // A map with several levels, whose blocks change while a copy follows them.
+            Copies => Self {
+                format: *random.pick(&[Format::Usual, Format::Pointers]),
+                threads: 6,
+                block_bytes: 1024,
+                read_micros: 0,
+                write_micros: 0,
+                file_bytes: 256 << 10,
+                files: 2,
                 ..self
             },
             // A listing takes long, and the inodes in use do not fit into the cache.

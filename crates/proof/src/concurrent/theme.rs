@@ -15,6 +15,8 @@ pub enum Theme {
     Listings,
     /// Files are read while they are changed.
     Content,
+    /// Ranges are copied from and into files that are punched and written.
+    Copies,
     /// Directories grow and are listed while their inodes are evicted and read again.
     Eviction,
     /// Files get and lose attributes of few values, so that they share blocks.

@@ -122,6 +122,14 @@ const CONTENT: &Weights = &[
     (Step::Xattr, 1),
 ];
 
+const COPIES: &Weights = &[
+    (Step::Copy, 40),
+    (Step::Punch, 30),
+    (Step::Write, 20),
+    (Step::Read, 4),
+    (Step::NewFile, 1),
+];
+
 const ATTRIBUTES: &Weights = &[(Step::Xattr, 60), (Step::NewFile, 6), (Step::Sync, 1)];
 
 const EVERYTHING: &Weights = &[
@@ -163,6 +171,7 @@ impl Theme {
             Self::Names => NAMES,
             Self::Listings => LISTINGS,
             Self::Content => CONTENT,
+            Self::Copies => COPIES,
             // One thread commits, one reads, and some keep the cores busy, so that the others are
             // preempted anywhere.
             Self::Reuse if thread == 1 => &[(Step::Sync, 1)],

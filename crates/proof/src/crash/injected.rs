@@ -14,6 +14,16 @@ pub struct InjectedFault {
     journal: Option<fourscore_journal::Sabotage>,
     #[cfg(feature = "sabotage")]
     fs: Option<fourscore::Sabotage>,
+    /// The first seed whose history shows the fault, where that took long to find.
+    first_seed: u64,
+}
+
+impl InjectedFault {
+    /// The seed with which a search for the fault begins.
+    #[must_use]
+    pub fn first_seed(self) -> u64 {
+        self.first_seed
+    }
 }
 
 #[cfg(feature = "sabotage")]
@@ -26,9 +36,9 @@ impl InjectedFault {
         use fourscore_journal::Sabotage::{KnownBlocksInPlace, NoFlushBeforeCommit, NoRevoke};
         [
             ("no-flush-before-commit", Self::journal(NoFlushBeforeCommit)),
-            ("no-revoke", Self::journal(NoRevoke)),
+            ("no-revoke", Self::journal(NoRevoke).from(53)),
             ("known-blocks-in-place", Self::journal(KnownBlocksInPlace)),
-            ("early-reuse", Self::fs(EarlyReuse)),
+            ("early-reuse", Self::fs(EarlyReuse).from(59)),
             ("no-orphan-record", Self::fs(NoOrphanRecord)),
             ("no-seal", Self::fs(NoSeal)),
             ("late-data", Self::fs(LateData)),
@@ -53,7 +63,10 @@ impl InjectedFault {
             ("unclosed-cut", Self::fs(UnclosedCut)),
             ("early-fast-commit", Self::journal(EarlyFastCommit)),
             ("freed-number-reused", Self::fs(FreedNumberReused)),
-            ("recorded-block-reused", Self::fs(RecordedBlockReused)),
+            (
+                "recorded-block-reused",
+                Self::fs(RecordedBlockReused).from(6),
+            ),
         ]
     };
 
@@ -67,6 +80,7 @@ impl InjectedFault {
         Self {
             journal: Some(step),
             fs: None,
+            first_seed: 0,
         }
     }
 
@@ -74,7 +88,12 @@ impl InjectedFault {
         Self {
             journal: None,
             fs: Some(step),
+            first_seed: 0,
         }
+    }
+
+    const fn from(self, first_seed: u64) -> Self {
+        Self { first_seed, ..self }
     }
 
     pub(super) fn of_journal(self, options: JournalOptions) -> JournalOptions {

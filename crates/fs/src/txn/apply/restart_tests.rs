@@ -1,0 +1,98 @@
+//! Plans that are refused, and what they leave in the transaction that refused them.
+
+use fourscore_block::{
+    DeviceOp, DeviceOptions, FaultyDevice, RamDevice, Rule, Structure, VerifiedAs, open_path,
+};
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_mballoc::Reach;
+use fourscore_ondisk::PhysBlock;
+use fourscore_sync::{Arc, epoch};
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use super::*;
+use crate::txn::slot;
+use crate::{Fs, InodeNr, MountOptions, NewAttributes};
+
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
+
+/// A file system in memory, its device, and a file whose blocks are all at their home locations.
+struct Fixture {
+    _image: Image,
+    device: Arc<FaultyDevice>,
+    fs: Arc<Fs>,
+    file: InodeNr,
+}
+
+fn fixture() -> Fixture {
+    let image = Image::builder(MiB(8)).kind("ext4").make().unwrap();
+    let base = open_path(image.path(), DeviceOptions::default()).unwrap();
+    let memory = Arc::new(RamDevice::over(Arc::new(base)));
+    let device = Arc::new(FaultyDevice::new(memory));
+    let options = MountOptions::new().journal(JournalOptions {
+        background: Background::None,
+        ..JournalOptions::default()
+    });
+    let fs = Fs::mount(Arc::clone(&device) as _, &options).unwrap();
+    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    fs.sync().unwrap();
+    fs.writable().unwrap().journal().checkpoint().unwrap();
+    Fixture {
+        _image: image,
+        device,
+        fs,
+        file,
+    }
+}
+
+/// A plan of a new block and of an inode whose table leaves the cache before the plan is applied.
+/// Returns the plan and both blocks.
+fn refused_once(fixture: &Fixture) -> (Plan<'_>, PhysBlock, PhysBlock) {
+    let mount = fixture.fs.writable().unwrap();
+    let mut plan = Plan::new(mount);
+    let tag = VerifiedAs::new(Structure::Xattrs, fixture.file);
+    let goal = PhysBlock(0);
+    let (new, _) = plan
+        .allocate_metadata(fixture.file, Reach::Full, goal, tag)
+        .unwrap();
+    slot::slot(&mut plan, fixture.file).unwrap();
+    let table = plan.memory.regions.last().unwrap().buffer.block();
+    mount
+        .core
+        .buffers
+        .forget(table, mount.journal().running_tid());
+    (plan, new, table)
+}
+
+fn is_in_transaction(fixture: &Fixture, block: PhysBlock) -> bool {
+    let mount = fixture.fs.writable().unwrap();
+    let guard = epoch::pin();
+    let buffer = mount.core.buffers.cached(block, &guard);
+    buffer.is_some_and(|buffer| buffer.is_dirty_in(mount.journal().running_tid()))
+}
+
+#[test]
+fn a_plan_that_fails_leaves_none_of_its_new_blocks_in_the_transaction() {
+    require!(Need::Program("mke2fs"));
+    let fixture = fixture();
+    let (plan, new, _) = refused_once(&fixture);
+    fixture.device.add(Rule::nth(DeviceOp::Read, 1));
+    plan.apply(&[]).unwrap_err();
+    assert!(!is_in_transaction(&fixture, new));
+    let stats = fixture.fs.writable().unwrap().journal().stats();
+    fixture.fs.sync().unwrap();
+    let after = fixture.fs.writable().unwrap().journal().stats();
+    assert_eq!(after.log_blocks, stats.log_blocks, "nothing has changed");
+    fixture.fs.unmount().unwrap();
+}
+
+#[test]
+fn a_plan_that_is_refused_once_is_applied_with_all_its_blocks() {
+    require!(Need::Program("mke2fs"));
+    let fixture = fixture();
+    let (plan, new, table) = refused_once(&fixture);
+    plan.apply(&[]).unwrap();
+    assert!(is_in_transaction(&fixture, new));
+    assert!(is_in_transaction(&fixture, table));
+}
