@@ -5,7 +5,7 @@
 use fourscore_ondisk::quota::{GraceTimes, QuotaKind, QuotaLimits};
 
 use crate::quota::control::{self, QuotaReport};
-use crate::{Fs, Result};
+use crate::{Fs, InodeNr, Result, StatFs};
 
 impl Fs {
     /// Returns what all identifiers of a kind use and may use; `None` if the file system does not
@@ -16,6 +16,17 @@ impl Fs {
     /// `Corrupt` for a broken quota file; `Io`.
     pub fn quota(&self, kind: QuotaKind) -> Result<Option<QuotaReport>> {
         control::report(&self.core, self.mount.as_deref(), kind)
+    }
+
+    /// Returns how full the file system is, as [`Fs::statfs`] does, for somebody who looks at
+    /// `inode`. In a directory whose new files inherit its project (flag `PROJINHERIT`), and if the
+    /// mount keeps the project's limits, they are the size, and what the project does not use is
+    /// free, as in Linux.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`, `Io`.
+    pub fn statfs_at(&self, inode: InodeNr) -> Result<StatFs> {
+        control::statfs_at(&self.core, self.mount.as_deref(), inode)
     }
 
     /// Sets the limits of an identifier; of 0 there are none. They are kept by mounts with the

@@ -1,4 +1,5 @@
-//! **Purpose.** Reads usage and sets limits (quotactl(2)).
+//! **Purpose.** Reads usage and sets limits (quotactl(2)); shows a project its limits as the size of
+//! the file system.
 //!
 //! **Model.** Limits are set while no plan is being made: then the entry has all usage once the
 //! running transaction is sealed, and an exact count can begin with it.
@@ -7,11 +8,15 @@
 
 use std::collections::BTreeMap;
 
+use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::quota::{ENTRY_BYTES, GraceTimes, QuotaEntry, QuotaKind, QuotaLimits};
 
 use crate::core::Core;
+use crate::inode::cache;
 use crate::mount::clock::now;
 use crate::mount::state::Mount;
+use crate::mount::statfs::{self, StatFs};
 use crate::quota::dquot::entry_tag;
 use crate::quota::file::{self, QuotaFile};
 use crate::quota::limits::Exact;
@@ -56,6 +61,67 @@ pub(crate) fn report(
         entries: file.entries(core)?,
         grace: file.check(core)?,
     }))
+}
+
+/// See [`Fs::statfs_at`](crate::Fs::statfs_at).
+pub(crate) fn statfs_at(core: &Core, mount: Option<&Mount>, inode: InodeNr) -> Result<StatFs> {
+    let whole = statfs::statfs(core)?;
+    let kept = mount.and_then(|mount| Some((mount, mount.quota.as_deref()?)));
+    let Some((mount, quota)) = kept.filter(|(_, quota)| quota.enforced.project) else {
+        return Ok(whole);
+    };
+    let inode = cache::inode_copy(core, inode)?;
+    if !inode.has(InodeFlags::PROJINHERIT_FL) {
+        return Ok(whole);
+    }
+    let kind = QuotaKind::Project;
+    let id = inode.on_disk().project_id();
+    Ok(match limited(mount, quota, Key { kind, id })? {
+        Some(project) => within(whole, project),
+        None => whole,
+    })
+}
+
+/// Returns the usage and the limits of an identifier whose limits are kept; `None` if it has none.
+fn limited(mount: &Mount, quota: &Quota, key: Key) -> Result<Option<QuotaEntry>> {
+    let known = quota.known.lock().get(&key).cloned();
+    let entry = match known {
+        Some(dquot) => dquot.exact.get().map(Exact::entry),
+        // Nothing of it has changed since the mount.
+        None => {
+            let place = quota.open_file(key.kind)?.file.find(&mount.core, key.id)?;
+            let entry = place.map(|place| file::entry_at(&mount.core, place));
+            entry.transpose()?
+        }
+    };
+    Ok(entry.filter(|entry| !entry.limits.are_none()))
+}
+
+/// How full the file system is for a project: its limits are the size, and what it does not use of
+/// them is free, if the file system has as much.
+fn within(whole: StatFs, project: QuotaEntry) -> StatFs {
+    let QuotaEntry { counts, limits, .. } = project;
+    let least = |soft: u64, hard: u64| [soft, hard].into_iter().filter(|&limit| limit > 0).min();
+    let mut seen = whole;
+    let block_bytes = whole.block_bytes as u64;
+    if let Some(limit) = least(limits.soft_bytes, limits.hard_bytes) {
+        let blocks = limit / block_bytes;
+        if blocks < whole.blocks {
+            let free = blocks.saturating_sub(counts.bytes.div_ceil(block_bytes));
+            seen.blocks = blocks;
+            seen.free_blocks = free.min(whole.free_blocks);
+            seen.available_blocks = free.min(whole.available_blocks);
+        }
+    }
+    if let Some(limit) = least(limits.soft_inodes, limits.hard_inodes)
+        && let Ok(inodes) = u32::try_from(limit)
+        && inodes < whole.inodes
+    {
+        let used = u32::try_from(counts.inodes).unwrap_or(u32::MAX);
+        seen.inodes = inodes;
+        seen.free_inodes = inodes.saturating_sub(used).min(whole.free_inodes);
+    }
+    seen
 }
 
 /// See [`Fs::set_quota`](crate::Fs::set_quota).

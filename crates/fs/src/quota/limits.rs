@@ -63,6 +63,11 @@ impl Exact {
         *self.entry.lock() = entry;
     }
 
+    /// Returns usage, limits and grace times.
+    pub(super) fn entry(&self) -> QuotaEntry {
+        *self.entry.lock()
+    }
+
     /// Returns the ends of the grace times of space and of inodes.
     pub(super) fn grace_ends(&self) -> (u64, u64) {
         let entry = self.entry.lock();

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use fourscore::{
-    AttributeChange, Error, Fallocate, Fs, InodeNr, MountOptions, NewAttributes, OpenInode,
-    QuotaCounts, QuotaKind, QuotaLimits, SetXattr, exempt_from_quota,
+    AttributeChange, Error, Fallocate, Fs, InodeFlags, InodeNr, MountOptions, NewAttributes,
+    OpenInode, QuotaCounts, QuotaKind, QuotaLimits, SetXattr, exempt_from_quota,
 };
 use fourscore_proof::{Model, Pair, Rules};
 use fourscore_sync::{Arc, thread};
@@ -289,6 +289,51 @@ fn options_need_the_quota_file() {
     let fs = crate::common::try_mount(&plain, &options(noquota)).unwrap();
     assert!(fs.quota(QuotaKind::User).unwrap().is_none());
     fs.unmount().unwrap();
+}
+
+#[test]
+fn a_project_sees_its_limits_as_the_size_of_the_file_system() {
+    require_e2fsprogs!();
+    let image = image(0);
+    let fs = mount_words(&image, "prjquota");
+    let [dir, plain] = [b"dir", b"two"].map(|name| fs.mkdir(ROOT, name, &owned_by(0)).unwrap());
+    for dir in [dir, plain] {
+        fs.set_project(dir, 42).unwrap();
+    }
+    let flags = fs.stat(dir).unwrap().flags;
+    fs.set_flags(dir, flags | InodeFlags::PROJINHERIT_FL)
+        .unwrap();
+    let whole = fs.statfs_at(dir).unwrap();
+    assert_eq!(whole, fs.statfs().unwrap(), "no limits yet");
+    limit(&fs, QuotaKind::Project, 42, 1 << 20, 10);
+    let used = used(&fs, QuotaKind::Project, 42);
+    let seen = fs.statfs_at(dir).unwrap();
+    assert_eq!((seen.blocks, seen.inodes, seen.free_inodes), (256, 10, 8));
+    assert_eq!(seen.free_blocks, 256 - used.bytes / 4096);
+    let file = fs.create(dir, b"file", &owned_by(0)).unwrap();
+    fs.write_at(file, &[1; 40_960], 0).unwrap();
+    let less = fs.statfs_at(dir).unwrap();
+    assert_eq!(less.free_blocks, seen.free_blocks - 10);
+    assert_eq!(less.available_blocks, less.free_blocks);
+    assert_eq!(less.free_inodes, 7);
+    // New files do not inherit the project there.
+    for other in [plain, ROOT] {
+        assert_eq!(fs.statfs_at(other).unwrap(), fs.statfs().unwrap());
+    }
+    unmount_clean(fs, &image);
+    // Nothing of the project has changed since this mount.
+    let fs = mount_words(&image, "prjquota");
+    assert_eq!(fs.statfs_at(dir).unwrap().free_blocks, less.free_blocks);
+    limit(&fs, QuotaKind::Project, 42, 1 << 40, 0);
+    assert_eq!(
+        fs.statfs_at(dir).unwrap(),
+        fs.statfs().unwrap(),
+        "more than there is"
+    );
+    unmount_clean(fs, &image);
+    let fs = mount(&image);
+    assert_eq!(fs.statfs_at(dir).unwrap(), fs.statfs().unwrap(), "not kept");
+    unmount_clean(fs, &image);
 }
 
 /// A project with limits, into which threads write until they are refused.

@@ -246,8 +246,11 @@ impl<'f> Server<'f> {
         })
     }
 
-    pub(super) fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
-        let stat = self.fs.statfs()?;
+    pub(super) fn statfs(&self, node: u64, reply: &mut Reply) -> Result<(), Errno> {
+        let stat = match self.nodes.inode(node) {
+            Ok(inode) => self.fs.statfs_at(inode)?,
+            Err(_) => self.fs.statfs()?,
+        };
         reply.push(&StatfsOut {
             blocks: stat.blocks,
             bfree: stat.free_blocks,

@@ -161,7 +161,7 @@ impl<'f> Server<'f> {
         }
         match header.opcode {
             // These are about the whole file system, and may come without a node.
-            opcode::STATFS => return self.statfs(reply),
+            opcode::STATFS => return self.statfs(header.nodeid, reply),
             opcode::SYNCFS => return self.sync(),
             opcode::INTERRUPT => return Err(Errno::NOSYS),
             _ => {}
