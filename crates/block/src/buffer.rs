@@ -310,20 +310,31 @@ impl Buffer {
     /// A buffer with the content `bytes` as it is on the device.
     #[must_use]
     pub fn new(block: PhysBlock, bytes: Arc<[u8]>) -> Self {
-        Self::made(block, bytes, Novelty::Known)
+        let version = Version::new(UNVERIFIED, bytes);
+        Self {
+            block,
+            frozen: EpochCell::new(Some(Box::new(version))),
+            write_state: Mutex::new(WriteState::default()),
+        }
     }
 
-    /// A buffer with the content `bytes` that was made in memory: its home location holds no older
-    /// content of it that anything refers to.
+    /// A buffer with the content `bytes`, which nothing else owns, that was made in memory: its home
+    /// location holds no older content of it that anything refers to. The content is a draft, so
+    /// that the writer who fills it copies nothing.
     pub(crate) fn made(block: PhysBlock, bytes: Arc<[u8]>, novelty: Novelty) -> Self {
-        let version = Version::new(UNVERIFIED, bytes);
+        let draft = Draft {
+            verified_as: UNVERIFIED,
+            bytes,
+            looks: 0,
+        };
         let write_state = WriteState {
+            draft: Some(draft),
             novelty,
             ..WriteState::default()
         };
         Self {
             block,
-            frozen: EpochCell::new(Some(Box::new(version))),
+            frozen: EpochCell::new(None),
             write_state: Mutex::new(write_state),
         }
     }
