@@ -35,8 +35,8 @@ fn the_first_seeds_pass_and_a_saved_history_has_the_same_states() {
 fn seeds_pass_on_every_format() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     for format in Format::value_variants() {
-        // Random histories, and those on a file system that is nearly full.
-        for seed in [3, 4, 8, 9] {
+        // A random history, and one on a file system that is nearly full.
+        for seed in [3, 4] {
             let workload = Workload::on(*format, seed);
             let session = Session::record(workload, InjectedFault::default()).unwrap();
             let seen = session.explore(1, None).unwrap();

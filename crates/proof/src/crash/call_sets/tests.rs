@@ -261,7 +261,7 @@ fn the_results_of_closed_sets_are_accepted_and_nothing_else_is() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let rng = &mut Rng::new(5);
     let (mut accepted, mut refused, mut no_prefix) = (0, 0, 0);
-    for _ in 0..40 {
+    for _ in 0..20 {
         let calls = 4 + rng.below(4);
         let history = random_history(rng, calls);
         let sets = history.closed_sets();
@@ -292,9 +292,9 @@ fn the_results_of_closed_sets_are_accepted_and_nothing_else_is() {
             }
         }
     }
-    assert!(accepted > 1000, "{accepted}");
-    assert!(refused > 1000, "{refused}");
-    assert!(no_prefix > 1000, "{no_prefix}");
+    assert!(accepted > 500, "{accepted}");
+    assert!(refused > 500, "{refused}");
+    assert!(no_prefix > 500, "{no_prefix}");
 }
 
 #[test]
