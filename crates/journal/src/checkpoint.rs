@@ -12,17 +12,18 @@
 //! location once, in its newest committed version. A block that a transaction revokes is dropped:
 //! it was freed, and may be allocated to another file.
 //!
-//! **The end of the log.** A log is a ring. In a journal that has a fast-commit area behind
-//! the log, e2fsck and debugfs go on in that area instead, and lose what lies behind the wrap.
-//! There the log wraps around only when it is empty:
+//! **The end of the log.** A log is a ring. If the journal has a fast-commit area after the log,
+//! e2fsck and debugfs do not wrap around: they read on into that area, and lose what was committed
+//! after the wrap. So such a log wraps around only when it is empty:
 //! ```text
 //! first           tail          head          end    area
 //! | ..free..       | T1 | .. | Tn |  < share   |  ..  |   checkpoint all; tail = head = first
 //! ```
 //! The committer tests this before it seals, when it knows only the most blocks that the
 //! transaction may take, its share. A transaction that ends with the last block of the log leaves
-//! the head at the first one, while recovery needs what is behind: that is a wrap as well. The
-//! blocks between the head and the end, fewer than a share, are left out and are not `used`.
+//! the head at the first one, while recovery still needs the blocks before the end: that is a wrap
+//! as well. The blocks between the head and the end, fewer than a share, stay unused and do not
+//! count as `used`.
 //!
 //! # Invariants
 //! - Only versions of durable commits are written to home locations, never those of the running

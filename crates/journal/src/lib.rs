@@ -83,22 +83,9 @@
 //! no cycle. In front of a fast-commit area, where the log wraps around only when it is empty, log
 //! space may wait for a checkpoint of everything that is committed, and still for nothing else.
 //!
-//! # Crash safety: what each flush is for
-//! | step | without it |
-//! |---|---|
-//! | superblock with the start of the log, FUA, before the first commit | recovery takes the
-//! journal for empty and drops acknowledged commits |
-//! | flush between a transaction's blocks and its commit block | recovery replays blocks that never
-//! arrived (with checksums: drops the commit), and new blocks, which are not logged, are missing |
-//! | commit block with FUA | `fsync` returns before the commit is durable |
-//! | flush between checkpoint writes and the new tail | neither the home location nor the log has
-//! the block |
-//! | tail with FUA, before the blocks it frees are used again | recovery begins in the middle of a
-//! newer transaction |
-//! | tail at the first block with FUA, where an empty log wraps around in front of a fast-commit
-//! area | recovery begins behind the last transaction and drops acknowledged commits |
-//! | flush of the file system's device before the commit block, with an external journal | a commit
-//! exposes data that is not on the device |
+//! # Crash safety
+//! `commit`, `checkpoint`, `area` and `in_place` state the order of their writes and flushes.
+//! docs/internals/journal.md has a table of what each flush prevents.
 //!
 //! # Lock order
 //! role of committer -> role of checkpointer -> superblock -> {queue, lists of the log space,
