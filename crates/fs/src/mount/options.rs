@@ -297,7 +297,7 @@ impl MountOptions {
     }
 
     /// Sets the most memory for the cache that finds equal attributes, in bytes: by default 1/32 of
-    /// the memory for all other caches ([`OpenOptions::cache_bytes`]). An entry takes about 200.
+    /// the memory for all other caches ([`OpenOptions::cache_bytes`]). An entry takes about 250.
     #[must_use]
     pub fn xattr_sharing_bytes(mut self, bytes: u64) -> Self {
         self.sharing_bytes = Some(bytes);
