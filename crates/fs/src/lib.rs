@@ -34,6 +34,7 @@
 //! | `file` | file data |
 //! | `dir` | directories and names |
 //! | `xattr` | extended attributes and access control lists |
+//! | `quota` | usage and limits of users, groups and projects |
 //! | `error` | [`Error`] and its errno |
 //!
 //! # Invariants

@@ -10,8 +10,8 @@
 //! **Locking.** The scan works on a copy of the bitmap, taken in slices of 4 KiB with the lock
 //! held while one slice is copied, and tests an extent again under the lock before it claims it.
 //! ext4 holds the lock for the whole scan, for which its threads contend (83 % of the time of a run
-//! with 64 of them). `mb_scan_locked` brings that back, `mb_wait_busy`, `mb_skip_short` and
-//! `mb_best_avail` what ext4 did before the changes that they are named after.
+//! with 64 of them). `mb_scan_locked` restores that. `mb_wait_busy`, `mb_skip_short` and
+//! `mb_best_avail` restore what ext4 did before the changes that they are named after.
 //!
 //! **References.** `fs/ext4/mballoc.c` of Linux 6.17.
 

@@ -4,8 +4,8 @@
 //! **Not here.** What the attributes are after the change ([`crate::xattr::set`]); finding an equal
 //! block ([`crate::xattr::share`]).
 //!
-//! **Model.** A change of attributes edits a [`Draft`], a copy of the inode's block. Only when it
-//! is complete it is settled, so a change of several attributes moves the inode once:
+//! **Model.** A change of attributes edits a [`Draft`], a copy of the inode's block. The draft is
+//! settled once, when it is complete, so a change of several attributes moves the inode once:
 //!
 //! ```text
 //! old block      draft      equal block known     then
