@@ -3,8 +3,8 @@
 //!
 //! **Model.** The grace-period clock ticks with a commit, if something was freed since the last
 //! tick, and when a core has cut much off files. A free is stamped with the time. A tick retires a
-//! token through the epochs. When the last reader that was active before the tick has ended, the
-//! token is dropped and notifies the allocator that the grace period of everything stamped so far
+//! marker through the epochs. When the last reader that was active before the tick has ended, the
+//! marker is dropped and notifies the allocator that the grace period of everything stamped so far
 //! has ended. Just before that the reuse clock advances, for readers that hold no guard
 //! ([`crate::inode::reuse`]). That wakes the threads that wait for space ([`crate::txn::space`]).
 //!
@@ -42,7 +42,7 @@ pub(crate) struct GracePeriod {
     /// How many bytes each core has cut off files since it last ticked for that. Not exact where a
     /// thread moves to another core meanwhile.
     cut_off_bytes: PerCore<AtomicU64>,
-    current: EpochCell<Token>,
+    current: EpochCell<Marker>,
     allocator: OnceLock<Weak<Allocator>>,
     /// Advances whenever a grace period ends.
     reuse: Arc<ReuseClock>,
@@ -54,13 +54,13 @@ pub(crate) struct GracePeriod {
 
 /// Dropped when all readers have ended that were active when it was retired.
 #[derive(Debug)]
-struct Token {
+struct Marker {
     stamp: Stamp,
     allocator: Weak<Allocator>,
     reuse: Arc<ReuseClock>,
 }
 
-impl Drop for Token {
+impl Drop for Marker {
     fn drop(&mut self) {
         if let Some(allocator) = self.allocator.upgrade() {
             self.reuse.advance();
@@ -158,12 +158,12 @@ impl GracePeriod {
             return Stamp::default();
         };
         let stamp = Stamp(self.now.fetch_add(1, Ordering::AcqRel));
-        self.current.store(Some(Box::new(Token {
+        self.current.store(Some(Box::new(Marker {
             stamp,
             allocator: Weak::clone(allocator),
             reuse: Arc::clone(&self.reuse),
         })));
-        // Retires the token.
+        // Retires the marker.
         self.current.store(None);
         epoch::flush();
         stamp

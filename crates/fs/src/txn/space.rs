@@ -31,7 +31,7 @@
 //!   and the thread that had it goes to the end. That also resolves a possible deadlock: a thread
 //!   in line may hold an inode's lock (it writes to a file in several parts), and the attempt of
 //!   the thread at its turn may wait for that lock.
-//! - A thread at its turn waits for a commit, which ends as the device does; for a token that
+//! - A thread at its turn waits for a commit, which ends as the device does; for a marker that
 //!   readers drop when they end; and for the report of free blocks to the device. Readers do end:
 //!   none waits for space, and *no thread waits for an inode's lock while it holds an epoch guard*,
 //!   since the lock's holder may stand in line. If a reader hangs in the device, or the device
