@@ -285,8 +285,8 @@ pub enum Novelty {
     /// Older content of the block.
     #[default]
     Known,
-    /// Nothing that is read: the block has a fixed place, such as a bitmap, and the device says that
-    /// it was never used, or it is preallocated for data. An older copy of it may be in the log.
+    /// Nothing that is read: the block has a fixed place, such as a bitmap, and the device says
+    /// that it was never used, or it is preallocated for data. An older copy may be in the log.
     Unused,
     /// Nothing: the transaction has allocated the block, so nothing that is durable refers to it.
     Allocated,
@@ -318,9 +318,9 @@ impl Buffer {
         }
     }
 
-    /// A buffer with the content `bytes`, which nothing else owns, that was made in memory: its home
-    /// location holds no older content of it that anything refers to. The content is a draft, so
-    /// that the writer who fills it copies nothing.
+    /// A buffer with the content `bytes`, which nothing else owns, that was made in memory: its
+    /// home location holds no older content of it that anything refers to. The content is a draft,
+    /// so that the writer who fills it copies nothing.
     pub(crate) fn made(block: PhysBlock, bytes: Arc<[u8]>, novelty: Novelty) -> Self {
         let draft = Draft {
             verified_as: UNVERIFIED,

@@ -268,8 +268,8 @@ impl BufferCache {
     }
 
     /// As [`BufferCache::create`], for a block that the running transaction has not allocated, but
-    /// whose content is read by nobody: it has a fixed place and was never used, such as a bitmap
-    /// or a part of an inode table, or it is preallocated. Another thread may have begun to use it
+    /// whose content no thread reads: it has a fixed place and was never used, such as a bitmap or
+    /// a part of an inode table, or it is preallocated. Another thread may have begun to use it
     /// meanwhile: then this is its buffer.
     #[must_use]
     pub fn create_unused(&self, block: PhysBlock) -> Arc<Buffer> {

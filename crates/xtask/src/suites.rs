@@ -37,9 +37,9 @@ impl Feature {
 
 /// Set-up, check, every suite; all are run even if one fails.
 ///
-/// The build of the ordinary tests comes first. It is that of the programs which inject faults, too:
-/// a fault is an option of a mount or of a journal, and off unless a test switches it on. Each
-/// other build begins beside steps before the one that needs it.
+/// The build of the ordinary tests comes first. It is that of the programs which inject faults,
+/// too: a fault is an option of a mount or of a journal, and off unless a test switches it on.
+/// Each other build begins beside steps before the one that needs it.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let skip_log = workspace.target().join("skipped-tests.log");
     fs::create_dir_all(workspace.target())?;

@@ -18,7 +18,7 @@ impl Fs {
         control::report(&self.core, self.mount.as_deref(), kind)
     }
 
-    /// Returns how full the file system is, as [`Fs::statfs`] does, for somebody who looks at
+    /// Returns how full the file system is, as [`Fs::statfs`] does, for a user who looks at
     /// `inode`. In a directory whose new files inherit its project (flag `PROJINHERIT`), and if the
     /// mount keeps the project's limits, they are the size, and what the project does not use is
     /// free, as in Linux.

@@ -1,5 +1,5 @@
-//! **Purpose.** Reads usage and sets limits (quotactl(2)); shows a project its limits as the size of
-//! the file system.
+//! **Purpose.** Reads usage and sets limits (quotactl(2)); shows a project its limits as the size
+//! of the file system.
 //!
 //! **Model.** Limits are set while no plan is being made: then the entry has all usage once the
 //! running transaction is sealed, and an exact count can begin with it.

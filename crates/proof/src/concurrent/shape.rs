@@ -142,10 +142,8 @@ impl Shape {
                 threads: 4,
                 // As many as there are users of a block that comes and goes.
                 files: 4 + random.below(8),
-                read_micros: 0,
-                write_micros: 0,
                 file_bytes: 8 << 10,
-                ..self
+                ..self.without_latency()
             },
             // More threads than cores, so that a thread is preempted between its lookup and its
             // lock; and one or two files have the attribute.
@@ -154,26 +152,20 @@ impl Shape {
                 inodes: 1024,
                 files: 4,
                 cache_bytes: LARGE_CACHE_BYTES,
-                read_micros: 0,
-                write_micros: 0,
                 file_bytes: 8 << 10,
-                ..self
+                ..self.without_latency()
             },
             // Without latency, numbers are reused faster.
             Tree => Self {
                 threads: 4 + random.below(3),
-                read_micros: 0,
-                write_micros: 0,
-                ..self
+                ..self.without_latency()
             },
             // More threads than cores, so that the thread that creates the name is preempted
             // anywhere.
             NewNames => Self {
                 threads: 8,
                 cache_bytes: LARGE_CACHE_BYTES,
-                read_micros: 0,
-                write_micros: 0,
-                ..self
+                ..self.without_latency()
             },
             // Freed blocks are reused after a commit, while reads of them are in progress.
             Reuse => Self {
@@ -195,11 +187,9 @@ impl Shape {
                 format: *random.pick(&[Format::Usual, Format::Pointers]),
                 threads: 6,
                 block_bytes: 1024,
-                read_micros: 0,
-                write_micros: 0,
                 file_bytes: 256 << 10,
                 files: 2,
-                ..self
+                ..self.without_latency()
             },
             // A listing takes long, and the inodes in use do not fit into the cache.
             Eviction => Self {
@@ -214,6 +204,14 @@ impl Shape {
                 ..self
             },
             Names | Listings | Content | Everything => self,
+        }
+    }
+
+    fn without_latency(self) -> Self {
+        Self {
+            read_micros: 0,
+            write_micros: 0,
+            ..self
         }
     }
 
