@@ -77,7 +77,10 @@ use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_sync::Arc;
 
 pub use finding::{Finding, Inodes, Invariant, Name, Pass, Severity};
-pub use repair::{Repaired, Scope, UndoDevice, UndoError, apply_undo, repair};
+pub use repair::{
+    Change, ConvertError, NewJournal, Repaired, Scope, Switch, UndoDevice, UndoError, apply_undo,
+    convert, repair,
+};
 pub use report::{Report, Tally};
 
 use fourscore_ondisk::quota::QuotaUsage;

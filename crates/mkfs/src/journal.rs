@@ -5,7 +5,7 @@
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::jbd2::RawJournalSuperblock;
 use fourscore_ondisk::words::{high32, low32, put};
-use fourscore_ondisk::{GroupNr, InodeNr};
+use fourscore_ondisk::{BlockSize, GroupNr, InodeNr};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U32 as BigU32;
 
@@ -13,6 +13,7 @@ use crate::draft::LayoutDraft;
 use crate::error::{FormatError, FormatResult};
 use crate::inodes::{hidden_file, put_file};
 use crate::mapping::map_journal;
+use crate::options::JournalOptions;
 
 /// The default size of a journal in blocks, for file systems of fewer blocks than the first number.
 const JOURNAL_BLOCKS: [(u64, u64); 9] = [
@@ -30,12 +31,44 @@ const MOST_USUAL_JOURNAL_BLOCKS: u64 = 256 << 10;
 
 /// The blocks of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct JournalSize {
-    pub(crate) log_blocks: u64,
-    pub(crate) fast_commit_blocks: u64,
+pub struct JournalSize {
+    /// Blocks of the log.
+    pub log_blocks: u64,
+    /// Blocks behind it for fast commits.
+    pub fast_commit_blocks: u64,
 }
 
 impl JournalSize {
+    /// The size of a journal in a file system of `blocks` blocks: what is wished, or what mke2fs
+    /// makes by default. `None` if the file system is too small for one. Whether a size that is
+    /// wished is possible is not checked.
+    #[must_use]
+    pub fn of(
+        wish: &JournalOptions,
+        blocks: u64,
+        block_size: BlockSize,
+        fast_commit: bool,
+    ) -> Option<Self> {
+        let usual = JOURNAL_BLOCKS.iter().find(|(below, _)| blocks < *below);
+        let log_blocks = usual.map_or(MOST_USUAL_JOURNAL_BLOCKS, |&(_, usual)| usual);
+        if log_blocks == 0 {
+            return None;
+        }
+        let mut size = Self {
+            log_blocks,
+            fast_commit_blocks: if fast_commit { log_blocks / 64 } else { 0 },
+        };
+        let blocks = |kib: u64| (kib << 10) >> block_size.bits();
+        if let Some(mib) = wish.size_mib.filter(|&mib| mib > 0) {
+            size.log_blocks = blocks(u64::from(mib) << 10);
+        }
+        let fast_commit_wish = wish.fast_commit_size_kib.filter(|&kib| kib > 0);
+        if let Some(kib) = fast_commit_wish.filter(|_| fast_commit) {
+            size.fast_commit_blocks = blocks(kib.into());
+        }
+        Some(size)
+    }
+
     /// All blocks of the journal.
     pub(crate) fn blocks(self) -> u64 {
         self.log_blocks + self.fast_commit_blocks
@@ -52,26 +85,17 @@ pub(crate) fn journal_size(draft: &LayoutDraft) -> FormatResult<Option<JournalSi
     let fast_commit = features.contains(Compat::FAST_COMMIT);
     let wish = draft.p.journal;
     let blocks = draft.geometry().blocks().0;
-    let usual = JOURNAL_BLOCKS.iter().find(|(below, _)| blocks < *below);
-    let log_blocks = usual.map_or(MOST_USUAL_JOURNAL_BLOCKS, |&(_, usual)| usual);
-    let mut size = JournalSize {
-        log_blocks,
-        fast_commit_blocks: if fast_commit { log_blocks / 64 } else { 0 },
+    let block_size = draft.geometry().block_size();
+    let Some(size) = JournalSize::of(&wish, blocks, block_size, fast_commit) else {
+        return Ok(Some(JournalSize {
+            log_blocks: 0,
+            fast_commit_blocks: 0,
+        }));
     };
-    if log_blocks == 0 {
-        return Ok(Some(size));
-    }
-    let blocks = |kib: u64| (kib << 10) >> draft.geometry().block_size().bits();
     let fast_commit_wish = wish
         .fast_commit_size_kib
         .filter(|&kib| fast_commit && kib > 0);
     let log_wish = wish.size_mib.filter(|&mib| mib > 0);
-    if let Some(mib) = log_wish {
-        size.log_blocks = blocks(u64::from(mib) << 10);
-    }
-    if let Some(kib) = fast_commit_wish {
-        size.fast_commit_blocks = blocks(kib.into());
-    }
     if log_wish.is_some() || fast_commit_wish.is_some() {
         let found = size.blocks();
         if !(1024..=10_240_000).contains(&found) {

@@ -98,6 +98,7 @@ mod write;
 pub use error::{FormatError, FormatResult};
 pub use external_journal::ExternalJournal;
 pub use fill::{ReservedInodes, Skeleton, Usage};
+pub use journal::JournalSize;
 pub use journal_device::JournalDeviceLayout;
 pub use layout::Layout;
 pub use options::{

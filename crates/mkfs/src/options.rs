@@ -64,7 +64,9 @@ pub enum Amount {
 }
 
 impl Amount {
-    pub(crate) fn blocks(self, block_size: BlockSize) -> u64 {
+    /// The number of blocks of this size.
+    #[must_use]
+    pub fn blocks(self, block_size: BlockSize) -> u64 {
         match self {
             Self::Blocks(blocks) => blocks,
             Self::Bytes(bytes) => bytes >> block_size.bits(),

@@ -119,7 +119,7 @@ impl<'a> Editor<'a> {
         Ok(bytes)
     }
 
-    fn inode_offset(&self, nr: InodeNr) -> Patch<u64> {
+    pub(super) fn inode_offset(&self, nr: InodeNr) -> Patch<u64> {
         let geometry = self.volume.geometry();
         let place = geometry.inode_group(nr).and_then(|(group, index)| {
             let table = self.volume.group(group)?.inode_table?;
@@ -205,7 +205,7 @@ impl<'a> Editor<'a> {
         Ok(bytes)
     }
 
-    fn descriptor_offset(&self, nr: GroupNr) -> Patch<u64> {
+    pub(super) fn descriptor_offset(&self, nr: GroupNr) -> Patch<u64> {
         let geometry = self.volume.geometry();
         let place = geometry.desc_place(nr);
         let place = place.ok_or_else(|| Left(format!("group {nr} has no descriptor")))?;

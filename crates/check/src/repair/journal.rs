@@ -190,7 +190,7 @@ impl Editor<'_> {
     }
 
     /// Copies the journal's inode into the superblock.
-    fn copy_journal_inode(&self, nr: InodeNr) -> Patch {
+    pub(super) fn copy_journal_inode(&self, nr: InodeNr) -> Patch {
         let (i_block, low, high) = self.with_inode(nr, |inode| {
             let base = inode.base;
             (base.i_block, base.i_size_lo, base.i_size_high)

@@ -28,6 +28,7 @@
 //! | `counts`, `quota` | bitmaps, counts, quota files |
 //! | `write` | the order of the writes |
 //! | `undo` | saves what is overwritten |
+//! | [`mod@convert`] | features that are switched, on the same machinery |
 //!
 //! **Invariants.** No byte of the image is written before all rounds are done, but for the replay
 //! of the log. A file whose metadata is sound keeps its blocks, its name and its content. A finding
@@ -36,6 +37,7 @@
 //! **Crash safety.** See `write`.
 
 mod attributes;
+mod convert;
 mod counts;
 mod directories;
 mod editor;
@@ -69,6 +71,7 @@ use zerocopy::IntoBytes;
 use crate::finding::{Finding, Severity};
 use crate::report::Report;
 use crate::{CheckError, CheckOptions, Examined};
+pub use convert::{Change, ConvertError, NewJournal, Switch, convert};
 use editor::{Editor, Left};
 use overlay::Overlay;
 use rules::{Agenda, Stage};
@@ -132,14 +135,7 @@ pub fn repair(
         ..options.clone()
     };
     let now = seconds_now();
-    let mut result = Rounds {
-        overlay: Arc::clone(&overlay),
-        mended: Vec::new(),
-        left: BTreeMap::new(),
-        tries: BTreeMap::new(),
-        taken: Vec::new(),
-        unindexed: BTreeSet::new(),
-    };
+    let mut result = Rounds::new(&overlay);
     if scope == Scope::Everything {
         result.restore_fields().map_err(CheckError::Io)?;
         result.restore_places().map_err(CheckError::Io)?;
@@ -203,6 +199,17 @@ struct Rounds {
 }
 
 impl Rounds {
+    fn new(overlay: &Arc<Overlay>) -> Self {
+        Self {
+            overlay: Arc::clone(overlay),
+            mended: Vec::new(),
+            left: BTreeMap::new(),
+            tries: BTreeMap::new(),
+            taken: Vec::new(),
+            unindexed: BTreeSet::new(),
+        }
+    }
+
     /// Restores fields of the superblock against which two backups agree.
     fn restore_fields(&mut self) -> io::Result<()> {
         let Some((mut raw, names)) = vote::outvoted(&*self.overlay) else {
@@ -323,15 +330,7 @@ impl Rounds {
         }
         self.tries.clear();
         let again = self.run(options, scope, now)?;
-        let follows = |finding: &Finding| {
-            let pass = finding.invariant().pass.number();
-            pass == 5
-                || matches!(
-                    finding,
-                    Finding::InodeBlocks { .. } | Finding::QuotaUsage { .. }
-                )
-        };
-        let is_indexed = self.mended.split_off(mended).iter().all(follows)
+        let is_indexed = self.mended.split_off(mended).iter().all(is_sum)
             && again.report.is_clean()
             && self.left.is_empty();
         if is_indexed {
@@ -395,6 +394,17 @@ impl Rounds {
             self.mended.clear();
         }
     }
+}
+
+/// Whether a finding is about a sum of what all else says, so that its patch follows from other
+/// changes.
+fn is_sum(finding: &Finding) -> bool {
+    let pass = finding.invariant().pass.number();
+    pass == 5
+        || matches!(
+            finding,
+            Finding::InodeBlocks { .. } | Finding::QuotaUsage { .. }
+        )
 }
 
 /// Whether a finding forbids every patch: a log that is not replayed would undo them.

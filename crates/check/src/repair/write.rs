@@ -40,12 +40,22 @@ enum Step {
     Super,
 }
 
-/// Writes all changes. `taken` are blocks that nothing referred to before. Returns whether there
-/// were any changes.
+/// Writes all changes to the base of the overlay, in order. `taken` are blocks that nothing
+/// referred to before. Returns whether there were any changes.
 ///
 /// # Errors
 /// The device cannot be read or written.
 pub(super) fn write_out(
+    overlay: &Overlay,
+    volume: &Volume,
+    taken: &[Range<u64>],
+) -> io::Result<bool> {
+    write_to(&**overlay.base(), overlay, volume, taken)
+}
+
+/// As [`write_out`], to a device that has what the base of the overlay has.
+pub(super) fn write_to(
+    device: &dyn BlockDevice,
     overlay: &Overlay,
     volume: &Volume,
     taken: &[Range<u64>],
@@ -55,7 +65,6 @@ pub(super) fn write_out(
     if changes.is_empty() {
         return Ok(false);
     }
-    let device = &**overlay.base();
     let mut superblock = [0; SUPERBLOCK_SIZE_BYTES];
     overlay.read_at(&mut superblock, SUPERBLOCK_OFFSET_BYTES)?;
     mark_errors(device, &superblock)?;
@@ -87,7 +96,10 @@ pub(super) fn write_out(
 
 /// Marks the file system as having errors, in the superblock that is on the device, or in the new
 /// one if that is none.
-fn mark_errors(device: &dyn BlockDevice, new: &[u8; SUPERBLOCK_SIZE_BYTES]) -> io::Result<()> {
+pub(super) fn mark_errors(
+    device: &dyn BlockDevice,
+    new: &[u8; SUPERBLOCK_SIZE_BYTES],
+) -> io::Result<()> {
     let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
     device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
     let is_sound =

@@ -13,6 +13,9 @@
 //! | `extra_isize` | yes | yes |
 //! | `read-only` | yes | yes |
 //! | `metadata_csum_seed` | with `metadata_csum` | if the UUID never changed |
+//!
+//! A feature that is as it is wished is left alone, so those that concern more than the superblock
+//! may have been switched before.
 
 use fourscore_ondisk::RawSuperblock;
 use fourscore_ondisk::checksum::ChecksumSeed;
@@ -53,6 +56,18 @@ impl FeatureChange {
         let row = row.ok_or_else(wrong)?;
         Ok(Self { row, is_on })
     }
+
+    /// The name of the feature.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.row.name
+    }
+
+    /// Whether it is switched on.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
 }
 
 const MAY_BE_USED: &str = "cannot be switched off: files may use it";
@@ -65,7 +80,9 @@ pub(super) fn switch(
     change: FeatureChange,
     hash_seed: Uuid,
 ) -> FormatResult<()> {
-    if is_set(raw, change.row) == change.is_on {
+    // With `metadata_csum`, descriptors have their checksums in any case.
+    let is_covered = change.row.name == "uninit_bg" && before.has_metadata_csum();
+    if is_set(raw, change.row) == change.is_on || is_covered {
         return Ok(());
     }
     let refused = |why: &str| {
@@ -141,14 +158,11 @@ fn switch_off(before: &Superblock, raw: &RawSuperblock, name: &str) -> Result<()
 /// Why a feature cannot be switched in either direction.
 fn not_here(name: &str) -> &'static str {
     match name {
-        "metadata_csum" | "uninit_bg" => {
-            "cannot be switched here: every checksum would be written; use tune2fs"
-        }
-        "has_journal" | "orphan_file" | "quota" | "project" | "mmp" => {
-            "cannot be switched here: it needs blocks to be allocated or freed; use tune2fs"
-        }
-        "64bit" | "resize_inode" | "sparse_super" => {
-            "cannot be switched here: it needs blocks to be moved; use resize2fs or tune2fs"
+        "metadata_csum" | "uninit_bg" | "has_journal" | "orphan_file" | "quota" | "project"
+        | "mmp" => "is not a change of the superblock alone (fourscore_check::convert)",
+        "64bit" => "cannot be switched here: descriptors would have to be moved; use resize2fs",
+        "sparse_super" => {
+            "cannot be switched here: backups would have to be placed or freed; use tune2fs"
         }
         _ => "can only be chosen when the file system is made",
     }

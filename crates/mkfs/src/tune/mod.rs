@@ -6,8 +6,9 @@
 //! | [`features`] | which features can be switched, and what goes with them |
 //! | [`mod@write`] | the superblock and its backups on the device |
 //!
-//! **Not here.** Changes that move, allocate or rewrite other blocks: a journal, the size of
-//! inodes, quota files, checksums of metadata.
+//! **Not here.** Changes that move, allocate or rewrite other blocks: a journal, quota files,
+//! checksums of metadata (`fourscore_check::convert`, which calls this as its last part), the size
+//! of inodes.
 //!
 //! **Model.** The superblock is read and validated, changed in memory, validated again, and
 //! written. What the format does not allow is found before a byte is written.
@@ -172,6 +173,9 @@ fn change(
 fn change_uuid(raw: &mut RawSuperblock, before: &Superblock, uuid: Uuid) -> FormatResult<()> {
     let features = raw.features();
     let refused = |why: &str| Err(FormatError::option("-U", why));
+    if raw.s_uuid == *uuid.as_bytes() {
+        return Ok(());
+    }
     if features.compat.contains(Compat::STABLE_INODES) {
         return refused("with the feature stable_inodes the UUID never changes");
     }

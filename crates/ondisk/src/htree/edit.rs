@@ -148,6 +148,43 @@ impl<'a> IndexMut<'a> {
     }
 }
 
+/// Sets the limit of a root to the capacity that it has in this format, which may have got or lost
+/// checksums. `false`, and nothing is changed, if it has more entries than that.
+///
+/// # Errors
+/// If the block has no valid count.
+pub fn refit_root(format: &DirFormat, block: &mut [u8]) -> Result<bool, HtreeError> {
+    refit(format, block, ROOT_ENTRIES_AT)
+}
+
+/// As [`refit_root`] for an index block other than the root.
+///
+/// # Errors
+/// If the block has no valid count.
+pub fn refit_node(format: &DirFormat, block: &mut [u8]) -> Result<bool, HtreeError> {
+    refit(format, block, NODE_ENTRIES_AT)
+}
+
+fn refit(format: &DirFormat, block: &mut [u8], at: usize) -> Result<bool, HtreeError> {
+    let count = Index::at(block, at)?.len();
+    let tail_bytes = tail_bytes(format);
+    let limit = limit_of(block.len(), at, tail_bytes);
+    if count > limit {
+        return Ok(false);
+    }
+    let [limit, count] = [limit, count].map(|n| u16::try_from(n).unwrap_or(u16::MAX));
+    let first = block.get_mut(at..).and_then(|bytes| {
+        let (first, _) = RawEntry::mut_from_prefix(bytes).ok()?;
+        Some(first)
+    });
+    if let Some(first) = first {
+        first.hash = (u32::from(limit) | u32::from(count) << 16).into();
+    }
+    let end = block.len() - tail_bytes;
+    block.get_mut(end..).unwrap_or_default().fill(0);
+    Ok(true)
+}
+
 /// Makes an index block, other than the root, that refers to one block.
 ///
 /// # Errors

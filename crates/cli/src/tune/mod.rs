@@ -1,16 +1,25 @@
-//! **Purpose.** `fourscore tune`: changes the superblock of a file system that is not mounted, with
-//! the options of tune2fs; and the tunables of a mount.
+//! **Purpose.** `fourscore tune`: changes the features and the superblock of a file system that is
+//! not mounted, with the options of tune2fs; and the tunables of a mount.
 //!
 //! **Not here.** The names `tune2fs` and `e2label` ([`crate::e2fsprogs`]); what can be changed, and
-//! how (`fourscore_mkfs::tune`); tunables ([`crate::live::tune`]).
+//! how (`fourscore_mkfs::tune` for the superblock, `fourscore_check::convert` for the rest);
+//! tunables ([`crate::live::tune`]).
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `changes` | which options are changes of more than the superblock |
+
+mod changes;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fourscore_block::{Access, DeviceOptions};
+use fourscore_block::{Access, BlockDevice, DeviceOptions};
+use fourscore_check::{CheckOptions, ConvertError, UndoDevice, convert};
 use fourscore_mkfs::{FeatureChange, FormatError, Reserved, Surroundings, Tuning};
+use fourscore_sync::Arc;
 use uuid::Uuid;
 
 use crate::edit::random_uuid;
@@ -54,6 +63,12 @@ pub(crate) struct TuneOptions {
     /// Time after which a check is due, in days, or with d, w, m (30 days), s; 0 for never
     #[arg(short = 'i', value_name = "INTERVAL")]
     check_interval: Option<String>,
+    /// Adds a journal, as -O has_journal does
+    #[arg(short = 'j')]
+    with_journal: bool,
+    /// A new journal: size= in MiB, fast_commit_size= in KiB, location=
+    #[arg(short = 'J', value_name = "OPTIONS")]
+    journal: Vec<String>,
     /// Label, at most 16 bytes
     #[arg(short = 'L', value_name = "LABEL")]
     label: Option<OsString>,
@@ -73,6 +88,9 @@ pub(crate) struct TuneOptions {
     /// Features to set, or to clear with a leading ^
     #[arg(short = 'O', value_name = "FEATURES")]
     features: Vec<String>,
+    /// Quota to count from now on, or with a leading ^ no longer: usrquota, grpquota, prjquota
+    #[arg(short = 'Q', value_name = "TYPES")]
+    quota: Vec<String>,
     /// Number of reserved blocks
     #[arg(short = 'r', value_name = "BLOCKS")]
     reserved_blocks: Option<u64>,
@@ -85,6 +103,9 @@ pub(crate) struct TuneOptions {
     /// UUID, or random, time, clear
     #[arg(short = 'U', value_name = "UUID")]
     uuid: Option<String>,
+    /// Saves what is overwritten in a new file, which e2undo and `check --undo-apply` apply
+    #[arg(short = 'z', value_name = "FILE")]
+    undo: Option<PathBuf>,
 }
 
 impl TuneOptions {
@@ -205,10 +226,12 @@ fn seconds(text: &str) -> Result<u64> {
 
 /// Runs `tune`.
 pub(crate) fn run(args: &Tune) -> Result<()> {
-    let tuning = args.options.tuning()?;
+    let options = &args.options;
+    let tuning = options.tuning()?;
+    let is_nothing = tuning == Tuning::default() && !options.has_changes();
     let path = Path::new(&args.target);
     if path.is_dir() || !args.values.is_empty() {
-        if tuning != Tuning::default() {
+        if !is_nothing {
             let why = "is a mount point; options change a file system that is not mounted";
             return Err(Failure::usage(path.display().to_string(), why));
         }
@@ -216,28 +239,57 @@ pub(crate) fn run(args: &Tune) -> Result<()> {
     }
     let spec = ImageSpec::parse(&args.target);
     let spec = spec.map_err(|why| Failure::usage(path.display().to_string(), why))?;
-    if tuning == Tuning::default() {
+    if is_nothing {
         let why = "give what to change, as in `fourscore tune disk.img -L data`";
         return Err(Failure::usage("tune", why));
     }
-    let device = device(&spec, DeviceOptions::read_write(), Access::ReadWrite)?;
+    let image = device(&spec, DeviceOptions::read_write(), Access::ReadWrite)?;
     let now = mkfs::time_seconds().map_err(mkfs::format_failure)?;
     let clock = u64::try_from(time::now().seconds()).unwrap_or_default();
     let around = Surroundings {
         now_seconds: now.unwrap_or(clock),
         hash_seed: random_uuid()?,
     };
-    let tuned = fourscore_mkfs::tune(&*device, &tuning, around);
-    tuned.map_err(|why| match why {
+    let Some(undo) = &options.undo else {
+        return apply(image, options, &tuning, around, &spec);
+    };
+    let why = |why| Failure::new(undo.display().to_string(), why);
+    let undo = UndoDevice::create(undo, Arc::clone(&image), spec.offset_bytes).map_err(why)?;
+    let undo = Arc::new(undo);
+    let saving: Arc<dyn BlockDevice> = Arc::<UndoDevice>::clone(&undo);
+    apply(saving, options, &tuning, around, &spec)?;
+    undo.finish().map_err(why)
+}
+
+/// Makes the changes on a device.
+fn apply(
+    device: Arc<dyn BlockDevice>,
+    options: &TuneOptions,
+    tuning: &Tuning,
+    around: Surroundings,
+    spec: &ImageSpec,
+) -> Result<()> {
+    let changes = changes::of(&*device, options, tuning)?;
+    let check = CheckOptions {
+        threads: std::thread::available_parallelism().unwrap_or(std::num::NonZeroUsize::MIN),
+        ..CheckOptions::default()
+    };
+    let mut rest = |device: &dyn BlockDevice| fourscore_mkfs::tune(device, tuning, around);
+    let name = || spec.path.display().to_string();
+    let done = match changes[..] {
+        [] => rest(&*device).map_err(ConvertError::Rest),
+        _ => convert(device, &check, &changes, &mut rest),
+    };
+    done.map_err(|why| match why {
         // Which option is at fault says more than which image.
-        FormatError::Option { option, why } => {
-            Failure::new(spec.path.display().to_string(), format!("{option}: {why}"))
+        ConvertError::Rest(FormatError::Option { option, why }) => {
+            Failure::new(name(), format!("{option}: {why}"))
         }
-        FormatError::NoFileSystem(why) => {
-            let failure = Failure::new(spec.path.display().to_string(), why);
-            foreign::failure(&spec).unwrap_or(failure)
+        ConvertError::Rest(FormatError::NoFileSystem(why)) => {
+            let failure = Failure::new(name(), why);
+            foreign::failure(spec).unwrap_or(failure)
         }
-        why => Failure::new(spec.path.display().to_string(), why),
+        why => Failure::new(name(), why),
     })
 }
 
