@@ -40,6 +40,11 @@ impl Editor<'_> {
     /// Gives a directory an index. Returns whether it has got one: it does not need one, or cannot
     /// have it.
     pub(super) fn index(&self, dir: InodeNr) -> Patch<bool> {
+        self.index_as(dir, &self.format_of(dir)?)
+    }
+
+    /// As [`index`](Self::index), with blocks of another format than the directory has now.
+    pub(super) fn index_as(&self, dir: InodeNr, format: &DirFormat) -> Patch<bool> {
         let other = InodeFlags::INLINE_DATA_FL
             | InodeFlags::INDEX_FL
             | InodeFlags::CASEFOLD_FL
@@ -56,7 +61,6 @@ impl Editor<'_> {
             return Ok(false);
         };
         let hasher = NameHasher::seeded(algorithm, sb.hash_sign(), sb.hash_seed());
-        let format = self.format_of(dir)?;
         let old = self.blocks_of(dir)?;
         let (Some(hasher), [first, _, ..], NameForm::Plain) = (hasher, &old[..], format.names)
         else {
@@ -66,7 +70,7 @@ impl Editor<'_> {
         let dots = format.dots(&first.bytes).map_err(|error| text(&error))?;
         let all = old
             .iter()
-            .flat_map(|block| salvage::entries(&format, &block.bytes))
+            .flat_map(|block| salvage::entries(format, &block.bytes))
             .filter(|saved| !saved.is_dots());
         let mut entries: Vec<Hashed> = all
             .map(|saved| Hashed {
@@ -76,7 +80,7 @@ impl Editor<'_> {
             .collect();
         entries.sort_by_key(|entry| entry.hash);
         let index = Index {
-            format: &format,
+            format,
             block_bytes: self.volume.block_bytes(),
             algorithm,
         };

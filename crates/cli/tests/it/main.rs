@@ -64,6 +64,7 @@ mod stats;
 mod superblock_fields;
 mod trees;
 mod tune;
+mod tune_features;
 mod usage;
 mod verbosity;
 mod workload;

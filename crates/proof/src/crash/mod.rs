@@ -24,6 +24,7 @@
 //! | `outcomes` | explores the states of one change that is found whole or not at all |
 //! | `resize` | the test of changes of the size |
 //! | `staged` | the test of changes that are made all at once |
+//! | `tune` | the test of features that are switched |
 //! | [`session`] | a recorded history: explores, saves and shortens it |
 //! | [`campaign`] | runs many seeds on all cores |
 //! | [`kernel`] | the same for the kernel's own ext4 |
@@ -86,3 +87,5 @@ mod resize;
 mod staged;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tune;

@@ -45,9 +45,9 @@ struct Case {
 type Blocks = u64;
 
 /// What is found under each name; inode numbers may change.
-type Names = BTreeMap<Vec<u8>, (Facts, Option<Arc<[u8]>>)>;
+pub(super) type Names = BTreeMap<Vec<u8>, (Facts, Option<Arc<[u8]>>)>;
 
-fn names(fs: &Fs) -> Result<Names> {
+pub(super) fn names(fs: &Fs) -> Result<Names> {
     let tree = Tree::found(fs, InodeNr::ROOT)?;
     let entries = tree.names.iter().map(|(path, &index)| {
         let entry = &tree.inodes[index];
@@ -56,7 +56,7 @@ fn names(fs: &Fs) -> Result<Names> {
     Ok(entries.collect())
 }
 
-fn mounted(device: Arc<dyn BlockDevice>) -> Result<Arc<Fs>> {
+pub(super) fn mounted(device: Arc<dyn BlockDevice>) -> Result<Arc<Fs>> {
     let options = mount_options(
         Mode::Ordered,
         BackgroundWork::None,

@@ -6,8 +6,9 @@
 //! of multi-mount protection, bitmaps, descriptors, the superblock.
 //!
 //! A block of a directory keeps its checksum in a last record. One that has no such record gets it
-//! if there is space behind its last name, or else between the names. A block without space is left
-//! as it is; the rules of repair then move a name elsewhere.
+//! if there is space behind its last name, or else between the names. A directory with a block
+//! without space is written again as a whole, to new blocks: so a crash leaves the old blocks or the
+//! new ones.
 //!
 //! **Invariants.** Only inodes in use are followed: the blocks of a deleted one may belong to
 //! others.
@@ -32,8 +33,9 @@ use uuid::Uuid;
 use zerocopy::FromBytes;
 
 use super::super::editor::{Editor, Left, Patch};
-use super::super::salvage;
-use super::Leftover;
+use super::super::salvage::{self, Saved};
+use super::Ranges;
+use super::files::{blocks_of, extents_of, take_runs};
 use super::plan::set_checksums;
 use crate::finding::Finding;
 use crate::inode::InodeView;
@@ -44,51 +46,54 @@ use crate::walk::{Role, Sink, Walker};
 /// The levels of index blocks below a root, at most.
 const MOST_LEVELS: u8 = 2;
 
+/// The bytes of `.` and `..` in a block.
+const DOTS_BYTES: usize = 24;
+
 /// Gives everything a checksum: `metadata_csum`.
-pub(super) fn dress(editor: &Editor<'_>, uuid: Option<Uuid>) -> Patch<Leftover> {
+pub(super) fn dress(editor: &Editor<'_>, uuid: Option<Uuid>) -> Patch<Ranges> {
     let new = planned(editor, MetadataChecksum::Crc32c, uuid)?;
     let mut sealer = Sealer::new(editor, &new);
     sealer.inode_tables(Which::All)?;
+    for dir in std::mem::take(&mut sealer.without_room) {
+        sealer.rebuild(dir)?;
+    }
     sealer.mmp()?;
     sealer.groups()?;
     editor.edit_super(|raw| set_checksums(raw, MetadataChecksum::Crc32c, uuid))?;
-    Ok(Leftover {
-        without_room: sealer.without_room,
-        ..Leftover::default()
-    })
+    Ok(Ranges::new())
 }
 
 /// Takes `metadata_csum` away, and leaves checksums of descriptors.
-pub(super) fn strip(editor: &Editor<'_>, uuid: Option<Uuid>) -> Patch<Leftover> {
+pub(super) fn strip(editor: &Editor<'_>, uuid: Option<Uuid>) -> Patch<Ranges> {
     seal_groups(editor, uuid)
 }
 
 /// Gives descriptors alone a checksum: `uninit_bg`.
-pub(super) fn seal_groups(editor: &Editor<'_>, uuid: Option<Uuid>) -> Patch<Leftover> {
+pub(super) fn seal_groups(editor: &Editor<'_>, uuid: Option<Uuid>) -> Patch<Ranges> {
     let new = planned(editor, MetadataChecksum::Crc16, uuid)?;
     Sealer::new(editor, &new).groups()?;
     editor.edit_super(|raw| set_checksums(raw, MetadataChecksum::Crc16, uuid))?;
-    Ok(Leftover::default())
+    Ok(Ranges::new())
 }
 
 /// Gives index blocks the limit that they have without checksums.
-pub(super) fn refit(editor: &Editor<'_>) -> Patch<Leftover> {
+pub(super) fn refit(editor: &Editor<'_>) -> Patch<Ranges> {
     let same = editor.volume.sb.clone();
     Sealer::new(editor, &same).inode_tables(Which::Directories)?;
-    Ok(Leftover::default())
+    Ok(Ranges::new())
 }
 
 /// Takes the checksums of descriptors away: bitmaps and inode tables that count as not initialised
 /// are initialised.
-pub(super) fn undress(editor: &Editor<'_>) -> Patch<Leftover> {
-    let mut leftover = Leftover::default();
+pub(super) fn undress(editor: &Editor<'_>) -> Patch<Ranges> {
+    let mut zeroed = Ranges::new();
     for (nr, group) in (0..).map(GroupNr).zip(&editor.volume.groups) {
         let flags = group.desc.flags();
         if flags.intersects(GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT) {
             editor.recount_group(nr)?;
         }
         if !flags.contains(GroupFlags::INODE_ZEROED) {
-            leftover.zeroed.extend(unused_table(editor, nr, group)?);
+            zeroed.extend(unused_table(editor, nr, group)?);
         }
         editor.set_unused(nr, 0)?;
         let all = GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_UNINIT | GroupFlags::INODE_ZEROED;
@@ -97,7 +102,7 @@ pub(super) fn undress(editor: &Editor<'_>) -> Patch<Leftover> {
         })?;
     }
     editor.edit_super(|raw| set_checksums(raw, MetadataChecksum::None, None))?;
-    Ok(leftover)
+    Ok(zeroed)
 }
 
 /// Clears the inodes of a group that were never used and share a block with used ones; returns the
@@ -312,6 +317,79 @@ impl<'a> Sealer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Writes a directory to new blocks, with space for checksums, and seals it.
+    fn rebuild(&mut self, dir: InodeNr) -> Patch {
+        let editor = self.editor;
+        let is_indexed = editor.with_inode(dir, |inode| inode.has(InodeFlags::INDEX_FL))?;
+        let seed = editor.with_inode(dir, |inode| inode.seed(self.new))?;
+        let format = DirFormat {
+            seed: Some(seed),
+            ..editor.format_of(dir)?
+        };
+        if is_indexed {
+            editor.clear_flags(dir, InodeFlags::INDEX_FL)?;
+        }
+        if !is_indexed || !editor.index_as(dir, &format)? {
+            self.write_plain(dir, &format)?;
+        }
+        let mut bytes = editor.inode_bytes(dir)?;
+        self.inode(dir, &mut bytes, Which::All)?;
+        match self.without_room.contains(&dir) {
+            true => Err(Left(format!(
+                "directory inode {dir} has a block without space for its checksum: run e2fsck -fD \
+                 first"
+            ))),
+            false => editor.write_at(editor.inode_offset(dir)?, &bytes),
+        }
+    }
+
+    /// Writes the names of a directory to new blocks, in their order, without an index.
+    fn write_plain(&self, dir: InodeNr, format: &DirFormat) -> Patch {
+        let editor = self.editor;
+        let old = editor.blocks_of(dir)?;
+        let first = old
+            .first()
+            .ok_or_else(|| Left::because("it has no block"))?;
+        let dots = format.dots(&first.bytes).map_err(text)?;
+        let all = old
+            .iter()
+            .flat_map(|block| salvage::entries(format, &block.bytes));
+        let entries: Vec<_> = all.filter(|saved| !saved.is_dots()).collect();
+        let block_bytes = first.bytes.len();
+        let (mut rest, mut blocks) = (&entries[..], Vec::new());
+        while blocks.is_empty() || !rest.is_empty() {
+            let mut block = vec![0; block_bytes];
+            let mut room = format.room_bytes(block_bytes);
+            let writer = match blocks.is_empty() {
+                true => {
+                    room = room.saturating_sub(DOTS_BYTES);
+                    LeafWriter::with_dots(format, &mut block, &dots)
+                }
+                false => LeafWriter::new(format, &mut block),
+            };
+            let fits = |saved: &&Saved| {
+                let needed = format.needed_bytes(&saved.name);
+                let fits = needed <= room;
+                room = room.saturating_sub(needed);
+                fits
+            };
+            let (now, later) = rest.split_at(rest.iter().take_while(fits).count());
+            let is_stuck = now.is_empty() && !later.is_empty() && !blocks.is_empty();
+            if is_stuck || !salvage::write(writer, now).is_empty() {
+                let why = format!("directory inode {dir}: a name fits into no block");
+                return Err(Left(why));
+            }
+            rest = later;
+            blocks.push(block);
+        }
+        let runs = take_runs(editor, blocks.len() as u64, None)?;
+        for (place, block) in blocks_of(&runs).zip(&blocks) {
+            editor.write_block(PhysBlock(place), block)?;
+        }
+        editor.write_map(dir, &extents_of(blocks_of(&runs).take(blocks.len())))?;
+        editor.set_size(dir, (blocks.len() * block_bytes) as u64)
     }
 
     /// The index blocks of a directory below its root.

@@ -14,6 +14,7 @@ use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags, RawInode, RawInodeExtra};
 use fourscore_ondisk::jbd2::RawJournalSuperblock;
 use fourscore_ondisk::quota::QuotaKind;
+use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_ondisk::{InodeGeneration, InodeNr, PhysBlock, RawSuperblock, orphan};
 use uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
@@ -21,7 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::super::editor::{Editor, Left, Patch};
 use super::super::map::push_block;
 use super::plan::{Additions, Forgotten};
-use super::{Leftover, NewJournal};
+use super::{NewJournal, Ranges};
 
 const USER_QUOTA: InodeNr = InodeNr(3);
 const GROUP_QUOTA: InodeNr = InodeNr(4);
@@ -40,10 +41,21 @@ const MOST_ORPHAN_BLOCKS: u64 = 512;
 /// Has the superblock forget what belongs to features, and the features.
 pub(super) fn forget(editor: &Editor<'_>, what: &Forgotten) -> Patch {
     let inodes = editor.volume.sb.quota_inodes();
+    let journal_blocks = match (what.journal, editor.volume.sb.journal()) {
+        (true, Some(JournalPlace::Inode(nr))) => {
+            let bits = editor.volume.geometry().block_size().bits();
+            editor.with_inode(nr, |inode| inode.size_bytes() >> bits)?
+        }
+        _ => 0,
+    };
+    let journal_clusters = clusters_of(editor, journal_blocks);
     editor.edit_super(|raw| {
         let mut features = raw.features();
         if what.journal {
             features.compat -= Compat::HAS_JOURNAL;
+            // 0 means that it is not known.
+            let overhead = raw.s_overhead_clusters.get();
+            raw.s_overhead_clusters = overhead.saturating_sub(journal_clusters).into();
             raw.s_journal_inum = 0.into();
             raw.s_jnl_blocks = [0.into(); 17];
         }
@@ -84,10 +96,10 @@ pub(super) fn forget(editor: &Editor<'_>, what: &Forgotten) -> Patch {
 }
 
 /// Adds what belongs to features, and the features.
-pub(super) fn add(editor: &Editor<'_>, what: &Additions) -> Patch<Leftover> {
-    let mut leftover = Leftover::default();
+pub(super) fn add(editor: &Editor<'_>, what: &Additions) -> Patch<Ranges> {
+    let mut zeroed = Ranges::new();
     if let Some(journal) = &what.journal {
-        leftover.zeroed = add_journal(editor, journal)?;
+        zeroed = add_journal(editor, journal)?;
     }
     for kind in &what.quota {
         add_quota_file(editor, *kind)?;
@@ -105,7 +117,13 @@ pub(super) fn add(editor: &Editor<'_>, what: &Additions) -> Patch<Leftover> {
         })?;
         editor.write_mmp(block)?;
     }
-    Ok(leftover)
+    Ok(zeroed)
+}
+
+/// The clusters of so many blocks.
+fn clusters_of(editor: &Editor<'_>, blocks: u64) -> u32 {
+    let log = editor.volume.geometry().blocks_per_cluster_log();
+    u32::try_from(blocks.div_ceil(1 << log)).unwrap_or(u32::MAX)
 }
 
 fn set_quota_inode(raw: &mut RawSuperblock, kind: QuotaKind, inode: InodeNr) {
@@ -117,7 +135,7 @@ fn set_quota_inode(raw: &mut RawSuperblock, kind: QuotaKind, inode: InodeNr) {
 }
 
 /// Adds a journal; returns the bytes of its blocks behind the first one.
-fn add_journal(editor: &Editor<'_>, new: &NewJournal) -> Patch<Vec<Range<u64>>> {
+fn add_journal(editor: &Editor<'_>, new: &NewJournal) -> Patch<Ranges> {
     let volume = editor.volume;
     let size = volume.geometry().block_size();
     let wished = new.log_blocks.saturating_add(new.fast_commit_blocks);
@@ -133,7 +151,7 @@ fn add_journal(editor: &Editor<'_>, new: &NewJournal) -> Patch<Vec<Range<u64>>> 
     let nr = InodeNr::JOURNAL;
     must_be_unused(editor, nr)?;
     let runs = take_runs(editor, wished, new.goal)?;
-    let extents = extents_of(&runs);
+    let extents = extents_of(blocks_of(&runs));
     let blocks: u64 = runs.iter().map(|run| run.end - run.start).sum();
     make_file(editor, nr, InodeFlags::empty(), &extents)?;
     let first = extents.first().map(|extent| extent.physical);
@@ -152,6 +170,11 @@ fn add_journal(editor: &Editor<'_>, new: &NewJournal) -> Patch<Vec<Range<u64>>> 
         raw.s_feature_compat = features.bits().into();
         raw.s_journal_uuid = [0; 16];
         raw.s_journal_dev = 0.into();
+        let overhead = raw.s_overhead_clusters.get();
+        if overhead > 0 {
+            let clusters = clusters_of(editor, blocks);
+            raw.s_overhead_clusters = overhead.saturating_add(clusters).into();
+        }
     })?;
     editor.copy_journal_inode(nr)?;
     let bytes = |run: &Range<u64>| {
@@ -189,10 +212,15 @@ fn add_orphan_file(editor: &Editor<'_>) -> Patch {
     };
     let runs = take_runs(editor, blocks, None)?;
     let nr = editor.take_inode()?;
-    make_file(editor, nr, InodeFlags::empty(), &extents_of(&runs))?;
+    make_file(
+        editor,
+        nr,
+        InodeFlags::empty(),
+        &extents_of(blocks_of(&runs)),
+    )?;
     let sb = &volume.sb;
     let seed = sb.checksum_seed().for_inode(nr, InodeGeneration(0));
-    for place in runs.iter().flat_map(Clone::clone).map(PhysBlock) {
+    for place in blocks_of(&runs).map(PhysBlock) {
         let mut bytes = vec![0; volume.block_bytes()];
         let sealed = orphan::seal(&mut bytes, place, seed, sb);
         sealed.map_err(|error| Left(error.to_string()))?;
@@ -244,9 +272,14 @@ fn make_file(editor: &Editor<'_>, nr: InodeNr, flags: InodeFlags, extents: &[Ext
     editor.set_blocks(nr, len_bytes / SECTOR_BYTES)
 }
 
-fn extents_of(runs: &[Range<u64>]) -> Vec<Extent> {
+/// The blocks of runs, in order.
+pub(super) fn blocks_of(runs: &[Range<u64>]) -> impl Iterator<Item = u64> {
+    runs.iter().flat_map(Clone::clone)
+}
+
+/// The map of a file in these blocks.
+pub(super) fn extents_of(blocks: impl Iterator<Item = u64>) -> Vec<Extent> {
     let mut extents = Vec::new();
-    let blocks = runs.iter().flat_map(Clone::clone);
     for (logical, block) in (0..).zip(blocks) {
         push_block(&mut extents, logical, block, ExtentState::Written);
     }
@@ -255,7 +288,11 @@ fn extents_of(runs: &[Range<u64>]) -> Vec<Extent> {
 
 /// Takes so many blocks or a few more, up to a whole cluster: behind the goal or the middle in one
 /// run if there is one, else in as long runs as there are.
-fn take_runs(editor: &Editor<'_>, blocks: u64, goal: Option<PhysBlock>) -> Patch<Vec<Range<u64>>> {
+pub(super) fn take_runs(
+    editor: &Editor<'_>,
+    blocks: u64,
+    goal: Option<PhysBlock>,
+) -> Patch<Ranges> {
     let volume = editor.volume;
     let cluster_blocks = 1 << volume.geometry().blocks_per_cluster_log();
     let clusters = volume.clusters();

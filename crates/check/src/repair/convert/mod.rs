@@ -40,7 +40,6 @@ mod checksums;
 mod files;
 mod plan;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 
@@ -50,14 +49,13 @@ use fourscore_ondisk::quota::QuotaKind;
 use fourscore_ondisk::superblock::{
     SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State as SuperState,
 };
-use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock, Superblock};
+use fourscore_ondisk::{PhysBlock, RawSuperblock, Superblock};
 use fourscore_sync::Arc;
 use uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::editor::{Editor, Left};
 use super::overlay::Overlay;
-use super::rules::{self, Stage};
 use super::{Rounds, Scope, is_sum, refuse_if_in_use, seconds_now, write};
 use crate::finding::{Finding, Severity};
 use crate::{CheckError, CheckOptions, Examined};
@@ -167,7 +165,6 @@ pub fn convert<E>(
         },
         now: seconds_now(),
         done: Vec::new(),
-        without_room: BTreeSet::new(),
     };
     for step in &steps {
         layers.add(step)?;
@@ -197,19 +194,13 @@ fn refuse_if_not_at_rest(sb: &Superblock) -> Result<(), String> {
 struct Layer {
     overlay: Arc<Overlay>,
     /// Blocks that nothing referred to before.
-    taken: Vec<Range<u64>>,
+    taken: Ranges,
     /// Bytes that are zeroed when the step is written, and that nothing refers to before.
-    zeroed: Vec<Range<u64>>,
+    zeroed: Ranges,
 }
 
-/// What a step leaves to be done, besides its changes on the overlay.
-#[derive(Default)]
-pub(super) struct Leftover {
-    /// Bytes to be zeroed.
-    pub(super) zeroed: Vec<Range<u64>>,
-    /// Directories with a block that has no space for its checksum.
-    pub(super) without_room: BTreeSet<InodeNr>,
-}
+/// Ranges of bytes of the device.
+pub(super) type Ranges = Vec<Range<u64>>;
 
 /// The steps that are computed.
 struct Layers {
@@ -217,7 +208,6 @@ struct Layers {
     options: CheckOptions,
     now: u32,
     done: Vec<Layer>,
-    without_room: BTreeSet<InodeNr>,
 }
 
 impl Layers {
@@ -239,14 +229,13 @@ impl Layers {
             what: step.option(),
             why,
         };
-        let leftover = step.apply(&editor).map_err(left)?;
+        let zeroed = step.apply(&editor).map_err(left)?;
         set_state(&overlay, found.volume.sb.state() | SuperState::ERROR_FS)?;
         let taken = editor.taken();
-        self.without_room.extend(leftover.without_room);
         self.done.push(Layer {
             overlay,
             taken,
-            zeroed: leftover.zeroed,
+            zeroed,
         });
         Ok(())
     }
@@ -270,11 +259,12 @@ impl Layers {
         rest(&*overlay).map_err(ConvertError::Rest)?;
         let mut rounds = Rounds::new(&overlay);
         let found = rounds.run(&self.options, Scope::Everything, self.now)?;
-        let found = rounds.index_again(&self.options, Scope::Everything, self.now, found)?;
-        let strange = rounds.mended.iter().find(|finding| !self.follows(finding));
-        let wrong = strange.cloned().or_else(|| first_error(&found).cloned());
-        if let Some(finding) = wrong {
-            return Err(self.refusal(&finding));
+        let strange = rounds.mended.iter().find(|finding| !follows(finding));
+        if let Some(finding) = strange.or_else(|| first_error(&found)) {
+            return Err(ConvertError::Impossible {
+                what: "the result",
+                why: format!("has an error ({finding}), so nothing was written"),
+            });
         }
         let backups = Editor::new(&found, &overlay, self.now).write_backups();
         backups.map_err(|Left(why)| ConvertError::Impossible {
@@ -288,41 +278,6 @@ impl Layers {
             self.write(layer, &found)?;
         }
         Ok(())
-    }
-
-    /// Why a finding of the result is none that follows from the changes.
-    fn refusal<E>(&self, finding: &Finding) -> ConvertError<E> {
-        let dir = subject(finding);
-        match self.without_room.contains(&dir) {
-            true => ConvertError::Impossible {
-                what: "metadata_csum",
-                why: format!(
-                    "directory inode {dir} has a block without space for its checksum: run \
-                     e2fsck -fD first"
-                ),
-            },
-            false => ConvertError::Impossible {
-                what: "the result",
-                why: format!("has an error ({finding}), so nothing was written"),
-            },
-        }
-    }
-
-    /// Whether a finding follows from the changes, so that its patch belongs to them.
-    fn follows(&self, finding: &Finding) -> bool {
-        let is_expected = matches!(
-            finding,
-            Finding::BackupSuperblock { .. }
-                | Finding::BackupDescriptors { .. }
-                | Finding::LargeFile { .. }
-                | Finding::QuotaFile { .. }
-        );
-        let is_of_directory = rules::stage(finding) == Stage::Directories
-            && self.without_room.contains(&subject(finding));
-        is_sum(finding)
-            || is_expected
-            || is_of_directory
-            || finding.invariant().severity < Severity::Error
     }
 
     fn write(&self, layer: &Layer, result: &Examined) -> io::Result<()> {
@@ -355,9 +310,16 @@ fn set_state(overlay: &Overlay, state: SuperState) -> io::Result<()> {
     overlay.write_at(raw.as_bytes(), SUPERBLOCK_OFFSET_BYTES)
 }
 
-/// The inode that a finding is about.
-fn subject(finding: &Finding) -> InodeNr {
-    InodeNr(u32::try_from(finding.subject()).unwrap_or(0))
+/// Whether a finding follows from the changes, so that its patch belongs to them.
+fn follows(finding: &Finding) -> bool {
+    let is_expected = matches!(
+        finding,
+        Finding::BackupSuperblock { .. }
+            | Finding::BackupDescriptors { .. }
+            | Finding::LargeFile { .. }
+            | Finding::QuotaFile { .. }
+    );
+    is_sum(finding) || is_expected || finding.invariant().severity < Severity::Error
 }
 
 fn first_error(found: &Examined) -> Option<&Finding> {

@@ -18,7 +18,7 @@ use fourscore_ondisk::{InodeNr, RawSuperblock};
 use uuid::Uuid;
 
 use super::super::editor::{Editor, Patch};
-use super::{Change, Leftover, NewJournal, Switch, checksums, files};
+use super::{Change, NewJournal, Ranges, Switch, checksums, files};
 
 /// The inode of the blocks that are reserved for descriptors.
 const RESIZE_INODE: InodeNr = InodeNr(7);
@@ -63,13 +63,14 @@ pub(super) enum Step {
 }
 
 impl Step {
-    pub(super) fn apply(&self, editor: &Editor<'_>) -> Patch<Leftover> {
+    /// Makes the changes of the step; returns what is to be zeroed before they are written.
+    pub(super) fn apply(&self, editor: &Editor<'_>) -> Patch<Ranges> {
         match self {
-            Self::Forget(what) => files::forget(editor, what).map(|()| Leftover::default()),
+            Self::Forget(what) => files::forget(editor, what).map(|()| Ranges::new()),
             Self::Clear(inodes) => {
                 let clear = |nr: &InodeNr| editor.zero_inode(*nr);
                 inodes.iter().try_for_each(clear)?;
-                Ok(Leftover::default())
+                Ok(Ranges::new())
             }
             Self::Add(what) => files::add(editor, what),
             Self::Strip(uuid) => checksums::strip(editor, *uuid),
@@ -183,8 +184,9 @@ fn forgotten(sb: &Superblock, wish: &Wish) -> Result<Forgotten, Refused> {
         forgotten.journal = true;
     }
     let is_off = |switch: Option<Switch>| switch == Some(Switch::Off);
-    forgotten.orphan_file =
-        is_off(wish.orphan_file) && features.compat.contains(Compat::ORPHAN_FILE);
+    // Without a journal there are no orphans.
+    forgotten.orphan_file = (is_off(wish.orphan_file) || forgotten.journal)
+        && features.compat.contains(Compat::ORPHAN_FILE);
     forgotten.mmp = is_off(wish.mmp) && features.incompat.contains(Incompat::MMP);
     forgotten.resize_inode =
         wish.drops_resize_inode && features.compat.contains(Compat::RESIZE_INODE);

@@ -1,0 +1,265 @@
+//! **Purpose.** Tests the switching of features (`fourscore_check::convert`): a repair makes every
+//! crash state of one a file system without errors, with all files.
+//!
+//! **Model.** All writes of a change are recorded. A state that is marked as clean must be clean,
+//! and have all files, without a repair. Any other one must be so after ours, and one of some after
+//! e2fsck's. The state after the call has the features that were wished; between, the features are
+//! the old ones, the new ones, or none of checksums.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
+use fourscore_check::{Change, CheckOptions, ConvertError, NewJournal, Scope, Switch, repair};
+use fourscore_ondisk::RawSuperblock;
+use fourscore_ondisk::features::FeatureSet;
+use fourscore_ondisk::quota::QuotaKind;
+use fourscore_ondisk::superblock::{
+    SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State, Superblock,
+};
+use fourscore_sync::Arc;
+use fourscore_testkit::explore::rng::mix;
+use fourscore_testkit::explore::{CrashDisk, Effort, Failure, History};
+use fourscore_testkit::oracle::{e2fsck, e2fsck_repair};
+use fourscore_testkit::tools::Need;
+use fourscore_testkit::{require, scratch, tools};
+use uuid::Uuid;
+
+use super::outcomes::{self, Seen};
+use super::resize::{Names, mounted, names};
+use super::session::SUPERBLOCK;
+use crate::sound::check_clean;
+
+/// One state of this many is given to e2fsck as well.
+const EXTERNAL_EVERY: u64 = 40;
+const BLOCKS: &str = "8192";
+
+/// A file system and its change.
+struct Case {
+    mke2fs: &'static str,
+    changes: Vec<Change>,
+}
+
+/// What a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    features: FeatureSet,
+    uuid: Uuid,
+}
+
+fn superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
+    device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
+    Ok(Superblock::try_from(RawSuperblock::from_bytes(&bytes)?)?)
+}
+
+fn identity(device: &dyn BlockDevice) -> Result<Identity> {
+    let sb = superblock(device)?;
+    Ok(Identity {
+        features: sb.features(),
+        uuid: sb.uuid(),
+    })
+}
+
+/// Directories, one of them with blocks that have no byte left, data, long links.
+fn fill(source: &Path) -> Result<()> {
+    for dir in 0..6 {
+        let dir = source.join(format!("directory-{dir}"));
+        fs::create_dir_all(&dir)?;
+        for file in 0..6_u8 {
+            let bytes = vec![file + 1; usize::from(file) * 9_000];
+            fs::write(dir.join(format!("file-{file}")), bytes)?;
+            std::os::unix::fs::symlink("x".repeat(90), dir.join(format!("link-{file}")))?;
+        }
+    }
+    let full = source.join("full");
+    fs::create_dir(&full)?;
+    for file in 0..120 {
+        fs::write(full.join(format!("name-{file:07}")), [])?;
+    }
+    Ok(())
+}
+
+impl Case {
+    fn base(&self) -> Result<Vec<u8>> {
+        let folder = scratch::folder()?;
+        let source = folder.path().join("source");
+        fill(&source)?;
+        let image = folder.path().join("image");
+        let mut command = tools::command("mke2fs")?;
+        command.args([
+            "-q", "-F", "-t", "ext4", "-b", "1024", "-g", "2048", "-N", "512",
+        ]);
+        command
+            .args(self.mke2fs.split_whitespace())
+            .arg("-d")
+            .arg(&source);
+        tools::stdout_of(command.arg(&image).arg(BLOCKS))?;
+        // mke2fs does not count the files that it copies for their owners.
+        e2fsck_repair(&image, &[])?;
+        Ok(fs::read(&image)?)
+    }
+
+    fn record(&self) -> Result<Recording> {
+        let base = self.base()?;
+        let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::from_bytes(&base));
+        let before = names(&*mounted(Arc::new(RamDevice::from_bytes(&base)))?)?;
+        let old = identity(&*device)?;
+        let recording = Arc::new(RecordingDevice::new(Arc::clone(&device)));
+        let target: Arc<dyn BlockDevice> = Arc::<RecordingDevice>::clone(&recording);
+        let mut rest = |_: &dyn BlockDevice| Ok::<(), ConvertError<()>>(());
+        let options = CheckOptions::default();
+        if let Err(why) = fourscore_check::convert(target, &options, &self.changes, &mut rest) {
+            bail!("{why:?}");
+        }
+        let new = identity(&*recording)?;
+        ensure!(old != new, "nothing has changed");
+        let events = recording.events();
+        Ok(Recording {
+            new,
+            done: events.len(),
+            history: History { base, events },
+            before,
+        })
+    }
+}
+
+/// The recorded writes of a change.
+struct Recording {
+    new: Identity,
+    history: History,
+    done: usize,
+    before: Names,
+}
+
+impl Recording {
+    fn explore(&self, samples: usize) -> Result<Seen, Box<Failure>> {
+        let effort = Effort {
+            seed: mix(self.done as u64),
+            samples,
+            block_bytes: 1024,
+            only: None,
+            whole: Some(SUPERBLOCK),
+        };
+        let change = outcomes::Change {
+            history: &self.history,
+            done: self.done,
+            external_every: EXTERNAL_EVERY,
+        };
+        outcomes::explore(&change, effort, |disk, is_external| {
+            self.check(disk, is_external)
+        })
+    }
+
+    /// Repairs a state. Returns whether it is that after the change.
+    fn check(&self, disk: &Arc<CrashDisk>, is_external: bool) -> Result<bool> {
+        let state = superblock(&**disk)?.state();
+        let is_marked = state.contains(State::ERROR_FS) || !state.contains(State::VALID_FS);
+        if is_external {
+            self.check_e2fsck(&disk.bytes())?;
+        }
+        if is_marked {
+            let options = CheckOptions::default();
+            let repaired = repair(disk.clone(), &options, Scope::Everything).context("repair")?;
+            let left: Vec<_> = repaired.left.iter().map(|(finding, _)| finding).collect();
+            ensure!(repaired.is_clean(), "errors are left: {left:?}");
+        }
+        self.check_files(disk.clone(), is_marked)?;
+        Ok(!is_marked && identity(&**disk)? == self.new)
+    }
+
+    fn check_files(&self, device: Arc<dyn BlockDevice>, is_repaired: bool) -> Result<()> {
+        check_clean(Arc::clone(&device)).context("the state")?;
+        let fs = mounted(device).context("mount")?;
+        let found = names(&fs)?;
+        fs.unmount().context("unmount")?;
+        let lost = self.before.keys().find(|name| !found.contains_key(*name));
+        let lost = lost.map(|name| String::from_utf8_lossy(name));
+        ensure!(lost.is_none(), "{lost:?} is lost (repaired: {is_repaired})");
+        ensure!(
+            found == self.before,
+            "files have changed (repaired: {is_repaired})"
+        );
+        Ok(())
+    }
+
+    fn check_e2fsck(&self, bytes: &[u8]) -> Result<()> {
+        let folder = scratch::folder()?;
+        let image = folder.path().join("image");
+        fs::write(&image, bytes)?;
+        e2fsck_repair(&image, &[])?;
+        let after = e2fsck(&image)?;
+        ensure!(after.is_clean(), "e2fsck is not content: {}", after.output);
+        let repaired = RamDevice::from_bytes(&fs::read(&image)?);
+        self.check_files(Arc::new(repaired), true)
+            .context("after e2fsck")
+    }
+}
+
+fn case(mke2fs: &'static str, changes: &[Change]) -> Case {
+    Case {
+        mke2fs,
+        changes: changes.to_vec(),
+    }
+}
+
+fn quota(switch: Switch) -> Vec<Change> {
+    let kinds = [QuotaKind::User, QuotaKind::Group];
+    kinds.map(|kind| Change::Quota { kind, switch }).to_vec()
+}
+
+const UUID: Change = Change::Uuid(Uuid::from_u128(0x1234_5678_9abc_4def_8123_4567_89ab_cdef));
+const JOURNAL: Change = Change::AddJournal(NewJournal {
+    log_blocks: 1024,
+    fast_commit_blocks: 0,
+    goal: None,
+});
+
+#[test]
+fn a_crash_while_checksums_are_switched_loses_nothing() {
+    use Switch::{Off, On};
+    let journal = "-J size=1 -O ^metadata_csum,uninit_bg";
+    explore_all(&[
+        case(journal, &[Change::MetadataCsum(On)]),
+        case(
+            "-O ^has_journal,^metadata_csum,^uninit_bg",
+            &[Change::MetadataCsum(On)],
+        ),
+        case("-J size=1", &[Change::MetadataCsum(Off)]),
+        case(
+            "-J size=1",
+            &[Change::MetadataCsum(Off), Change::UninitBg(Off)],
+        ),
+        case("-J size=1", &[UUID]),
+    ]);
+}
+
+#[test]
+fn a_crash_while_files_of_features_come_and_go_loses_nothing() {
+    use Switch::{Off, On};
+    explore_all(&[
+        case("-O ^has_journal", &[JOURNAL]),
+        case("-J size=1", &[Change::RemoveJournal]),
+        case("-J size=1", &quota(On)),
+        case("-J size=1 -O quota", &quota(Off)),
+        case("-J size=1", &[Change::OrphanFile(On), Change::Mmp(On)]),
+        case("-J size=1 -O orphan_file", &[Change::OrphanFile(Off)]),
+        case("-J size=1", &[Change::RemoveResizeInode]),
+    ]);
+}
+
+fn explore_all(cases: &[Case]) {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let mut total = Seen::default();
+    for case in cases {
+        let what = format!("{}: {:?}", case.mke2fs, case.changes);
+        let recording = case.record();
+        let recording = recording.unwrap_or_else(|why| panic!("{what}: {why:#}"));
+        let seen = recording.explore(4);
+        let seen = seen.unwrap_or_else(|why| panic!("{what}: {why}"));
+        assert!(seen.none > 0 && seen.all > 0, "{what}: {seen:?}");
+        total.add(&seen);
+    }
+    assert!(total.none > 100 && total.external > 5, "{total:?}");
+}
