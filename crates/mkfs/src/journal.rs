@@ -40,15 +40,17 @@ pub struct JournalSize {
 
 impl JournalSize {
     /// The size of a journal in a file system of `blocks` blocks: what is wished, or what mke2fs
-    /// makes by default. `None` if the file system is too small for one. Whether a size that is
-    /// wished is possible is not checked.
+    /// makes by default, with space for fast commits if it has the feature `fast_commit`. `None` if
+    /// the file system is too small for one. Whether a size that is wished is possible is not
+    /// checked.
     #[must_use]
     pub fn of(
         wish: &JournalOptions,
         blocks: u64,
         block_size: BlockSize,
-        fast_commit: bool,
+        features: Compat,
     ) -> Option<Self> {
+        let fast_commit = features.contains(Compat::FAST_COMMIT);
         let usual = JOURNAL_BLOCKS.iter().find(|(below, _)| blocks < *below);
         let log_blocks = usual.map_or(MOST_USUAL_JOURNAL_BLOCKS, |&(_, usual)| usual);
         if log_blocks == 0 {
@@ -86,7 +88,7 @@ pub(crate) fn journal_size(draft: &LayoutDraft) -> FormatResult<Option<JournalSi
     let wish = draft.p.journal;
     let blocks = draft.geometry().blocks().0;
     let block_size = draft.geometry().block_size();
-    let Some(size) = JournalSize::of(&wish, blocks, block_size, fast_commit) else {
+    let Some(size) = JournalSize::of(&wish, blocks, block_size, features) else {
         return Ok(Some(JournalSize {
             log_blocks: 0,
             fast_commit_blocks: 0,

@@ -101,13 +101,13 @@ fn journal(
         let why = "a journal on another device is made and joined by tune2fs";
         return Err(Failure::usage("-J device", why));
     }
-    let has_fast_commit = match fast_commit {
-        Some(switch) => switch == Switch::On,
-        None => sb.features().compat.contains(Compat::FAST_COMMIT),
-    };
+    let mut features = sb.features().compat;
+    if let Some(switch) = fast_commit {
+        features.set(Compat::FAST_COMMIT, switch == Switch::On);
+    }
     let geometry = sb.geometry();
     let (blocks, block_size) = (geometry.blocks().0, geometry.block_size());
-    let size = JournalSize::of(&wish.journal, blocks, block_size, has_fast_commit);
+    let size = JournalSize::of(&wish.journal, blocks, block_size, features);
     let too_small = || Failure::usage("-O has_journal", "the file system is too small for one");
     let size = size.ok_or_else(too_small)?;
     let goal = wish.journal.location;

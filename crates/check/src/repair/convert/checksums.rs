@@ -7,8 +7,8 @@
 //!
 //! A block of a directory keeps its checksum in a last record. One that has no such record gets it
 //! if there is space behind its last name, or else between the names. A directory with a block
-//! without space is written again as a whole, to new blocks: so a crash leaves the old blocks or the
-//! new ones.
+//! without space is written again as a whole, to new blocks: so a crash leaves the old blocks or
+//! the new ones.
 //!
 //! **Invariants.** Only inodes in use are followed: the blocks of a deleted one may belong to
 //! others.

@@ -8,7 +8,7 @@
 //! **Model.** The file system must be clean. A change is one or more steps. Each step is an overlay
 //! in memory over the previous one:
 //! ```text
-//!   image <- forget (superblock) <- clear inodes <- add files <- checksums <- ... -> check -> write
+//!   image <- forget (superblock) <- clear inodes <- add files <- checksums -> check -> write
 //! ```
 //! Sums that follow from the steps (bitmaps, free counts, `i_blocks`, usage in quota files) are
 //! patched by the rules of repair. Then the result is checked as a whole. Only a result without
@@ -23,13 +23,15 @@
 //! **Invariants.** No byte of the image is written before all steps are computed and the result is
 //! checked. A result with an error is a refusal.
 //!
-//! **Crash safety.** From the first write on to the last one the superblock says that the file
-//! system has errors, so it is checked before it is used. Between two steps the file system is valid
-//! but for sums and limits of index blocks. A step ends with the superblock, which alone
-//! decides what the features are:
+//! **Crash safety.** From the first write to the last one the superblock says that the file system
+//! has errors, so it is checked before it is used. Between two steps the file system is valid but
+//! for sums and limits of index blocks. A step ends with the superblock, which alone decides what
+//! the features are:
 //!
 //! - Checksums are computed while the file system has none: without `metadata_csum`, their fields
-//!   are not looked at. So a new UUID takes the feature away first, and gives it back last.
+//!   are not looked at. So a new UUID takes the feature away first, and gives it back last. Only
+//!   descriptors change the kind of their checksums shortly before the superblock does: in
+//!   between, the kernel refuses to mount it, and a check computes them again.
 //! - A file that is removed is forgotten by the superblock in a step before its inode is cleared.
 //! - A file that is added is written before the superblock names it. Until then its inode is
 //!   one that the check clears.
