@@ -54,9 +54,9 @@ fn mke2fs(image: &Path, source: &Path, options: &str) {
         .args(options.split_whitespace())
         .args([text(image), "48M"]);
     tools::stdout_of(&mut command).expect("mke2fs runs");
-    if source.join("link").is_symlink() {
+    if source.join("sparse").exists() {
         let value = "v".repeat(500);
-        debugfs_write(image, &[format!("ea_set /link user.big {value}")]).expect("it runs");
+        debugfs_write(image, &[format!("ea_set /sparse user.big {value}")]).expect("it runs");
     }
     // It counts the files for quota, and builds indexes.
     let mut command = tools::command("e2fsck").expect("found before");
