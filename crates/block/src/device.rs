@@ -1,6 +1,6 @@
 //! **Purpose.** The trait [`BlockDevice`]: the interface between the file system and its device.
 //!
-//! **Model.** A device is an array of bytes with a fixed length. Any number of threads may read and
+//! **Model.** A device is an array of bytes that never becomes shorter. Any number of threads may read and
 //! write at any offset at the same time; if two of these overlap, the result may be a mixture. A
 //! write is *complete* when the call returns and *durable* after a later [`BlockDevice::flush`] (or
 //! at once with [`BlockDevice::write_fua`]). Callers with many requests submit a [`Batch`], whose
@@ -67,8 +67,16 @@ pub struct HostRange<'a> {
 /// a write past the end of kind `StorageFull`, a write to a read-only device of kind
 /// `ReadOnlyFilesystem`.
 pub trait BlockDevice: Send + Sync + Debug {
-    /// The size of the device in bytes. It never changes.
+    /// The size of the device in bytes. It changes only by [`BlockDevice::lengthen`].
     fn len_bytes(&self) -> u64;
+
+    /// Makes an image file at least `len_bytes` long, with zeroes behind its old end. Asks a block
+    /// device for its size again, which may have become larger. Returns the size in bytes from now
+    /// on; durable after a flush. A device never becomes shorter, and most have a fixed size.
+    fn lengthen(&self, len_bytes: u64) -> io::Result<u64> {
+        let _ = len_bytes;
+        Ok(self.len_bytes())
+    }
 
     /// Properties for performance decisions.
     fn hints(&self) -> Hints {
@@ -182,6 +190,9 @@ pub(crate) const fn to_u64(len: usize) -> u64 {
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()
+    }
+    fn lengthen(&self, len_bytes: u64) -> io::Result<u64> {
+        (**self).lengthen(len_bytes)
     }
     fn hints(&self) -> Hints {
         (**self).hints()

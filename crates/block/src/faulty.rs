@@ -218,6 +218,10 @@ impl BlockDevice for FaultyDevice {
         self.device.len_bytes()
     }
 
+    fn lengthen(&self, len_bytes: u64) -> io::Result<u64> {
+        self.device.lengthen(len_bytes)
+    }
+
     fn hints(&self) -> Hints {
         self.device.hints()
     }

@@ -21,6 +21,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use fourscore_sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
@@ -35,7 +36,8 @@ use crate::share;
 pub struct FileDevice {
     cached: File,
     direct: Option<Direct>,
-    len_bytes: u64,
+    /// Becomes larger only.
+    len_bytes: AtomicU64,
     hints: Hints,
     discards: Discards,
     memory: Option<MemoryFile>,
@@ -89,7 +91,7 @@ impl FileDevice {
             memory: MemoryFile::of(&cached),
             cached,
             direct: None,
-            len_bytes,
+            len_bytes: AtomicU64::new(len_bytes),
             hints,
             discards: Discards::PunchHole,
         })
@@ -100,7 +102,7 @@ impl FileDevice {
         Self {
             cached,
             direct: None,
-            len_bytes,
+            len_bytes: AtomicU64::new(len_bytes),
             hints,
             discards: Discards::Device,
             memory: None,
@@ -149,7 +151,7 @@ impl FileDevice {
         if self.hints.read_only && !matches!(operation.op, DeviceOp::Read | DeviceOp::Flush) {
             return Err(operation.read_only());
         }
-        operation.check_inside(self.len_bytes)
+        operation.check_inside(self.len_bytes())
     }
 
     fn write(&self, bufs: &[IoSlice<'_>], offset: u64, durability: Durability) -> io::Result<()> {
@@ -185,7 +187,22 @@ fn is_unsupported(error: Errno) -> bool {
 
 impl BlockDevice for FileDevice {
     fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        self.len_bytes.load(Ordering::Relaxed)
+    }
+
+    fn lengthen(&self, len_bytes: u64) -> io::Result<u64> {
+        let operation = Operation::new(DeviceOp::Write, 0, 0);
+        self.check(&operation)?;
+        let mut now = crate::raw::len_bytes(&self.cached)?;
+        if now < len_bytes && self.discards == Discards::PunchHole {
+            // Its last byte: a call that a sandbox allows anyway.
+            let last = Operation::new(DeviceOp::Write, len_bytes - 1, 1);
+            let zero = [IoSlice::new(&[0])];
+            host_io::write_all(self.cached.as_fd(), &zero, &last, Durability::AfterFlush)?;
+            now = len_bytes;
+        }
+        self.len_bytes.fetch_max(now, Ordering::Relaxed);
+        Ok(self.len_bytes())
     }
 
     fn hints(&self) -> Hints {
@@ -268,7 +285,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
-        let inside = range.start <= range.end && range.end <= self.len_bytes;
+        let inside = range.start <= range.end && range.end <= self.len_bytes();
         inside.then(|| HostRange {
             fd: self.cached.as_fd(),
             offset: range.start,

@@ -31,6 +31,10 @@ impl BlockDevice for UnorderedDevice {
         self.0.len_bytes()
     }
 
+    fn lengthen(&self, len_bytes: u64) -> io::Result<u64> {
+        self.0.lengthen(len_bytes)
+    }
+
     fn hints(&self) -> Hints {
         self.0.hints()
     }

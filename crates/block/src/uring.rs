@@ -110,6 +110,10 @@ impl BlockDevice for UringDevice {
         self.shared.file.len_bytes()
     }
 
+    fn lengthen(&self, len_bytes: u64) -> io::Result<u64> {
+        self.shared.file.lengthen(len_bytes)
+    }
+
     fn hints(&self) -> Hints {
         self.shared.file.hints()
     }

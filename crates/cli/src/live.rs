@@ -1,4 +1,5 @@
-//! **Purpose.** What commands do with a mount: `umount`, and `tune` and `stats` of a mount point.
+//! **Purpose.** What commands do with a mount: `umount`, and `tune`, `stats` and `resize` of a mount
+//! point.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use fourscore_fuse::Unmounter;
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
-use crate::mount::figures;
+use crate::image::ImageSpec;
+use crate::mount::{figures, source_of};
 use crate::output::Stdout;
 
 /// `umount`
@@ -45,6 +47,20 @@ pub(crate) fn tune(point: &Path, values: &[String]) -> Result<()> {
         out.write(format!("{name}={value}\n").as_bytes())?;
     }
     out.flush()
+}
+
+/// Sends a request to the server of the mount on `point`, and returns the reply.
+pub(crate) fn request(point: &Path, line: &str) -> Result<String> {
+    let reply = figures::request(point, line);
+    reply.map_err(|why| failed(point, why).advise(NO_SERVER))
+}
+
+/// The mount point of a file system of fourscore: a directory, or where an image is mounted.
+pub(crate) fn point_of(image: &ImageSpec) -> Option<PathBuf> {
+    match image.path.is_dir() {
+        true => Some(image.path.clone()),
+        false => figures::point_of(&source_of(image)),
+    }
 }
 
 const NO_SERVER: &str = "give a mount point of fourscore that you have mounted, or run as root";

@@ -1,7 +1,11 @@
-//! **Purpose.** `fourscore resize`: changes the size of a file system that is not mounted.
+//! **Purpose.** `fourscore resize`: changes the size of a file system; of one that is mounted, only to
+//! a larger one.
 //!
 //! **Model.** An image file is made longer before the file system grows, and is cut after it has
 //! shrunk. A partition or block device keeps its length, and is the default size.
+//!
+//! A mount of fourscore, given by its directory or its image, grows in its server, which has the image
+//! locked and makes the file longer. A mount of the kernel is left to its resize2fs.
 //!
 //! **Not here.** How it is done (`fourscore_resize`).
 
@@ -12,18 +16,19 @@ use std::path::Path;
 use clap::Args;
 use fourscore_block::{Access, DeviceOptions};
 use fourscore_check::CheckOptions;
-use fourscore_ondisk::{BlockCount, Geometry};
+use fourscore_ondisk::{BlockCount, BlockSize};
 use fourscore_resize::{ResizeError, Resizer};
 
 use crate::failure::{Failure, Result};
 use crate::image::{ImageSpec, device, parse_size};
+use crate::mount::figures::ERROR;
 use crate::output::Stdout;
-use crate::{foreign, verbosity};
+use crate::{foreign, live, verbosity};
 
 /// `resize`
 #[derive(Debug, Args)]
 pub(crate) struct Resize {
-    /// Image file or block device, with @p2 or @OFFSET for a partition
+    /// Image file or block device, with @p2 or @OFFSET for a partition, or the directory of a mount
     pub(crate) image: ImageSpec,
     /// New size: blocks of the file system, or with K, M, G, T, or s for sectors of 512 bytes
     /// [default: the size of the image]
@@ -43,6 +48,9 @@ pub(crate) struct Resize {
 /// Runs the verb.
 pub(crate) fn run(args: &Resize) -> Result<()> {
     let spec = &args.image;
+    if let Some(point) = live::point_of(spec) {
+        return grow_mounted(args, &point);
+    }
     let name = spec.path.display().to_string();
     let resizer = open(spec)?;
     let before = *resizer.geometry();
@@ -54,7 +62,8 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
         return print(&format!("{}\n", least.0));
     }
     let wish = match &args.size {
-        Some(text) => blocks_of(text, &before)?,
+        Some(text) => blocks_of(text, before.block_size())
+            .ok_or_else(|| Failure::usage(text, NOT_A_SIZE))?,
         None if args.least => resizer.least().map_err(problem)?.min(before.blocks()),
         None => BlockCount(has_blocks),
     };
@@ -80,19 +89,72 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
     if is_file && after.0 < before.blocks().0 {
         set_length(&spec.path, after.0 << before.block_size().bits())?;
     }
+    report(&Resized {
+        name: &name,
+        before: before.blocks(),
+        after,
+        block_bytes: before.block_size().bytes(),
+    })
+}
+
+/// A size before and after.
+struct Resized<'a> {
+    name: &'a str,
+    before: BlockCount,
+    after: BlockCount,
+    block_bytes: usize,
+}
+
+fn report(resized: &Resized<'_>) -> Result<()> {
     if verbosity::is_quiet() {
         return Ok(());
     }
-    let kib = before.block_size().bytes() >> 10;
-    let text = match after == before.blocks() {
+    let Resized {
+        name,
+        before,
+        after,
+        block_bytes,
+    } = resized;
+    let kib = block_bytes >> 10;
+    let text = match after == before {
         true => format!("{name}: has {} blocks of {kib} KiB already\n", after.0),
         false => format!(
             "{name}: {} blocks of {kib} KiB, {} before\n",
-            after.0,
-            before.blocks().0
+            after.0, before.0
         ),
     };
     print(&text)
+}
+
+/// Has the server of the mount on `point` make its file system larger.
+fn grow_mounted(args: &Resize, point: &Path) -> Result<()> {
+    let name = args.image.path.display().to_string();
+    let failed = |why: String| Failure::new(name.as_str(), why);
+    if args.least || args.print_least {
+        let why = "is mounted, and its least size is known only when it is not".to_owned();
+        return Err(failed(why).advise("unmount it first: fourscore umount DIR"));
+    }
+    let size = args.size.as_deref().unwrap_or("-");
+    let any = BlockSize::from_log(0);
+    if size != "-" && any.and_then(|any| blocks_of(size, any)).is_none() {
+        return Err(Failure::usage(size, NOT_A_SIZE));
+    }
+    let reply = live::request(point, &format!("resize {size}"))?;
+    if let Some(why) = reply.strip_prefix(ERROR) {
+        return Err(failed(why.to_owned()));
+    }
+    let mut numbers = reply.split(' ').map(str::parse::<u64>);
+    let (Some(Ok(before)), Some(Ok(after)), Some(Ok(block_bytes))) =
+        (numbers.next(), numbers.next(), numbers.next())
+    else {
+        return Err(failed(reply));
+    };
+    report(&Resized {
+        name: &name,
+        before: BlockCount(before),
+        after: BlockCount(after),
+        block_bytes: usize::try_from(block_bytes).unwrap_or(usize::MAX),
+    })
 }
 
 fn print(text: &str) -> Result<()> {
@@ -140,9 +202,13 @@ fn set_length(path: &Path, bytes: u64) -> Result<()> {
     changed.map_err(|why| Failure::new(path.display().to_string(), why))
 }
 
+/// What is said of a size that cannot be read.
+pub(crate) const NOT_A_SIZE: &str =
+    "is not a size: give blocks, or a number with K, M, G, T or s, as in 4G";
+
 /// The blocks of a size as resize2fs spells it.
-fn blocks_of(text: &str, geometry: &Geometry) -> Result<BlockCount> {
-    let bits = geometry.block_size().bits();
+pub(crate) fn blocks_of(text: &str, block_size: BlockSize) -> Option<BlockCount> {
+    let bits = block_size.bits();
     let blocks = match text.as_bytes().last() {
         Some(b's' | b'S') => {
             let sectors = text[..text.len() - 1].parse::<u64>().ok();
@@ -151,8 +217,5 @@ fn blocks_of(text: &str, geometry: &Geometry) -> Result<BlockCount> {
         Some(byte) if byte.is_ascii_digit() => text.parse().ok(),
         _ => parse_size(text).map(|bytes| bytes >> bits),
     };
-    let why = "is not a size: give blocks, or a number with K, M, G, T or s, as in 4G";
-    blocks
-        .map(BlockCount)
-        .ok_or_else(|| Failure::usage(text, why))
+    blocks.map(BlockCount)
 }

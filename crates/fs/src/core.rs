@@ -3,7 +3,9 @@
 //!
 //! **Not here.** The state of a read-write mount ([`crate::mount::state::Mount`]).
 //!
-//! **Invariants.** The fields do not change while the file system is open. A core does not refer to
+//! **Invariants.** The fields do not change while the file system is open, except for the superblock
+//! of one that grows ([`crate::grow`]): its sizes and counts become larger, and nothing that it says
+//! of what exists changes. A core does not refer to
 //! a mount, so a mount and its parts may keep counted references to their core.
 //!
 //! **Locking.** None of its own: the caches guard themselves.
@@ -14,7 +16,7 @@ use fourscore_journal::Journal;
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::geometry::Geometry;
 use fourscore_ondisk::superblock::Superblock;
-use fourscore_sync::{Arc, Serial};
+use fourscore_sync::{Arc, Serial, Versions};
 
 use crate::dir::name_cache::NameCache;
 use crate::group::table::Groups;
@@ -33,7 +35,8 @@ use crate::xattr::shared::SharedXattrs;
 pub(crate) struct Core {
     /// The device that reads go to, or the overlay of a replayed journal over it.
     pub(crate) device: Arc<dyn BlockDevice>,
-    pub(crate) superblock: Arc<Superblock>,
+    /// It gets another version when the file system grows.
+    pub(crate) superblock: Arc<Versions<Superblock>>,
     pub(crate) buffers: Arc<BufferCache>,
     pub(crate) inodes: ClockCache<InodeNr, InodeCell>,
     /// The source of the numbers of lives: an inode gets a new one each time it is loaded.
@@ -67,12 +70,12 @@ pub(crate) struct Live {
 impl Core {
     /// Returns the superblock, with the changes of the replayed journal.
     pub(crate) fn superblock(&self) -> &Superblock {
-        &self.superblock
+        self.superblock.get()
     }
 
     /// Returns the geometry: sizes, counts and block numbers.
     pub(crate) fn geometry(&self) -> &Geometry {
-        self.superblock.geometry()
+        self.superblock().geometry()
     }
 
     /// Whether the file system is mounted for writing, so that it may change while a reader reads.

@@ -29,6 +29,7 @@
 //! | `mount` | opening, replay, recovery, the state of a read-write mount |
 //! | `txn` | operations: planned first, then applied in one handle |
 //! | `group` | group descriptors and bitmaps |
+//! | `grow` | more groups while the file system is mounted |
 //! | `inode` | inodes in memory, their attributes, the orphan list |
 //! | `map` | maps a block of a file to its block on the device |
 //! | `file` | file data |
@@ -54,6 +55,7 @@ mod error;
 mod facade;
 mod file;
 mod group;
+mod grow;
 mod guard;
 mod inode;
 mod map;
@@ -91,6 +93,7 @@ pub use crate::file::fallocate::Fallocate;
 pub use crate::file::finish::WrittenAt;
 pub use crate::file::read::Seek;
 pub use crate::group::descriptor::Bitmap;
+pub use crate::grow::{GroupBitmap, Growth, GrowthStep};
 pub use crate::inode::attributes::{Noted, NotedTimes, Privileges};
 pub use crate::inode::caller::{AttributeChange, Caller, Capabilities, Wish};
 pub use crate::inode::lazy_list::Times;

@@ -72,7 +72,20 @@ impl Allocator {
     /// Makes an allocator with no bitmap in memory; reads every descriptor once.
     #[must_use]
     pub fn new(geometry: Geometry, source: Box<dyn GroupSource>, options: Options) -> Self {
-        let table = GroupTable::new(geometry, source, &options);
+        let groups = geometry.groups();
+        Self::with_room(geometry, source, options, groups)
+    }
+
+    /// As [`Allocator::new`], with room for `room` groups, to which the file system can
+    /// [grow](Allocator::grow). A group that does not exist takes some 20 bytes.
+    #[must_use]
+    pub fn with_room(
+        geometry: Geometry,
+        source: Box<dyn GroupSource>,
+        options: Options,
+        room: u32,
+    ) -> Self {
+        let table = GroupTable::new(geometry, source, &options, room);
         let streams = StreamGoals::new(geometry.groups(), CoreNr::count());
         for slot in streams.slots() {
             table.set_stream(streams.get(slot).0, slot);
@@ -91,7 +104,7 @@ impl Allocator {
     /// The division into groups.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
-        &self.table.geometry
+        self.table.geometry()
     }
 
     /// The tunables; a change applies to every request that begins after it.
@@ -105,7 +118,7 @@ impl Allocator {
     pub fn mb_stats(&self) -> Tally {
         let mut sum = self.table.shared.stats.sum();
         self.table.add_hits(&mut sum);
-        sum[Count::Groups] = self.table.geometry.groups().into();
+        sum[Count::Groups] = self.table.geometry().groups().into();
         sum
     }
 
@@ -291,7 +304,7 @@ impl Allocator {
         }
         let is_normalized =
             request.sizing == Sizing::Normalize && provider == Provider::Stream && file.is_some();
-        let window = is_normalized.then(|| normalize(request, &self.table.geometry, gap));
+        let window = is_normalized.then(|| normalize(request, self.table.geometry(), gap));
         let attempt = self.parameters(request, provider, asked, window, limit, core);
         let mut search = Search {
             table: &self.table,
@@ -314,12 +327,12 @@ impl Allocator {
 
     /// The first group whose block numbers the file cannot hold.
     fn limit(&self, reach: Reach) -> u32 {
-        let groups = self.table.geometry.groups();
+        let groups = self.table.geometry().groups();
         match reach {
             Reach::Full => groups,
             // The group that holds block 2^32 is left out as a whole.
             Reach::Bits32 => {
-                let located = self.table.geometry.locate(PhysBlock(1 << 32));
+                let located = self.table.geometry().locate(PhysBlock(1 << 32));
                 located.map_or(groups, |(group, _)| group.0)
             }
         }
@@ -346,7 +359,7 @@ impl Allocator {
         let continued = self
             .continued_goal(request, start, len)
             .filter(|_| !locality);
-        let hint = continued.or_else(|| self.table.geometry.locate(request.goal));
+        let hint = continued.or_else(|| self.table.geometry().locate(request.goal));
         let (group, offset) = hint.unwrap_or((GroupNr(0), GroupOffset(0)));
         let sharing = tunables.get(Tunable::MbStreamGoals);
         let is_data = request.content == crate::request::Content::Data;
@@ -389,7 +402,7 @@ impl Allocator {
         start: u32,
         len: u32,
     ) -> Option<(GroupNr, GroupOffset)> {
-        let geometry = &self.table.geometry;
+        let geometry = self.table.geometry();
         let blocks = |clusters: u32| u64::from(clusters) << geometry.layout().cluster_bits;
         let behind = request
             .left
@@ -521,9 +534,9 @@ impl Allocator {
                 .start
                 .0
                 .checked_add(run.len.0)
-                .is_some_and(|end| end <= self.table.geometry.clusters_in(run.group));
+                .is_some_and(|end| end <= self.table.geometry().clusters_in(run.group));
         if !inside {
-            let block = self.table.geometry.first_block(&run);
+            let block = self.table.geometry().first_block(&run);
             return Err(Error::Outside {
                 block,
                 clusters: u64::from(run.len.0),

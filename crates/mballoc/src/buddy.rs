@@ -172,6 +172,20 @@ impl Buddy {
         buddy
     }
 
+    /// The same buddy for a group of `clusters` clusters, of which those behind the old end are used.
+    #[must_use]
+    pub fn lengthened(&self, clusters: u32) -> Self {
+        let words = self.bits().iter();
+        let bitmap: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+        Self::new(clusters, self.orders, &bitmap)
+    }
+
+    /// Clusters of the group.
+    #[must_use]
+    pub fn clusters(&self) -> u32 {
+        self.clusters
+    }
+
     /// Free clusters.
     #[must_use]
     pub fn free_clusters(&self) -> u32 {

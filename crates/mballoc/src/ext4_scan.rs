@@ -174,7 +174,7 @@ impl<'a> Search<'a> {
         most: u32,
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let goal = self.want.goal.0.0;
-        let limit = self.want.limit.min(self.table.geometry.groups());
+        let limit = self.want.limit.min(self.table.geometry().groups());
         for group in (goal..limit)
             .chain(0..goal.min(limit))
             .take(most as usize)
@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
             Criterion::Power2Aligned => (&index.by_order, floor_log2(visit.len)),
             _ => (&index.by_average, index.average_bin(visit.len)),
         };
-        let limit = self.want.limit.min(self.table.geometry.groups());
+        let limit = self.want.limit.min(self.table.geometry().groups());
         for group in family.walk(from..u32::MAX, Direction::Upward, self.want.goal.0, limit) {
             if let ControlFlow::Break(end) = self.visit(group, visit, scan)? {
                 return Ok(ControlFlow::Break(end));
@@ -257,7 +257,7 @@ impl<'a> Search<'a> {
     ) -> Result<ControlFlow<Option<Run>>, Error> {
         let index = &self.table.shared.index;
         let bin = index.average_bin(visit.len);
-        let limit = self.want.limit.min(self.table.geometry.groups());
+        let limit = self.want.limit.min(self.table.geometry().groups());
         for group in index
             .by_average
             .walk(bin..bin + 1, Direction::Upward, self.want.goal.0, limit)
@@ -326,8 +326,8 @@ impl<'a> Search<'a> {
     /// I/O, except for the first group of a flex group.
     fn load_for(&mut self, group: GroupNr, criterion: Criterion) -> Result<bool, Error> {
         let descriptor = self.table.source.descriptor(group);
-        let first = group.0.is_multiple_of(self.table.geometry.flex_groups())
-            && self.table.geometry.flex_groups() > 1;
+        let first = group.0.is_multiple_of(self.table.geometry().flex_groups())
+            && self.table.geometry().flex_groups() > 1;
         let fast = criterion < Criterion::BestAvailLen;
         if descriptor.free.0 == 0 || (fast && !first && descriptor.state == BitmapState::Written) {
             return Ok(false);
@@ -394,7 +394,7 @@ impl<'a> Search<'a> {
             return ControlFlow::Continue(());
         };
         let mut start = self.misalignment(group, 0, stripe);
-        while start < self.table.geometry.clusters_in(group) {
+        while start < self.table.geometry().clusters_in(group) {
             if locked.buddy().is_free(start, visit.len) {
                 self.tally[(visit.criterion, CriterionCount::ExtentsScanned)] += 1;
                 return ControlFlow::Break(Some(locked.claim(start, visit.len)));
@@ -447,7 +447,7 @@ impl<'a> Search<'a> {
         scan: &mut Scan<'a>,
     ) -> ControlFlow<Option<Run>> {
         let mut slice = [0; SLICE_WORDS];
-        let clusters = self.table.geometry.clusters_in(group);
+        let clusters = self.table.geometry().clusters_in(group);
         // The start of the extent that reached the end of the last slice.
         let mut open = None;
         let mut base = 0;

@@ -57,6 +57,8 @@ pub(crate) struct Loaded {
     pub(crate) pending: Pending,
     /// Clusters claimed and neither marked nor given back, preallocations included.
     pub(crate) claimed: u32,
+    /// Callers of [`LockedGroup::pin`].
+    pins: u32,
     /// Runs whose bits are being cleared, as `(start, end)`; a few at a time.
     freeing: Vec<(u32, u32)>,
     pub(crate) listing: Listing,
@@ -72,6 +74,7 @@ impl Loaded {
             buddy,
             pending: Pending::default(),
             claimed: 0,
+            pins: 0,
             freeing: Vec::new(),
             listing: Listing::default(),
             touched: true,
@@ -111,10 +114,10 @@ impl Loaded {
         buddy.set_listed();
     }
 
-    /// Whether the buddy can be made again from the bitmap: nothing is claimed, being freed or
-    /// pending.
+    /// Whether the buddy can be made again from the bitmap, and nobody wants it to stay: nothing is
+    /// claimed, being freed or pending.
     pub(crate) fn is_idle(&self) -> bool {
-        self.claimed == 0 && self.freeing.is_empty() && self.pending.is_empty()
+        self.claimed == 0 && self.pins == 0 && self.freeing.is_empty() && self.pending.is_empty()
     }
 }
 
@@ -515,6 +518,35 @@ impl<'a> LockedGroup<'a> {
             loaded.trimmed = None;
         }
         self.note_released(released);
+    }
+
+    /// Keeps the group in memory until [`LockedGroup::unpin`].
+    pub(crate) fn pin(&mut self) {
+        self.loaded_mut().pins += 1;
+    }
+
+    pub(crate) fn unpin(&mut self) {
+        let pins = &mut self.loaded_mut().pins;
+        *pins = pins.saturating_sub(1);
+    }
+
+    /// Makes the group `clusters` long; those behind its old end are used.
+    pub(crate) fn lengthen(&mut self, clusters: u32) {
+        let loaded = self.loaded_mut();
+        if clusters > loaded.buddy.clusters() {
+            loaded.buddy = loaded.buddy.lengthened(clusters);
+            self.settle(Settle::AtOnce);
+        }
+    }
+
+    /// Frees used clusters that nobody has claimed or freed. Their tokens are added when the lock is
+    /// dropped.
+    pub(crate) fn release(&mut self, run: &Run) {
+        debug_assert_eq!(run.group, self.nr);
+        let loaded = self.loaded_mut();
+        loaded.buddy.mark_free(run.start.0, run.len.0);
+        loaded.trimmed = None;
+        self.note_released(run.len.0.into());
     }
 
     /// Updates the hints and the index if the group has changed.

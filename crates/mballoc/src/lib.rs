@@ -48,6 +48,7 @@
 //! | [`claim`] | claims, frees in progress, changes to log |
 //! | [`placement`] | groups for new inodes (Orlov) |
 //! | [`allocator`] | the allocator's interface |
+//! | `grow` | more groups while the allocator is in use |
 //! | `trim` | visiting free runs to discard them |
 //! | [`report`] | mb_groups, mb_structs_summary |
 //! | [`stats`] | mb_stats |
@@ -64,6 +65,7 @@ pub mod error;
 mod ext4_scan;
 pub mod geometry;
 mod group;
+mod grow;
 mod intervals;
 #[cfg(all(test, feature = "shuttle"))]
 mod model;
@@ -94,6 +96,7 @@ pub use claim::{Change, ChangeKind, Claim, Freeing};
 pub use error::{Error, GroupProblem, RequestProblem};
 pub use geometry::{ClusterCount, Geometry, Layout, LogicalCluster, Run};
 pub use group::GROUP;
+pub use grow::Growth;
 pub use pending::Stamp;
 pub use placement::{GroupCounts, InodeSource, Kinship, Placement, Totals};
 pub use prealloc::FilePrealloc;

@@ -1,6 +1,7 @@
 //! **Purpose.** Model-checked tests: several threads change one structure, in many interleavings
 //! (`cargo test -p fourscore-mballoc --features shuttle`).
 
+mod grow;
 mod shortage;
 
 use std::collections::BTreeSet;

@@ -142,8 +142,8 @@ pub(crate) fn read_ahead(
     core: CoreNr,
     tally: &mut Tally,
 ) -> (GroupNr, u32) {
-    let groups = table.geometry.groups();
-    let flex = table.geometry.flex_groups();
+    let groups = table.geometry().groups();
+    let flex = table.geometry().flex_groups();
     let mut most = table.shared.tunables.get(Tunable::MbPrefetch);
     if flex > 1 {
         most = most.min(flex - from.0 % flex);

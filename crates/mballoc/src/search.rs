@@ -261,7 +261,7 @@ impl<'a> Search<'a> {
         }
         let (len, limit) = (
             self.want.len,
-            self.want.limit.min(self.table.geometry.groups()),
+            self.want.limit.min(self.table.geometry().groups()),
         );
         if group.0 >= limit || !Need::Extent(len).met_by(&self.table.hints(group)) {
             return None;
@@ -370,7 +370,7 @@ impl<'a> Search<'a> {
         let len = self.want.len;
         let order = floor_log2(len);
         let worth = order + 1 >= self.tunable(Tunable::MbOrder2Req) && order > 0;
-        let geometry = &self.table.geometry;
+        let geometry = self.table.geometry();
         // A buddy is aligned to its group; the caller's alignment is to the file system.
         let aligned = self.want.align == 1 && self.want.stripe <= 1;
         (len.is_power_of_two() && worth && order < geometry.orders() && aligned).then_some(order)
@@ -560,13 +560,13 @@ impl<'a> Search<'a> {
     }
 
     fn limit(&self) -> u32 {
-        self.want.limit.min(self.table.geometry.groups())
+        self.want.limit.min(self.table.geometry().groups())
     }
 
     /// Whether a group is the first of its flex group, which holds the others' metadata; file data
     /// in powers of two avoids it.
     pub(crate) fn is_kept_for_metadata(&self, group: GroupNr) -> bool {
-        let flex = self.table.geometry.flex_groups();
+        let flex = self.table.geometry().flex_groups();
         self.want.is_data && flex >= FLEX_WITH_METADATA_GROUP && group.0.is_multiple_of(flex)
     }
 
@@ -684,10 +684,10 @@ impl<'a> Search<'a> {
         if align == 1 {
             return 0;
         }
-        let layout = self.table.geometry.layout();
+        let layout = self.table.geometry().layout();
         let block = self
             .table
-            .geometry
+            .geometry()
             .block_of(group, fourscore_ondisk::GroupOffset(offset))
             .0;
         let over = (block >> layout.cluster_bits) % u64::from(align);

@@ -19,6 +19,9 @@
 //! to be found and is read only when clusters of it are freed, so it does not count. A group takes
 //! memory once it, or a neighbour, was used.
 //!
+//! The table has room for more groups than there are ([`crate::Allocator::with_room`]). They are `Absent`
+//! and in no count, and the geometry does not name them, until [`GroupTable::grow`] adds them.
+//!
 //! **Locking.** Reading a bitmap and making the buddy hold no lock. A thread that needs a group
 //! which another thread is loading waits on a condition variable; a search for space skips it.
 
@@ -26,7 +29,7 @@ use std::time::Instant;
 
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use fourscore_sync::{CachePadded, Condvar, Mutex, Sparse};
+use fourscore_sync::{CachePadded, Condvar, Mutex, Sparse, Versions};
 
 use crate::allocator::Options;
 use crate::bitset::BitSet;
@@ -98,7 +101,9 @@ struct WaitSlot {
 
 /// All groups, and the structures that they share.
 pub(crate) struct GroupTable {
-    pub(crate) geometry: Geometry,
+    geometry: Versions<Geometry>,
+    /// The most groups that it can get.
+    room: u32,
     pub(crate) source: Box<dyn GroupSource>,
     pub(crate) shared: Shared,
     /// Groups with pending clusters. A sweep clears the bit of a group when nothing is pending any
@@ -121,7 +126,7 @@ pub(crate) struct GroupTable {
 impl std::fmt::Debug for GroupTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("GroupTable")
-            .field("geometry", &self.geometry)
+            .field("geometry", self.geometry())
             .finish_non_exhaustive()
     }
 }
@@ -136,13 +141,19 @@ pub(crate) enum Patience {
 }
 
 impl GroupTable {
-    /// Makes a table with nothing loaded; reads each descriptor once.
-    pub(crate) fn new(geometry: Geometry, source: Box<dyn GroupSource>, options: &Options) -> Self {
+    /// Makes a table with nothing loaded, which can get `room` groups; reads each descriptor once.
+    pub(crate) fn new(
+        geometry: Geometry,
+        source: Box<dyn GroupSource>,
+        options: &Options,
+        room: u32,
+    ) -> Self {
         let groups = geometry.groups();
+        let room = room.max(groups);
         let flex = geometry.flex_groups();
-        let index = OrderIndex::new(groups, geometry.orders());
+        let index = OrderIndex::new(room, geometry.orders());
         let (mut free, mut absent) = (0, 0);
-        let mut flex_absent = vec![0; groups.div_ceil(flex) as usize];
+        let mut flex_absent = vec![0; room.div_ceil(flex) as usize];
         for group in (0..groups).map(GroupNr) {
             let descriptor = source.descriptor(group);
             free += u64::from(descriptor.free.0.min(geometry.clusters_in(group)));
@@ -163,17 +174,48 @@ impl GroupTable {
                 waiter: Waiter::default(),
                 holds_due: AtomicBool::new(false),
             },
-            waiting: BitSet::new(groups),
-            states: (0..groups).map(|_| AtomicU8::new(0)).collect(),
-            groups: Sparse::new(groups as usize),
+            waiting: BitSet::new(room),
+            states: (0..room).map(|_| AtomicU8::new(0)).collect(),
+            groups: Sparse::new(room as usize),
             absent: CachePadded::new(AtomicU32::new(absent)),
             flex_absent: flex_absent.into_iter().map(AtomicU32::new).collect(),
             not_loaded: CachePadded::new(AtomicU32::new(groups)),
             wait_slots: (0..WAIT_SLOTS).map(|_| CachePadded::default()).collect(),
             likely_orders: CachePadded::new(AtomicU32::new(*LIKELY_ORDERS.start())),
             evict_cursor: Mutex::new(0),
-            geometry,
+            geometry: Versions::new(geometry),
+            room,
         }
+    }
+
+    /// The division into groups, which changes when the file system grows.
+    #[inline]
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.geometry.get()
+    }
+
+    /// The most groups that there can be.
+    pub(crate) fn room(&self) -> u32 {
+        self.room
+    }
+
+    /// Publishes a geometry with more clusters, whose new groups the source has already. Returns
+    /// the free clusters of the new groups. Nobody else grows the table meanwhile.
+    ///
+    /// What a new group counts for comes first, since a thread that loads one takes it back. The
+    /// listings come before the geometry as well: until then no search looks so far.
+    pub(crate) fn grow(&self, new: Geometry) -> u64 {
+        let old = self.geometry().groups();
+        let added = (old..new.groups().min(self.room)).map(GroupNr);
+        let mut free = 0;
+        for nr in added {
+            let descriptor = self.source.descriptor(nr);
+            self.count_absent(nr, &descriptor, |n| n + 1);
+            list_absent(&self.shared.index, nr, &descriptor);
+            free += u64::from(descriptor.free.0.min(new.clusters_in(nr)));
+        }
+        self.geometry.publish(new);
+        free
     }
 
     fn group(&self, nr: GroupNr) -> &Group {
@@ -188,7 +230,7 @@ impl GroupTable {
     /// See [`crate::Allocator::lay_out_as_ext4`].
     #[cfg(feature = "count")]
     pub(crate) fn lay_out_as_ext4(&self, cores: &fourscore_sync::count::Cores) {
-        for nr in (0..self.geometry.groups()).map(GroupNr) {
+        for nr in (0..self.geometry().groups()).map(GroupNr) {
             self.group(nr).lay_out_as_ext4(cores, self.state_word(nr));
         }
     }
@@ -210,7 +252,7 @@ impl GroupTable {
 
     /// Groups of a group's flex group that have free clusters and are not loaded.
     pub(crate) fn flex_absent(&self, group: GroupNr) -> u32 {
-        self.flex_absent[(group.0 / self.geometry.flex_groups()) as usize].load(Ordering::Relaxed)
+        self.flex_absent[(group.0 / self.geometry().flex_groups()) as usize].load(Ordering::Relaxed)
     }
 
     /// The free space of a loaded group when its lock was last released.
@@ -364,14 +406,14 @@ impl GroupTable {
         descriptor: &Descriptor,
         tally: &mut Tally,
     ) -> Result<(), Error> {
-        let mut bitmap = vec![0; self.geometry.bitmap_bytes()];
+        let mut bitmap = vec![0; self.geometry().bitmap_bytes()];
         self.source
             .read_bitmap(nr, &mut bitmap)
             .map_err(|error| Error::Source { group: nr, error })?;
         let since = Instant::now();
         let buddy = Buddy::new(
-            self.geometry.clusters_in(nr),
-            self.geometry.orders(),
+            self.geometry().clusters_in(nr),
+            self.geometry().orders(),
             &bitmap,
         );
         tally[Count::BuddiesGenerated] += 1;
@@ -381,7 +423,7 @@ impl GroupTable {
         unlist_absent(&self.shared.index, nr, descriptor);
         if found != expected {
             // The tokens were made from the descriptor.
-            let counted = expected.min(self.geometry.clusters_in(nr));
+            let counted = expected.min(self.geometry().clusters_in(nr));
             self.shared.tokens.retire(u64::from(counted));
             let problem = GroupProblem::FreeCount { found, expected };
             return Err(Error::Group { group: nr, problem });
@@ -424,7 +466,7 @@ impl GroupTable {
     }
 
     fn count_absent(&self, nr: GroupNr, descriptor: &Descriptor, change: fn(u32) -> u32) {
-        let flex = &self.flex_absent[(nr.0 / self.geometry.flex_groups()) as usize];
+        let flex = &self.flex_absent[(nr.0 / self.geometry().flex_groups()) as usize];
         let counts = [&*self.not_loaded, &*self.absent, flex];
         let applying = if has_space(descriptor) { 3 } else { 1 };
         for count in &counts[..applying] {
@@ -463,7 +505,7 @@ impl GroupTable {
 
     /// Recomputes and compares hints and listing of every loaded group.
     pub(crate) fn check(&self) -> Result<(), String> {
-        for nr in (0..self.geometry.groups()).map(GroupNr) {
+        for nr in (0..self.geometry().groups()).map(GroupNr) {
             if self.state(nr) != GroupState::Loaded {
                 continue;
             }
@@ -483,14 +525,14 @@ impl GroupTable {
     /// it evicted. A group that was used since the last pass is spared once.
     pub(crate) fn evict_idle(&self, most: u32) -> u32 {
         let mut evicted = 0;
-        for _ in 0..self.geometry.groups().saturating_mul(2) {
+        for _ in 0..self.geometry().groups().saturating_mul(2) {
             if evicted >= most {
                 break;
             }
             let nr = {
                 let mut cursor = self.evict_cursor.lock();
                 let nr = *cursor;
-                *cursor = (nr + 1) % self.geometry.groups();
+                *cursor = (nr + 1) % self.geometry().groups();
                 GroupNr(nr)
             };
             if self.state(nr) == GroupState::Loaded && self.evict(nr) {

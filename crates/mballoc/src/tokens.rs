@@ -380,6 +380,15 @@ impl Tokens {
         self.settle(&mut pools, gathered);
     }
 
+    /// Sets the size of the root pool, and fills it as far as there are tokens.
+    pub fn set_root(&self, clusters: u64) {
+        let mut pools = self.pools.lock();
+        pools.root.size = signed(clusters);
+        let mut gathered = self.gather(Words::Open, Words::Open);
+        gathered += std::mem::take(&mut pools.root.has);
+        self.settle(&mut pools, gathered);
+    }
+
     /// All tokens, pools included; exact while no thread takes or returns any.
     #[must_use]
     pub fn total(&self) -> u64 {

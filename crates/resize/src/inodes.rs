@@ -17,7 +17,7 @@ const BAD_BLOCKS_INODE: InodeNr = InodeNr(1);
 const FAST_SYMLINK_BYTES: u64 = 60;
 
 /// Reads an inode, with the changes of this step.
-pub(crate) fn read(volume: &Volume, number: InodeNr) -> Result<Inode> {
+pub(crate) fn read(volume: &Volume<'_>, number: InodeNr) -> Result<Inode> {
     let (block, place) = volume.inode_place(number)?;
     let block = volume.read(block)?;
     let bytes = block.get(place).unwrap_or_default();
@@ -26,7 +26,7 @@ pub(crate) fn read(volume: &Volume, number: InodeNr) -> Result<Inode> {
 
 /// Changes an inode in this step, and stores its checksum.
 pub(crate) fn change(
-    volume: &mut Volume,
+    volume: &mut Volume<'_>,
     number: InodeNr,
     change: impl FnOnce(&mut InodeMut<'_>) -> Result<()>,
 ) -> Result<()> {
@@ -40,7 +40,7 @@ pub(crate) fn change(
 /// Calls `visit` with each inode in use of some groups, except for those that have no blocks of
 /// their own: the resize inode, and reserved ones that are not used.
 pub(crate) fn visit(
-    volume: &Volume,
+    volume: &Volume<'_>,
     groups: std::ops::Range<u32>,
     visit: &mut dyn FnMut(Inode) -> Result<()>,
 ) -> Result<()> {

@@ -1,4 +1,5 @@
-//! **Purpose.** Changes the size of an ext2, ext3 or ext4 file system that is not mounted.
+//! **Purpose.** Changes the size of an ext2, ext3 or ext4 file system: of one that is not mounted, and
+//! makes one larger that is.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -23,7 +24,7 @@
 //! |---|---|
 //! | `volume` | a file system at rest, its changed blocks, and how a step becomes durable |
 //! | `target` | counts of the new size |
-//! | `grow` | new groups |
+//! | `grow` | new groups, also of a mounted file system |
 //! | `resize_inode` | the blocks reserved for descriptors |
 //! | `shrink` | moves what lies behind the new end, and cuts |
 //! | `space` | free clusters in front of the new end |
@@ -34,7 +35,8 @@
 //!
 //! **Invariants.** Bytes of the image are not trusted: a damaged image ends in an error.
 //!
-//! **Locking.** None: one thread owns the file system.
+//! **Locking.** None: one thread owns the file system, or has it from the mount
+//! ([`fourscore::Growth`]).
 #![forbid(unsafe_code)]
 
 mod bitmap;
@@ -50,4 +52,5 @@ mod target;
 mod volume;
 
 pub use error::{ResizeError, Result};
+pub use grow::mounted::grow_mounted;
 pub use resizer::Resizer;

@@ -32,7 +32,7 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    pub(crate) fn read(volume: &Volume, inode: &Inode) -> Result<Self> {
+    pub(crate) fn read(volume: &Volume<'_>, inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
         match form(inode, volume.sb()) {
             Form::None => {}
@@ -50,7 +50,7 @@ impl Map {
         Ok(map)
     }
 
-    fn add_extents(&mut self, volume: &Volume, inode: &Inode) -> Result<()> {
+    fn add_extents(&mut self, volume: &Volume<'_>, inode: &Inode) -> Result<()> {
         let physical = volume.geometry().data_blocks();
         extent::check_root(inode.i_block(), &physical).map_err(ResizeError::corrupt)?;
         let seed = volume
@@ -62,7 +62,7 @@ impl Map {
 
     fn add_node(
         &mut self,
-        volume: &Volume,
+        volume: &Volume<'_>,
         bytes: &[u8],
         end: LogicalBlock,
         seed: Option<InodeSeed>,
@@ -87,7 +87,7 @@ impl Map {
 
     /// Adds what a pointer of some level refers to. Of data only the place matters, so the logical
     /// block is a running number.
-    fn add_pointers(&mut self, volume: &Volume, block: PhysBlock, level: u16) -> Result<()> {
+    fn add_pointers(&mut self, volume: &Volume<'_>, block: PhysBlock, level: u16) -> Result<()> {
         if !volume.geometry().data_blocks().contains(&block) {
             return Err(ResizeError::corrupt("a pointer outside the file system"));
         }
@@ -129,7 +129,7 @@ impl Map {
     }
 }
 
-fn pointers_of(volume: &Volume) -> u16 {
+fn pointers_of(volume: &Volume<'_>) -> u16 {
     u16::try_from(volume.block_bytes() / 4).unwrap_or(u16::MAX)
 }
 
@@ -209,7 +209,7 @@ pub(crate) struct Rewritten {
 /// Nodes
 /// that are not needed any more are freed.
 pub(crate) fn rewrite(
-    volume: &Volume,
+    volume: &Volume<'_>,
     space: &mut Space,
     inode: &Inode,
     map: &Map,
@@ -248,7 +248,7 @@ pub(crate) fn rewrite(
 }
 
 fn rewrite_extents(
-    volume: &Volume,
+    volume: &Volume<'_>,
     space: &mut Space,
     map: &Map,
     moves: &Moves,
@@ -281,7 +281,7 @@ fn rewrite_extents(
 
 /// Rewrites blocks of pointers.
 struct Pointers<'a> {
-    volume: &'a Volume,
+    volume: &'a Volume<'a>,
     space: &'a mut Space,
     moves: &'a Moves,
     end: PhysBlock,

@@ -30,7 +30,7 @@ const SECTOR_BITS: u32 = 9;
 
 /// Makes the inode fit to the new size, of which `volume` has the superblock. Returns by how many
 /// clusters there are more free ones.
-pub(crate) fn update(volume: &mut Volume, old: &Superblock) -> Result<i64> {
+pub(crate) fn update(volume: &mut Volume<'_>, old: &Superblock) -> Result<i64> {
     if !old.features().compat.contains(Compat::RESIZE_INODE) {
         return Ok(0);
     }
@@ -58,11 +58,11 @@ pub(crate) fn update(volume: &mut Volume, old: &Superblock) -> Result<i64> {
 }
 
 /// Puts a content into a block.
-type Put<'a> = dyn FnMut(&mut Volume, PhysBlock, Vec<u8>) -> Result<()> + 'a;
+type Put<'a> = dyn FnMut(&mut Volume<'_>, PhysBlock, Vec<u8>) -> Result<()> + 'a;
 
 /// Makes the blocks that `volume` has reserved point to their counterparts, each through `put`.
 /// Returns the content of the double indirect block.
-fn set_tree(volume: &mut Volume, tree: &Tree, put: &mut Put<'_>) -> Result<Vec<u8>> {
+fn set_tree(volume: &mut Volume<'_>, tree: &Tree, put: &mut Put<'_>) -> Result<Vec<u8>> {
     let geometry = *volume.geometry();
     let backups: Vec<u64> = (geometry.groups_with_super().skip(1))
         .map(|group| u64::from(group.0) * u64::from(geometry.blocks_per_group()))
@@ -89,7 +89,7 @@ pub(crate) struct Removed {
 }
 
 /// Takes the feature away before a step to `new`, if that step would change too much of it.
-pub(crate) fn remove(volume: &mut Volume, new: &Superblock) -> Result<Option<Removed>> {
+pub(crate) fn remove(volume: &mut Volume<'_>, new: &Superblock) -> Result<Option<Removed>> {
     let has = |sb: &Superblock| sb.features().compat.contains(Compat::RESIZE_INODE);
     let (before, after) = (Tree::of(volume.sb()), Tree::of(new));
     let is_small = before.backups == after.backups && after.first >= before.first;
@@ -125,7 +125,7 @@ pub(crate) fn without(sb: &Superblock) -> Result<Superblock> {
 }
 
 /// Makes the inode again that [`remove`] took away, with as many reserved blocks as `wish` has.
-pub(crate) fn restore(volume: &mut Volume, removed: &Removed, wish: &Superblock) -> Result<()> {
+pub(crate) fn restore(volume: &mut Volume<'_>, removed: &Removed, wish: &Superblock) -> Result<()> {
     let old = volume.sb().clone();
     let mut raw = *old.raw();
     raw.s_reserved_gdt_blocks = wish.raw().s_reserved_gdt_blocks;
@@ -155,7 +155,7 @@ pub(crate) fn restore(volume: &mut Volume, removed: &Removed, wish: &Superblock)
 
 /// Marks blocks of the descriptor table, counted from its first, in all groups that have it.
 /// Returns by how many clusters there are more free ones.
-pub(crate) fn mark_table(volume: &mut Volume, blocks: Range<u32>, is_used: bool) -> Result<i64> {
+pub(crate) fn mark_table(volume: &mut Volume<'_>, blocks: Range<u32>, is_used: bool) -> Result<i64> {
     let geometry = *volume.geometry();
     let mut free = 0;
     for group in geometry.groups_with_super() {
@@ -166,7 +166,7 @@ pub(crate) fn mark_table(volume: &mut Volume, blocks: Range<u32>, is_used: bool)
 
 /// As [`mark_table`], in one group.
 pub(crate) fn mark_table_of(
-    volume: &mut Volume,
+    volume: &mut Volume<'_>,
     group: GroupNr,
     blocks: Range<u32>,
     is_used: bool,
@@ -182,7 +182,7 @@ pub(crate) fn mark_table_of(
 
 /// Marks blocks of one group. Returns by how many clusters there are more free ones.
 pub(crate) fn mark(
-    volume: &mut Volume,
+    volume: &mut Volume<'_>,
     first: PhysBlock,
     blocks: u64,
     is_used: bool,
@@ -233,7 +233,7 @@ impl Tree {
     }
 }
 
-fn double_indirect(volume: &Volume) -> Result<PhysBlock> {
+fn double_indirect(volume: &Volume<'_>) -> Result<PhysBlock> {
     let (block, place) = volume.inode_place(RESIZE_INODE)?;
     let mut bytes = volume.read(block)?;
     let bytes = bytes.get_mut(place).unwrap_or_default();
@@ -244,7 +244,7 @@ fn double_indirect(volume: &Volume) -> Result<PhysBlock> {
 }
 
 /// The double indirect block, if there is one.
-pub(crate) fn top(volume: &Volume) -> Result<Option<PhysBlock>> {
+pub(crate) fn top(volume: &Volume<'_>) -> Result<Option<PhysBlock>> {
     match volume.sb().features().compat.contains(Compat::RESIZE_INODE) {
         true => double_indirect(volume).map(Some),
         false => Ok(None),
@@ -252,14 +252,14 @@ pub(crate) fn top(volume: &Volume) -> Result<Option<PhysBlock>> {
 }
 
 /// Makes another block the double indirect one.
-pub(crate) fn set_top(volume: &mut Volume, top: PhysBlock) -> Result<()> {
+pub(crate) fn set_top(volume: &mut Volume<'_>, top: PhysBlock) -> Result<()> {
     change_inode(volume, |inode, _| {
         set_pointer(inode.i_block_mut(), DOUBLE_INDIRECT.into(), top.0)
     })
 }
 
 /// Makes the inode one that is not used.
-fn clear(volume: &mut Volume) -> Result<()> {
+fn clear(volume: &mut Volume<'_>) -> Result<()> {
     let (block, place) = volume.inode_place(RESIZE_INODE)?;
     let sb = volume.sb().clone();
     let bytes = volume.change(block)?.get_mut(place).unwrap_or_default();
@@ -268,7 +268,7 @@ fn clear(volume: &mut Volume) -> Result<()> {
 }
 
 fn change_inode(
-    volume: &mut Volume,
+    volume: &mut Volume<'_>,
     change: impl FnOnce(&mut InodeMut<'_>, &Superblock) -> Result<()>,
 ) -> Result<()> {
     let (block, place) = volume.inode_place(RESIZE_INODE)?;

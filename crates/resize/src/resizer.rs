@@ -17,7 +17,7 @@ use crate::{grow, shrink, target};
 /// A file system that is not mounted, and whose size can be changed.
 #[derive(Debug)]
 pub struct Resizer {
-    volume: Volume,
+    volume: Volume<'static>,
 }
 
 impl Resizer {
@@ -123,7 +123,7 @@ impl Resizer {
 }
 
 /// Refuses a file system that is in use, that a crash has left, or that has errors.
-fn check_at_rest(volume: &Volume) -> Result<()> {
+fn check_at_rest(volume: &Volume<'_>) -> Result<()> {
     let sb = volume.sb();
     let features = sb.features();
     if let Some(unknown) = features.iter().find(|feature| feature.row().is_none()) {

@@ -31,7 +31,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(volume: &Volume, end: PhysBlock) -> Result<Self> {
+    pub(crate) fn new(volume: &Volume<'_>, end: PhysBlock) -> Result<Self> {
         let groups = 0..volume.geometry().groups();
         let bitmaps = groups.map(|group| volume.block_bitmap(GroupNr(group)));
         Ok(Self {
@@ -51,7 +51,7 @@ impl Space {
     /// Takes a run of at most `most` clusters, and at least `least`; returns its blocks.
     pub(crate) fn take(
         &mut self,
-        volume: &Volume,
+        volume: &Volume<'_>,
         least: u64,
         most: u64,
     ) -> Result<Range<PhysBlock>> {
@@ -70,7 +70,7 @@ impl Space {
 
     fn search(
         &self,
-        volume: &Volume,
+        volume: &Volume<'_>,
         from: (u32, u64),
         least: u64,
         most: u64,
@@ -98,7 +98,7 @@ impl Space {
     }
 
     /// Frees the clusters of some blocks when this step is durable.
-    pub(crate) fn free(&mut self, volume: &Volume, blocks: &Range<PhysBlock>) {
+    pub(crate) fn free(&mut self, volume: &Volume<'_>, blocks: &Range<PhysBlock>) {
         let log = volume.geometry().blocks_per_cluster_log();
         let mut at = blocks.start.0;
         while at < blocks.end.0 {
@@ -115,18 +115,18 @@ impl Space {
     }
 
     /// Adds the bitmaps to the step of `volume`, with the counts, and makes the step durable.
-    pub(crate) fn commit(&mut self, volume: &mut Volume) -> Result<()> {
+    pub(crate) fn commit(&mut self, volume: &mut Volume<'_>) -> Result<()> {
         self.finish(volume)?;
         volume.commit()
     }
 
     /// As [`Space::commit`], in place.
-    pub(crate) fn commit_in_place(&mut self, volume: &mut Volume) -> Result<()> {
+    pub(crate) fn commit_in_place(&mut self, volume: &mut Volume<'_>) -> Result<()> {
         self.finish(volume)?;
         volume.commit_in_place()
     }
 
-    fn finish(&mut self, volume: &mut Volume) -> Result<()> {
+    fn finish(&mut self, volume: &mut Volume<'_>) -> Result<()> {
         for (group, bit) in self.freed.drain(..) {
             if let Some(bitmap) = self.bitmaps.get_mut(group as usize) {
                 bitmap::fill(bitmap, bit..bit + 1, false);

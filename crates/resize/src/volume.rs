@@ -1,25 +1,30 @@
-//! **Purpose.** A file system at rest, with changes of its metadata in memory, and how they become
-//! durable: the steps of which every resize is made.
+//! **Purpose.** A file system with changes of its metadata in memory, and how they become durable:
+//! the steps of which every resize is made.
 //!
 //! **Model.** A step is a set of changed blocks, the superblock among them. What lies in blocks
 //! that are free, or behind the end of the file system, is written before the step ends, and is not
 //! part of it.
 //!
-//! **Crash safety.** With a journal, a step is one transaction: a crash leaves all of it or
-//! nothing. Without a journal, with a journal on another device, or if the step is larger than the
+//! A file system that grows while it is mounted is changed the same way: operations that change
+//! something are kept out, so that the device holds all of it ([`fourscore::Growth`]).
+//!
+//! **Crash safety.** Of a mounted file system, and with a journal, a step is one transaction: a crash
+//! leaves all of it or nothing. Without a journal, with a journal on another device, or if the step is larger than the
 //! journal allows, its blocks are written in place, between two writes of the superblock: the first
 //! takes the mark "clean" away, so that the file system is checked after a crash, and the last sets
 //! the new counts and the mark. Then blocks that the step takes into use are marked as used before
 //! anything refers to them.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 
-use fourscore::{Error, MountOptions, OpenOptions, replace_blocks};
+use fourscore::{
+    Error, GroupBitmap, Growth, GrowthStep, MountOptions, OpenOptions, replace_blocks,
+};
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::features::{Incompat, RoCompat};
 use fourscore_ondisk::group::{self, BitmapSummary, GroupDesc, GroupDescMut, GroupFlags};
 use fourscore_ondisk::superblock::{
     SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State, Superblock,
@@ -33,19 +38,32 @@ use crate::error::{ResizeError, Result};
 
 /// The file system and the changes of the current step.
 #[derive(Debug)]
-pub(crate) struct Volume {
+pub(crate) struct Volume<'f> {
     device: Arc<dyn BlockDevice>,
     sb: Superblock,
     changed: BTreeMap<PhysBlock, Vec<u8>>,
     /// Blocks of descriptors as they are on the device, which are read often.
     descs: RefCell<BTreeMap<PhysBlock, Vec<u8>>>,
-    has_journal: bool,
+    way: Way<'f>,
+    /// The groups whose block bitmaps this step changes.
+    bitmaps: BTreeSet<GroupNr>,
+}
+
+/// How a step becomes durable.
+#[derive(Debug)]
+enum Way<'f> {
+    /// As the only transaction of the journal.
+    Transaction,
+    /// In place: there is no journal that could be used.
+    InPlace,
+    /// Through the mount of a file system that is in use.
+    Mounted(Growth<'f>),
 }
 
 /// Memory for the caches of a step: it reads hardly more than the journal's inode.
 const CACHE_BYTES: usize = 1 << 20;
 
-impl Volume {
+impl<'f> Volume<'f> {
     pub(crate) fn open(device: Arc<dyn BlockDevice>) -> Result<Self> {
         let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
         device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
@@ -58,8 +76,24 @@ impl Volume {
             sb,
             changed: BTreeMap::new(),
             descs: RefCell::new(BTreeMap::new()),
-            has_journal: true,
+            way: Way::Transaction,
+            bitmaps: BTreeSet::new(),
         })
+    }
+
+    /// The file system of a mount.
+    pub(crate) fn mounted(growth: Growth<'f>) -> Result<Self> {
+        let mut volume = Self::open(Arc::clone(growth.device()))?;
+        volume.way = Way::Mounted(growth);
+        Ok(volume)
+    }
+
+    /// Ends the changes of a mounted file system: lets everybody use what they have added.
+    pub(crate) fn finish(self) -> Result<()> {
+        match self.way {
+            Way::Mounted(growth) => Ok(growth.finish()?),
+            Way::Transaction | Way::InPlace => Ok(()),
+        }
     }
 
     /// Forgets the changes of a step that failed.
@@ -203,6 +237,7 @@ impl Volume {
         );
         let summary = BitmapSummary::of(&bitmap, bits, covered, &self.sb);
         self.set(desc.block_bitmap(), bitmap);
+        self.bitmaps.insert(group);
         self.change_desc(group, |bytes, sb| {
             let mut desc = GroupDescMut::new(bytes, sb).map_err(ResizeError::corrupt)?;
             desc.set_block_bitmap(&summary);
@@ -238,12 +273,20 @@ impl Volume {
         let start = usize::try_from(SUPERBLOCK_OFFSET_BYTES).unwrap_or(0) % self.block_bytes();
         let raw = *self.sb.raw();
         self.change(place)?[start..start + SUPERBLOCK_SIZE_BYTES].copy_from_slice(raw.as_bytes());
+        let bitmaps = std::mem::take(&mut self.bitmaps);
+        let places = bitmaps
+            .into_iter()
+            .map(|group| Ok((group, self.desc(group)?.block_bitmap())));
+        let places = places.collect::<Result<Vec<_>>>()?;
         let changed = std::mem::take(&mut self.changed);
         self.descs.borrow_mut().clear();
-        if self.has_journal {
+        if let Way::Mounted(growth) = &mut self.way {
+            return Ok(growth.commit(&step(&self.sb, changed, &places))?);
+        }
+        if matches!(self.way, Way::Transaction) {
             let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
             match replace_blocks(&self.device, &changed, &MountOptions::new().open(open)) {
-                Err(Error::Unsupported(_)) => self.has_journal = false,
+                Err(Error::Unsupported(_)) => self.way = Way::InPlace,
                 Err(Error::NotOneTransaction { .. }) => {}
                 other => return Ok(other?),
             }
@@ -253,9 +296,9 @@ impl Volume {
 
     /// Makes the changes of this step durable in place: see the module.
     pub(crate) fn commit_in_place(&mut self) -> Result<()> {
-        let had_journal = std::mem::replace(&mut self.has_journal, false);
+        let way = std::mem::replace(&mut self.way, Way::InPlace);
         let done = self.commit();
-        self.has_journal = had_journal;
+        self.way = way;
         done
     }
 
@@ -307,6 +350,11 @@ impl Volume {
             let mut raw = *self.sb.raw();
             raw.s_block_group_nr = u16::try_from(group.0).unwrap_or(u16::MAX).into();
             raw.s_state = (raw.s_state.get() & !State::VALID_FS.bits()).into();
+            // Set while it is mounted.
+            let incompat = raw.s_feature_incompat.get() & !Incompat::RECOVER.bits();
+            let ro_compat = raw.s_feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits();
+            raw.s_feature_incompat = incompat.into();
+            raw.s_feature_ro_compat = ro_compat.into();
             if self.sb.has_metadata_csum() {
                 raw.seal();
             }
@@ -346,6 +394,24 @@ impl Volume {
             }
         }
         Ok(())
+    }
+}
+
+/// A step of a mounted file system: the changed blocks, of which some are bitmaps.
+fn step(
+    sb: &Superblock,
+    mut changed: BTreeMap<PhysBlock, Vec<u8>>,
+    bitmaps: &[(GroupNr, PhysBlock)],
+) -> GrowthStep {
+    changed.remove(&sb.geometry().super_block());
+    let bitmap = |&(group, block): &(GroupNr, PhysBlock)| {
+        let bytes = changed.remove(&block)?;
+        Some((group, GroupBitmap { block, bytes }))
+    };
+    GrowthStep {
+        superblock: sb.clone(),
+        bitmaps: bitmaps.iter().filter_map(bitmap).collect(),
+        blocks: changed,
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`epoch`] | read guards, and cells whose old values live until a grace period has passed |
 //! | [`core_nr`] | the number of the core a thread runs on, and per-core values |
 //! | [`thread`] | spawning, scoping, yielding |
+//! | [`versions`] | values that are replaced a few times and read without a guard |
 //! | [`sparse`] | long slices whose memory is allocated in chunks on first use |
 //! | [`rank`] | the order of locks, asserted in debug builds |
 //! | `model` | (feature `shuttle`) runs a test under many schedules of its threads |
@@ -54,12 +55,14 @@ pub mod rank;
 pub mod sparse;
 pub mod spin;
 pub mod thread;
+pub mod versions;
 
 pub use core_nr::{CoreNr, Counter, PerCore, Serial};
 pub use crossbeam_utils::CachePadded;
 pub use lock::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use sparse::Sparse;
 pub use std::sync::{Arc, Weak};
+pub use versions::Versions;
 
 /// Says that the work from here to the next access to shared memory takes `steps` steps, of about
 /// a nanosecond each, more than usual. It matters only to a race of virtual cores in the counting

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `stats` | the statistics as JSON |
 //! | `tune NAME VALUE` | empty, or an error message |
+//! | `resize SIZE` | `BEFORE AFTER BYTES`: blocks, and bytes of a block; or `error: ` and a message |
 //! | `wait` | empty, when the server has ended |
 //!
 //! The server answers root and its own user, and closes the connections of others; the kernel gives
@@ -25,17 +26,26 @@ use fourscore::Fs;
 use fourscore::stats::JournalStats;
 use fourscore_fuse::Latencies;
 use fourscore_mballoc::Tunable;
+use fourscore_ondisk::BlockCount;
+use fourscore_resize::grow_mounted;
 use fourscore_sync::{Arc, Mutex, Weak, thread};
 use serde_json::{Map, Value, json};
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::mb_stats::mb_stats_to_json;
+use crate::resize::{NOT_A_SIZE, blocks_of};
+
+const ONLY_GROWS: &str = "a mounted file system only grows: unmount it to make it smaller";
+
+/// Precedes the message of a resize that failed.
+pub(crate) const ERROR: &str = "error: ";
 
 /// The longest request, in bytes.
 const LINE_BYTES: u64 = 256;
@@ -130,10 +140,34 @@ fn answer(
         (_, None) => "the file system is being unmounted".into(),
         (["stats"], Some(fs)) => stats(&fs, latencies).to_string(),
         (["tune", name, value], Some(fs)) => tune(&fs, name, value).err().unwrap_or_default(),
+        (["resize", size], Some(fs)) => resize(&fs, size),
         _ => "unknown request".into(),
     };
     (&stream).write_all(reply.as_bytes())?;
     Ok(None)
+}
+
+/// Makes the file system larger, and the image file with it. `-` is the size of the device.
+fn resize(fs: &Fs, size: &str) -> String {
+    let before = fs.geometry().blocks();
+    let block_size = fs.geometry().block_size();
+    let grown = match size {
+        "-" => fs
+            .device()
+            .lengthen(0)
+            .map_err(|why| why.to_string())
+            .map(|has_bytes| BlockCount(has_bytes >> block_size.bits())),
+        _ => blocks_of(size, block_size).ok_or_else(|| NOT_A_SIZE.into()),
+    };
+    let grown = grown.and_then(|wish| match wish < before {
+        true if size == "-" => Ok(before),
+        true => Err(ONLY_GROWS.into()),
+        false => grow_mounted(fs, wish).map_err(|why| why.to_string()),
+    });
+    match grown {
+        Ok(after) => format!("{} {} {}", before.0, after.0, block_size.bytes()),
+        Err(why) => format!("{ERROR}{why}"),
+    }
 }
 
 fn tune(fs: &Fs, name: &str, value: &str) -> Result<(), String> {
@@ -273,16 +307,43 @@ fn device_of(point: &Path) -> Option<String> {
     })
 }
 
+/// The directory on which fourscore has mounted `source`.
+pub(crate) fn point_of(source: &OsStr) -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let source = escaped(source.to_str()?);
+    mounts.lines().rev().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        let kind: Vec<&str> = kind.split(' ').collect();
+        let is_ours = kind.first()?.ends_with(TYPE_SUFFIX);
+        let is_same = kind.get(1) == Some(&source.as_str());
+        let point = place.split(' ').nth(4).filter(|_| is_ours && is_same)?;
+        Some(PathBuf::from(unescaped(point)))
+    })
+}
+
+/// Ends the type of a mount of fourscore.
+const TYPE_SUFFIX: &str = ".fourscore";
+
+/// Characters that mountinfo has as octal numbers; the backslash is the first.
+const ESCAPES: [(&str, &str); 4] = [
+    ("\\", "\\134"),
+    (" ", "\\040"),
+    ("\t", "\\011"),
+    ("\n", "\\012"),
+];
+
 /// A path in the format of mountinfo.
 fn escaped(path: &str) -> String {
-    let escapes = [
-        ("\\", "\\134"),
-        (" ", "\\040"),
-        ("\t", "\\011"),
-        ("\n", "\\012"),
-    ];
-    escapes.iter().fold(path.to_owned(), |path, (plain, code)| {
+    ESCAPES.iter().fold(path.to_owned(), |path, (plain, code)| {
         path.replace(plain, code)
+    })
+}
+
+/// The path of which `escaped` made the text.
+fn unescaped(text: &str) -> String {
+    let escapes = ESCAPES.iter().rev();
+    escapes.fold(text.to_owned(), |path, (plain, code)| {
+        path.replace(code, plain)
     })
 }
 

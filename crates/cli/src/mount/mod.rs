@@ -341,7 +341,7 @@ fn offset_of(image: &ImageSpec, text: &str) -> Result<u64> {
 /// The source of the mount in `/proc/mounts`: the canonical path of the image, under which
 /// umount(8), findmnt(8) and `mount -a` look for it. The offset in the name of the image follows
 /// it, in the largest unit that it is a multiple of.
-fn source_of(image: &ImageSpec) -> OsString {
+pub(crate) fn source_of(image: &ImageSpec) -> OsString {
     const UNITS: [(u64, &str); 4] = [
         (1 << 40, "T"),
         (1 << 30, "G"),

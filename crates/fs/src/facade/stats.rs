@@ -88,7 +88,7 @@ impl Fs {
 }
 
 fn mount_stats(mount: &Mount) -> MountStats {
-    let groups = mount.core.geometry().groups();
+    let groups = mount.allocator().geometry().groups();
     MountStats {
         journal: mount.journal().stats(),
         allocator: mount.allocator().mb_stats(),

@@ -8,14 +8,14 @@ use fourscore_mballoc::{
     BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, SourceError,
 };
 use fourscore_ondisk::group::GroupFlags;
-use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
+use fourscore_ondisk::{Geometry, GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::{Arc, epoch};
 
 use crate::core::Core;
 use crate::group::descriptor;
 use crate::group::prefetch::Prefetcher;
 use crate::group::table::{
-    BitmapPlace, BitsChange, Counted, Group, Groups, InodesOfGroup, Map, write_bits,
+    BitmapPlace, BitsChange, Counted, DescriptorBlock, Group, Groups, InodesOfGroup, Map, write_bits,
 };
 use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
@@ -24,20 +24,40 @@ use crate::{Error, Result};
 /// Reads all descriptors, and returns the state of all groups.
 pub(crate) fn read(core: &Core) -> Result<Groups> {
     let geometry = core.geometry();
+    let tables = descriptor_blocks(geometry);
+    core.buffers
+        .read_ahead_all(tables.iter().map(|table| table.block));
+    let groups = read_groups(core, 0)?;
+    let superblock = Arc::clone(&core.superblock);
+    let buffers = Arc::clone(&core.buffers);
+    Ok(Groups::new(superblock, buffers, groups, tables))
+}
+
+/// Returns the blocks of descriptors, in the order of blocks.
+pub(crate) fn descriptor_blocks(geometry: &Geometry) -> Vec<DescriptorBlock> {
     let firsts = (0..geometry.groups()).step_by(geometry.descs_per_block().max(1) as usize);
     let mut tables: Vec<_> = firsts
-        .filter_map(|group| Some((geometry.desc_place(GroupNr(group))?.block, GroupNr(group))))
+        .filter_map(|group| {
+            Some(DescriptorBlock {
+                block: geometry.desc_place(GroupNr(group))?.block,
+                first: GroupNr(group),
+            })
+        })
         .collect();
     tables.sort_unstable();
-    let blocks = tables.iter().map(|&(block, _)| block);
-    core.buffers.read_ahead_all(blocks);
+    tables
+}
+
+/// Reads the descriptors of the groups from `first` on, and returns their state.
+pub(crate) fn read_groups(core: &Core, first: u32) -> Result<Vec<Group>> {
+    let geometry = core.geometry();
     let has_uninit = descriptor::has_uninit_groups(core);
     let ready = |unused: u32| {
         let used = geometry.inodes_per_group().saturating_sub(unused);
         used.div_ceil(geometry.inodes_per_block())
     };
-    let mut groups = Vec::with_capacity(geometry.groups() as usize);
-    descriptor::for_each_group(core, |desc| {
+    let mut groups = Vec::with_capacity(geometry.groups().saturating_sub(first) as usize);
+    descriptor::for_each_group_from(core, first, |desc| {
         let flag = |flag| has_uninit && desc.flags().contains(flag);
         let is_zeroed = !has_uninit || desc.flags().contains(GroupFlags::INODE_ZEROED);
         let unused = if is_zeroed { 0 } else { desc.itable_unused() };
@@ -53,9 +73,7 @@ pub(crate) fn read(core: &Core) -> Result<Groups> {
             InodesOfGroup::new(inodes, desc.inode_table(), ready(unused), desc.used_dirs()),
         ));
     })?;
-    let superblock = Arc::clone(&core.superblock);
-    let buffers = Arc::clone(&core.buffers);
-    Ok(Groups::new(superblock, buffers, groups, tables))
+    Ok(groups)
 }
 
 /// A range of bits of one bitmap of a group.

@@ -118,22 +118,34 @@ pub(crate) fn desc(core: &Core, group: GroupNr) -> Result<GroupDesc> {
 ///
 /// # Errors
 /// As [`Fs::group`](crate::Fs::group).
-pub(crate) fn for_each_group(core: &Core, mut each: impl FnMut(&GroupDesc)) -> Result<()> {
+pub(crate) fn for_each_group(core: &Core, each: impl FnMut(&GroupDesc)) -> Result<()> {
+    for_each_group_from(core, 0, each)
+}
+
+/// As [`for_each_group`], for the groups from `start` on.
+pub(crate) fn for_each_group_from(
+    core: &Core,
+    start: u32,
+    mut each: impl FnMut(&GroupDesc),
+) -> Result<()> {
     let geometry = core.geometry();
     let groups = geometry.groups();
-    let in_block = geometry.descs_per_block().max(1) as usize;
-    for first in (0..groups).step_by(in_block) {
+    let in_block = geometry.descs_per_block().max(1);
+    let mut first = start;
+    while first < groups {
+        let next = (first / in_block + 1).saturating_mul(in_block);
         let place = desc_place(core, GroupNr(first))?;
         with_guard(core, |guard| {
             // Nothing else is read, so `each` is called once for each descriptor.
             let block = metadata::unchecked_metadata(core, place.block, guard)?;
             let mut place = place;
-            for group in (first..groups).take(in_block) {
+            for group in first..next.min(groups) {
                 each(&parsed(core, GroupNr(group), place, block)?);
                 place.offset_bytes += geometry.desc_size_bytes();
             }
             Ok(())
         })?;
+        first = next;
     }
     Ok(())
 }

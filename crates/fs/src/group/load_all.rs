@@ -61,6 +61,7 @@ impl LoadAll {
 
 impl Work {
     fn run(&self) {
+        // Groups that are added meanwhile are loaded when they are needed.
         let groups = self.allocator.geometry().groups();
         let mut first = 0;
         while first < groups {
@@ -69,7 +70,8 @@ impl Work {
             let wanted: Vec<_> = wanted.filter(|&group| self.has_space(group)).collect();
             self.read(&wanted);
             for group in wanted {
-                let loaded = groups - self.allocator.absent_groups();
+                let all = self.allocator.geometry().groups();
+                let loaded = all.saturating_sub(self.allocator.absent_groups());
                 if self.stopping.load(Ordering::Relaxed) || loaded >= self.most {
                     return;
                 }

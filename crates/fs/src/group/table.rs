@@ -13,7 +13,13 @@
 //! **Invariants.** A descriptor block is in every transaction that contains a bitmap of its groups.
 //! A bitmap that was never written (`*_UNINIT`) is initialized in the first handle that changes it.
 //!
+//! Groups that are added while the file system is mounted are behind another pointer, which a lookup
+//! follows only for them. Their sums, their blocks of descriptors and the size become visible
+//! together ([`Extent`]).
+//!
 //! **Locking.** None but the locks of buffers. Only the committer writes the sealed summaries.
+
+use std::collections::BTreeMap;
 
 use fourscore_block::{Buffer, BufferCache, Retired, Structure, VerifiedAs};
 use fourscore_journal::Handle;
@@ -22,7 +28,7 @@ use fourscore_ondisk::group::{self, BitmapSummary, GroupDescMut, GroupFlags};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
-use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore};
+use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore, Versions};
 
 use crate::Result;
 use crate::txn::refused::Refused;
@@ -173,15 +179,49 @@ struct Changed {
 /// All groups.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    superblock: Arc<Superblock>,
+    /// That of [`Core`](crate::core::Core). It has groups that are just being added before
+    /// `extent` has them.
+    superblock: Arc<Versions<Superblock>>,
     buffers: Arc<BufferCache>,
+    /// The groups that there were at the mount.
     groups: Box<[CachePadded<Group>]>,
-    /// The sums over all groups when they were read, and the changes that cores have made since. A
-    /// directory is placed by these sums, without a look at each group.
-    sums_at_first: Totals,
+    extent: Versions<Extent>,
+    /// The changes that cores have made to the sums since the mount.
     changed: PerCore<Changed>,
+}
+
+/// How far the groups reach: one version for each growth, and all that is added with it.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    /// The superblock of this size.
+    pub(crate) superblock: Superblock,
+    /// The sums over all groups when they were read or added. With the changes that cores have made
+    /// since, a directory is placed by them, without a look at each group.
+    sums_at_first: Totals,
+    /// The groups that were added since the mount.
+    added: Box<[Arc<CachePadded<Group>>]>,
     /// The blocks of descriptors in ascending order, each with the first group in it.
-    tables: Box<[(PhysBlock, GroupNr)]>,
+    tables: Box<[DescriptorBlock]>,
+}
+
+/// A block of descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DescriptorBlock {
+    pub(crate) block: PhysBlock,
+    /// The first group in it.
+    pub(crate) first: GroupNr,
+}
+
+/// What a growth changes in the groups.
+#[derive(Debug)]
+pub(crate) struct Added {
+    pub(crate) superblock: Superblock,
+    /// The state of new groups, which follow those that there are.
+    pub(crate) groups: Vec<Group>,
+    /// The blocks of descriptors, of all groups.
+    pub(crate) tables: Vec<DescriptorBlock>,
+    /// The free clusters from now on of groups that were there before.
+    pub(crate) free: BTreeMap<GroupNr, u32>,
 }
 
 /// A change of bits of one bitmap, ready to be applied in a handle.
@@ -255,29 +295,90 @@ impl Groups {
     /// Creates the state of all `groups`, in order. `tables` names the blocks of descriptors, each
     /// with the first group in it, in the order of blocks.
     pub(crate) fn new(
-        superblock: Arc<Superblock>,
+        superblock: Arc<Versions<Superblock>>,
         buffers: Arc<BufferCache>,
         groups: Vec<Group>,
-        tables: Vec<(PhysBlock, GroupNr)>,
+        tables: Vec<DescriptorBlock>,
     ) -> Self {
-        let mut sums_at_first = Totals::default();
-        for counts in groups.iter().map(Group::counts) {
-            sums_at_first.free_inodes += u64::from(counts.free_inodes);
-            sums_at_first.free_clusters += u64::from(counts.free_clusters);
-            sums_at_first.used_dirs += u64::from(counts.used_dirs);
-        }
+        let extent = Extent {
+            superblock: superblock.get().clone(),
+            sums_at_first: sums_of(&groups),
+            added: Box::default(),
+            tables: tables.into(),
+        };
         Self {
             superblock,
             buffers,
             groups: groups.into_iter().map(CachePadded::new).collect(),
-            sums_at_first,
+            extent: Versions::new(extent),
             changed: PerCore::default(),
-            tables: tables.into(),
         }
     }
 
     pub(crate) fn get(&self, group: GroupNr) -> Option<&Group> {
-        self.groups.get(group.0 as usize).map(|group| &**group)
+        match self.groups.get(group.0 as usize) {
+            Some(group) => Some(group),
+            None => self.added(group),
+        }
+    }
+
+    #[cold]
+    fn added(&self, group: GroupNr) -> Option<&Group> {
+        let nth = (group.0 as usize).checked_sub(self.groups.len())?;
+        self.extent().added.get(nth).map(|group| &***group)
+    }
+
+    /// Returns how far the groups reach.
+    pub(crate) fn extent(&self) -> &Extent {
+        self.extent.get()
+    }
+
+    /// Returns the number of groups.
+    pub(crate) fn count(&self) -> u32 {
+        let count = self.groups.len() + self.extent().added.len();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// Adds groups, and sets counts of groups that are there. Nobody changes any of their bits
+    /// meanwhile. A reader of the sums sees all of it at once.
+    pub(crate) fn grow(&self, added: Added) {
+        let now = self.extent();
+        let mut sums = now.sums_at_first;
+        for (group, free) in added.free {
+            if let Some(group) = self.get(group) {
+                let before = group.place(Map::Blocks).free.swap(free, Ordering::Relaxed);
+                let more = i64::from(free) - i64::from(before);
+                sums.free_clusters = sums.free_clusters.saturating_add_signed(more);
+            }
+        }
+        let more = sums_of(&added.groups);
+        sums.free_inodes += more.free_inodes;
+        sums.free_clusters += more.free_clusters;
+        let groups = added.groups.into_iter().map(CachePadded::new).map(Arc::new);
+        self.extent.publish(Extent {
+            superblock: added.superblock,
+            sums_at_first: sums,
+            added: now.added.iter().map(Arc::clone).chain(groups).collect(),
+            tables: added.tables.into(),
+        });
+    }
+
+    /// Copies a bitmap into that of a group, in a handle that it has joined, and counts nothing.
+    pub(crate) fn replace_bitmap(
+        &self,
+        handle: &mut Handle<'_>,
+        buffer: &Arc<Buffer>,
+        group: GroupNr,
+        bitmap: &[u8],
+    ) -> std::result::Result<(), Refused> {
+        let tag = VerifiedAs::of_group(Structure::BlockBitmap, group);
+        let made = handle.modify(buffer, tag, |bytes| {
+            bytes.copy_from_slice(bitmap);
+            if let Some(group) = self.get(group) {
+                group.blocks.0.uninit.store(false, Ordering::Release);
+            }
+        });
+        made.map_err(|error| Refused::new(error, buffer.block()))
     }
 
     /// Returns the number of inodes that are free on disk in a group.
@@ -374,18 +475,19 @@ impl Groups {
         bits: &BitsChange,
         change: i32,
     ) -> std::result::Result<(), Refused> {
-        let geometry = self.superblock.geometry();
+        let superblock = self.superblock.get();
+        let geometry = superblock.geometry();
         let offset = geometry
             .desc_place(bits.group)
             .map_or(0, |place| place.offset_bytes);
         let buffer = bits.held()?;
         let changed = handle.modify(buffer, descriptors_tag(), |bytes| {
             let bytes = bytes.get_mut(offset..).unwrap_or_default();
-            if let Ok(mut desc) = GroupDescMut::new(bytes, &self.superblock) {
+            if let Ok(mut desc) = GroupDescMut::new(bytes, superblock) {
                 desc.change_used_dirs(change);
             }
             // An error is not reported here: readers verify the descriptor.
-            let _ = group::seal(bytes, bits.group, &self.superblock);
+            let _ = group::seal(bytes, bits.group, superblock);
         });
         changed.map_err(|error| Refused::new(error, buffer.block()))?;
         if let Some(state) = self.get(bits.group) {
@@ -401,7 +503,8 @@ impl Groups {
 
     /// Stores the summary of the committing copy of a bitmap.
     pub(crate) fn seal_bitmap(&self, tag: VerifiedAs, bytes: &[u8]) {
-        let geometry = self.superblock.geometry();
+        let superblock = self.superblock.get();
+        let geometry = superblock.geometry();
         let Some(state) = self.get(tag.group()) else {
             return;
         };
@@ -415,14 +518,15 @@ impl Groups {
                 (Map::Inodes, bits, bits)
             }
         };
-        let summary = BitmapSummary::of(bytes, bits, covered, &self.superblock);
+        let summary = BitmapSummary::of(bytes, bits, covered, superblock);
         state.place(map).sealed.set(&summary);
     }
 
     /// Writes the summaries of bitmaps into the committing copy of a block of descriptors. The
     /// summaries are from bitmaps that are committed with this block or were committed before.
     pub(crate) fn seal_descriptors(&self, block: PhysBlock, bytes: &mut [u8]) {
-        let geometry = self.superblock.geometry();
+        let superblock = self.superblock.get();
+        let geometry = superblock.geometry();
         let per_block = geometry.descs_per_block();
         let Some(GroupNr(first)) = self.first_group_of(block) else {
             return;
@@ -438,7 +542,7 @@ impl Groups {
                 continue;
             }
             let bytes = bytes.get_mut(place.offset_bytes..).unwrap_or_default();
-            if let Ok(mut desc) = GroupDescMut::new(bytes, &self.superblock) {
+            if let Ok(mut desc) = GroupDescMut::new(bytes, superblock) {
                 let [blocks, inodes] = &sealed;
                 blocks
                     .iter()
@@ -448,7 +552,7 @@ impl Groups {
                     .for_each(|summary| desc.set_inode_bitmap(summary));
             }
             // This cannot fail: a block of descriptors is as long as its descriptors.
-            let _ = group::seal(bytes, GroupNr(nr), &self.superblock);
+            let _ = group::seal(bytes, GroupNr(nr), superblock);
         }
     }
 
@@ -458,19 +562,23 @@ impl Groups {
     }
 
     fn first_group_of(&self, block: PhysBlock) -> Option<GroupNr> {
-        let at = self
-            .tables
-            .binary_search_by_key(&block, |&(block, _)| block);
-        at.ok().map(|at| self.tables[at].1)
+        let tables = &self.extent().tables;
+        let at = tables.binary_search_by_key(&block, |table| table.block);
+        at.ok().map(|at| tables[at].first)
     }
 
     /// Returns the sums over all groups, which are exact while no thread changes them.
     pub(crate) fn sums(&self) -> Totals {
+        self.sums_in(self.extent())
+    }
+
+    /// Returns the sums over the groups of an extent.
+    pub(crate) fn sums_in(&self, extent: &Extent) -> Totals {
         let changed = |count: fn(&Changed) -> &AtomicI64| -> i64 {
             let cores = self.changed.iter();
             cores.map(|core| count(core).load(Ordering::Relaxed)).sum()
         };
-        let first = self.sums_at_first;
+        let first = extent.sums_at_first;
         Totals {
             free_inodes: first
                 .free_inodes
@@ -483,6 +591,16 @@ impl Groups {
                 .saturating_add_signed(changed(|core| &core.used_dirs)),
         }
     }
+}
+
+fn sums_of(groups: &[Group]) -> Totals {
+    let mut sums = Totals::default();
+    for counts in groups.iter().map(Group::counts) {
+        sums.free_inodes += u64::from(counts.free_inodes);
+        sums.free_clusters += u64::from(counts.free_clusters);
+        sums.used_dirs += u64::from(counts.used_dirs);
+    }
+    sums
 }
 
 impl Group {

@@ -125,13 +125,13 @@ fn claim_free(mount: &Mount, parent: GroupNr, want: Want) -> Result<InodeClaim> 
     if let Want::Directory(kinship) = want
         && let Some(group) = mount
             .inodes()
-            .placement
+            .placement()
             .for_directory(&**counts, parent, kinship)
         && let Some(claim) = claim_in(mount, group, is_directory)?
     {
         return Ok(claim);
     }
-    for group in mount.inodes().placement.for_file(parent, CoreNr::current()) {
+    for group in mount.inodes().placement().for_file(parent, CoreNr::current()) {
         if counts.free_inodes(group) == 0 {
             continue;
         }

@@ -10,7 +10,7 @@
 use fourscore_mballoc::{Geometry, Placement};
 use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, Tid};
 use fourscore_sync::rank::Ranked;
-use fourscore_sync::{Mutex, MutexGuard, PerCore, Sparse};
+use fourscore_sync::{Mutex, MutexGuard, PerCore, Sparse, Versions};
 
 use crate::core::Core;
 use crate::group::descriptor;
@@ -39,24 +39,29 @@ pub(crate) struct Used {
 /// The inodes of all groups.
 #[derive(Debug)]
 pub(crate) struct Inodes {
-    pub(crate) placement: Placement,
+    placement: Versions<Placement>,
     pub(crate) groups: Sparse<Mutex<Used>>,
     /// Numbers that are held back, each with a transaction that may not be durable yet.
     pub(crate) held: PerCore<Mutex<Vec<(Tid, InodeNr)>>>,
 }
 
 impl Inodes {
-    pub(crate) fn new(core: &Core, geometry: &Geometry) -> Self {
-        let groups = core.geometry().groups();
+    /// Returns the inodes of a file system that can get `room` groups.
+    pub(crate) fn new(core: &Core, geometry: &Geometry, room: u32) -> Self {
         Self {
-            placement: Placement::new(geometry, core.geometry().inodes_per_group()),
-            groups: Sparse::new(groups as usize),
+            placement: Versions::new(placement_in(core, geometry)),
+            groups: Sparse::new(room as usize),
             held: PerCore::default(),
         }
     }
 
     pub(crate) fn placement(&self) -> &Placement {
-        &self.placement
+        self.placement.get()
+    }
+
+    /// Lets new inodes be placed in all groups of `geometry`.
+    pub(crate) fn grow(&self, core: &Core, geometry: &Geometry) {
+        self.placement.publish(placement_in(core, geometry));
     }
 
     /// Returns the claim of an inode that is in use, to free it. The inode stays used in memory
@@ -100,6 +105,10 @@ impl Inodes {
             locked(used).set(index.0, false);
         }
     }
+}
+
+fn placement_in(core: &Core, geometry: &Geometry) -> Placement {
+    Placement::new(geometry, core.geometry().inodes_per_group())
 }
 
 /// Locks the inodes of a group.

@@ -8,7 +8,7 @@ use fourscore_block::BlockDevice;
 use fourscore_mballoc::{Allocator, Run};
 use fourscore_ondisk::PhysBlock;
 use fourscore_ondisk::superblock::Superblock;
-use fourscore_sync::Arc;
+use fourscore_sync::{Arc, Versions};
 
 use crate::Result;
 
@@ -16,12 +16,15 @@ use crate::Result;
 #[derive(Debug)]
 pub(crate) struct Discards {
     device: Arc<dyn BlockDevice>,
-    superblock: Arc<Superblock>,
+    superblock: Arc<Versions<Superblock>>,
 }
 
 impl Discards {
     /// Returns the reporter for `device`; `None` if the device cannot discard.
-    pub(crate) fn of(device: &Arc<dyn BlockDevice>, superblock: &Arc<Superblock>) -> Option<Self> {
+    pub(crate) fn of(
+        device: &Arc<dyn BlockDevice>,
+        superblock: &Arc<Versions<Superblock>>,
+    ) -> Option<Self> {
         device.hints().discard.then(|| Self {
             device: Arc::clone(device),
             superblock: Arc::clone(superblock),
@@ -30,7 +33,7 @@ impl Discards {
 
     /// Discards on the device a run that is free, or is about to be.
     pub(crate) fn tell(&self, allocator: &Allocator, run: &Run) -> Result<()> {
-        let geometry = self.superblock.geometry();
+        let geometry = self.superblock.get().geometry();
         let PhysBlock(first) = allocator.geometry().first_block(run);
         let blocks = u64::from(run.len.0) << geometry.blocks_per_cluster_log();
         // The last cluster may extend past the end of the file system.

@@ -20,7 +20,7 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, Superblock};
 use fourscore_ondisk::{Corrupt, InodeNr, RawSuperblock};
-use fourscore_sync::{Arc, Serial};
+use fourscore_sync::{Arc, Serial, Versions};
 
 use crate::Result;
 use crate::core::Core;
@@ -52,9 +52,9 @@ pub(crate) fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Resul
     let replayed = replay::replay(&in_place, options)?;
     let superblock = read_superblock(&*replayed.device, SuperblockCopy::Primary)?;
     let mut core = bare(replayed.device, superblock, options)?;
-    if let Some(overlay) = apply::build(&replayed.records, &core, &core.superblock)? {
+    if let Some(overlay) = apply::build(&replayed.records, &core, core.superblock())? {
         // The caches hold the state before the fast commits.
-        let superblock = Superblock::clone(&core.superblock);
+        let superblock = core.superblock().clone();
         core = bare(core.device, superblock, options)?;
         core.fast_commit = Some(overlay);
     }
@@ -98,7 +98,7 @@ pub(crate) fn bare(
     });
     Ok(Core {
         device,
-        superblock: Arc::new(superblock),
+        superblock: Arc::new(Versions::new(superblock)),
         buffers,
         inodes,
         lives: Serial::default(),

@@ -172,7 +172,11 @@ fn begin(
     let groups = Arc::new(change::read(&core)?);
     let geometry = geometry(core.superblock(), options)?;
     let reuse = Arc::new(ReuseClock::default());
-    let grace = Arc::new(grace_period(&core, options, &geometry, &reuse));
+    let room = match scope {
+        Scope::All => room(&core),
+        Scope::OneTransaction => geometry.groups(),
+    };
+    let grace = Arc::new(grace_period(&core, options, &reuse));
     let quota = Quota::open(&core, options.enforced_quota())?.map(Arc::new);
     let (journal, fast_commits) =
         begin_journal(&core, log, options, scope, &groups, &grace, quota.as_ref())?;
@@ -184,9 +188,9 @@ fn begin(
         geometry.layout(),
         fast_commits.is_some() && !options.faults.lacks(Sabotage::RecordedBlockReused),
     );
-    let superblock = Arc::clone(&core.superblock);
+    let superblock = core.superblock().clone();
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
-    let inodes = Inodes::new(&core, &geometry);
+    let inodes = Inodes::new(&core, &geometry, room);
     let orphans = orphan_list::load(&core)?;
     let xattrs = Arc::new(SharedXattrs::new(options.sharing()));
     core.live = Some(Live {
@@ -200,10 +204,11 @@ fn begin(
     core.faults = options.faults;
     let core = Arc::new(core);
     let source = Source::new(Arc::clone(&core), Arc::clone(&groups));
-    let allocator = Arc::new(Allocator::new(
+    let allocator = Arc::new(Allocator::with_room(
         geometry,
         Box::new(source),
         allocator_options,
+        room,
     ));
     grace.serve(&allocator);
     let space = SpaceQueue::new(
@@ -243,6 +248,23 @@ fn begin(
     }))
 }
 
+/// Returns the number of groups that a mount has room for: twice those that there are, those that
+/// the device is long enough for, and some thousand at least. See `docs/internals/allocator.md`.
+fn room(core: &Core) -> u32 {
+    /// With blocks of 4 KiB, 512 GiB.
+    const LEAST: u32 = 4096;
+    /// With blocks of 4 KiB, 32 TiB. A device may be longer by far than what is ever used of it.
+    const MOST_BY_DEVICE: u32 = 1 << 18;
+    let geometry = core.geometry();
+    let (groups, inodes) = (geometry.groups(), geometry.inodes_per_group());
+    let group_bytes = u64::from(geometry.blocks_per_group()) << geometry.block_size().bits();
+    let by_device = core.device.len_bytes().div_ceil(group_bytes.max(1));
+    let by_device = u32::try_from(by_device).unwrap_or(u32::MAX);
+    let wanted = groups.saturating_mul(2).max(LEAST);
+    let wanted = wanted.max(by_device.min(MOST_BY_DEVICE));
+    wanted.min(u32::MAX / inodes.max(1)).max(groups)
+}
+
 /// Returns the least number of blocks that one credit revokes.
 fn revokes_per_credit(core: &Core) -> usize {
     // A header and a checksum are less than 32 bytes, a record is at most 8.
@@ -253,12 +275,10 @@ fn revokes_per_credit(core: &Core) -> usize {
 fn grace_period(
     core: &Core,
     options: &MountOptions,
-    geometry: &Geometry,
     reuse: &Arc<ReuseClock>,
 ) -> GracePeriod {
     let block_bytes = core.geometry().block_size().bytes();
     GracePeriod::new(
-        geometry.groups(),
         options.most_groups_loaded(block_bytes),
         options.discards(core),
         match options.faults.lacks(Sabotage::UnnoticedReuse) {

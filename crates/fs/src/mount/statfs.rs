@@ -2,9 +2,14 @@
 //!
 //! **Model.** The counters of the superblock are only written now and then. The exact values are
 //! the sums over the group descriptors, which the kernel computes at each mount, too.
+//!
+//! In a mount that grows, the size and the sums are of one version ([`Groups::extent`]), so nobody
+//! sees one size with the free blocks of another.
+//!
+//! [`Groups::extent`]: crate::group::table::Groups::extent
 
 use fourscore_ondisk::inode::FileType;
-use fourscore_ondisk::superblock::JournalPlace;
+use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 
 use crate::Result;
 use crate::core::Core;
@@ -31,13 +36,8 @@ pub struct StatFs {
     pub max_name_bytes: usize,
 }
 
-/// Returns the free clusters and inodes.
+/// Returns the free clusters and inodes of a file system that was opened for reading.
 fn free_counts(core: &Core) -> Result<(u64, u32)> {
-    if let Some(live) = &core.live {
-        let sums = live.groups.sums();
-        let free_inodes = u32::try_from(sums.free_inodes).unwrap_or(u32::MAX);
-        return Ok((sums.free_clusters, free_inodes));
-    }
     let (mut free_clusters, mut free_inodes) = (0_u64, 0_u32);
     descriptor::for_each_group(core, |desc| {
         free_clusters = free_clusters.saturating_add(desc.free_clusters().into());
@@ -48,13 +48,21 @@ fn free_counts(core: &Core) -> Result<(u64, u32)> {
 
 /// See [`Fs::statfs`](crate::Fs::statfs).
 pub(crate) fn statfs(core: &Core) -> Result<StatFs> {
-    let geometry = core.geometry();
-    let (free_clusters, free_inodes) = free_counts(core)?;
+    let (superblock, (free_clusters, free_inodes)) = match &core.live {
+        Some(live) => {
+            let extent = live.groups.extent();
+            let sums = live.groups.sums_in(extent);
+            let free_inodes = u32::try_from(sums.free_inodes).unwrap_or(u32::MAX);
+            (&extent.superblock, (sums.free_clusters, free_inodes))
+        }
+        None => (core.superblock(), free_counts(core)?),
+    };
+    let geometry = superblock.geometry();
     let free_blocks = free_clusters << geometry.blocks_per_cluster_log();
-    let reserved = core.superblock.reserved_blocks().0;
+    let reserved = superblock.reserved_blocks().0;
     Ok(StatFs {
         block_bytes: geometry.block_size().bytes(),
-        blocks: geometry.blocks().0.saturating_sub(overhead_blocks(core)?),
+        blocks: geometry.blocks().0.saturating_sub(overhead_blocks(core, superblock)?),
         free_blocks,
         available_blocks: free_blocks.saturating_sub(reserved),
         inodes: geometry.inodes(),
@@ -65,16 +73,17 @@ pub(crate) fn statfs(core: &Core) -> Result<StatFs> {
 
 /// Returns the blocks that never hold data of users: metadata of the groups, and an internal
 /// journal.
-fn overhead_blocks(core: &Core) -> Result<u64> {
-    let stored = u64::from(core.superblock.overhead_clusters());
+fn overhead_blocks(core: &Core, superblock: &Superblock) -> Result<u64> {
+    let geometry = superblock.geometry();
+    let stored = u64::from(superblock.overhead_clusters());
     if stored != 0 {
-        return Ok(stored << core.geometry().blocks_per_cluster_log());
+        return Ok(stored << geometry.blocks_per_cluster_log());
     }
-    let mut blocks = core.geometry().overhead_blocks().0;
-    if let Some(JournalPlace::Inode(journal)) = core.superblock.journal() {
+    let mut blocks = geometry.overhead_blocks().0;
+    if let Some(JournalPlace::Inode(journal)) = superblock.journal() {
         let journal = cache::inode_copy(core, journal)?;
         if journal.file_type() == FileType::Regular {
-            blocks += journal.size_bytes() >> core.geometry().block_size().bits();
+            blocks += journal.size_bytes() >> geometry.block_size().bits();
         }
     }
     Ok(blocks)

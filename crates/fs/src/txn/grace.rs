@@ -46,7 +46,6 @@ pub(crate) struct GracePeriod {
     allocator: OnceLock<Weak<Allocator>>,
     /// Advances whenever a grace period ends.
     reuse: Arc<ReuseClock>,
-    groups: u32,
     most_loaded: u32,
     /// Reports freed blocks to the device, if the mount does that.
     discards: Option<Discards>,
@@ -70,10 +69,9 @@ impl Drop for Marker {
 }
 
 impl GracePeriod {
-    /// Returns the clock of a file system with `groups` groups, of which `most_loaded` may have
-    /// unused buddies in memory.
+    /// Returns the clock of a file system of which `most_loaded` groups may have unused buddies in
+    /// memory.
     pub(crate) fn new(
-        groups: u32,
         most_loaded: u32,
         discards: Option<Discards>,
         reuse: Arc<ReuseClock>,
@@ -85,7 +83,6 @@ impl GracePeriod {
             current: EpochCell::new(None),
             allocator: OnceLock::new(),
             reuse,
-            groups,
             most_loaded,
             discards,
         }
@@ -122,7 +119,10 @@ impl GracePeriod {
             self.expedite();
         }
         self.release(&allocator);
-        let loaded = self.groups.saturating_sub(allocator.absent_groups());
+        let loaded = allocator
+            .geometry()
+            .groups()
+            .saturating_sub(allocator.absent_groups());
         let too_many = loaded.saturating_sub(self.most_loaded);
         if too_many > 0 {
             allocator.evict_idle(too_many.min(EVICTED_PER_COMMIT));

@@ -12,7 +12,7 @@ use fourscore_journal::{FastCommit, FastCommitRequest, SealHook, Sealing};
 use fourscore_ondisk::dirent::DirFormat;
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, Superblock};
 use fourscore_ondisk::{PhysBlock, RawSuperblock, Tid, extent, htree, orphan, xattr};
-use fourscore_sync::{Arc, OnceLock};
+use fourscore_sync::{Arc, OnceLock, Versions};
 use zerocopy::FromBytes;
 
 use crate::group::table::Groups;
@@ -23,7 +23,7 @@ use crate::txn::grace::GracePeriod;
 
 /// The file system's part in a commit.
 pub(crate) struct Seal {
-    superblock: Arc<Superblock>,
+    superblock: Arc<Versions<Superblock>>,
     groups: Arc<Groups>,
     grace: Arc<GracePeriod>,
     /// Set when the mount makes fast commits.
@@ -35,7 +35,7 @@ pub(crate) struct Seal {
 
 impl Seal {
     pub(crate) fn new(
-        superblock: Arc<Superblock>,
+        superblock: Arc<Versions<Superblock>>,
         groups: Arc<Groups>,
         grace: Arc<GracePeriod>,
         fast_commits: Arc<OnceLock<Arc<FastCommits>>>,
@@ -53,10 +53,11 @@ impl Seal {
     }
 
     fn seal_checksum(&self, block: PhysBlock, tag: VerifiedAs, bytes: &mut [u8]) {
-        if !self.superblock.has_metadata_csum() || self.faults.lacks(Sabotage::NoSeal) {
+        let superblock = self.superblock.get();
+        if !superblock.has_metadata_csum() || self.faults.lacks(Sabotage::NoSeal) {
             return;
         }
-        let (seed, fs_seed) = (tag.seed(), self.superblock.checksum_seed());
+        let (seed, fs_seed) = (tag.seed(), superblock.checksum_seed());
         // A block that was verified before it was changed has space for its checksum.
         match tag.structure() {
             Some(Structure::ExtentNode) => drop(extent::seal(bytes, seed)),
@@ -67,7 +68,7 @@ impl Seal {
             Some(Structure::DirectoryIndex) => drop(htree::seal_root(bytes, seed)),
             Some(Structure::Xattrs) => drop(xattr::seal_block(bytes, block, fs_seed)),
             Some(Structure::OrphanFile) => {
-                drop(orphan::seal(bytes, block, seed, &self.superblock));
+                drop(orphan::seal(bytes, block, seed, superblock));
             }
             Some(Structure::Superblock) => {
                 let offset = SUPERBLOCK_OFFSET_BYTES % bytes.len().max(1) as u64;
@@ -115,7 +116,7 @@ impl SealHook for Seal {
     }
 
     fn home_before_fast_commits(&self) -> Option<PhysBlock> {
-        let block_size = self.superblock.geometry().block_size();
+        let block_size = self.superblock.get().geometry().block_size();
         Some(PhysBlock(SUPERBLOCK_OFFSET_BYTES >> block_size.bits()))
     }
 

@@ -1,4 +1,4 @@
-//! **Purpose.** ext4's ioctls: flags (chattr), projects, generations, the label, and FITRIM.
+//! **Purpose.** ext4's ioctls: flags (chattr), projects, generations, the label, FITRIM, and growing.
 //!
 //! **Not here.** Permission checks for flags and projects: the kernel makes them, except for flags
 //! that only ext4 knows.
@@ -6,8 +6,10 @@
 //! **References.** `linux/fs.h`; ioctl_iflags(2).
 
 use fourscore::Trim;
+use fourscore_ondisk::BlockCount;
 use fourscore_ondisk::checksum::InodeGeneration;
 use fourscore_ondisk::inode::InodeFlags;
+use fourscore_resize::{ResizeError, grow_mounted};
 
 use super::{Call, Server};
 use crate::abi::{FstrimRange, Fsxattr, IoctlIn, IoctlOut};
@@ -24,6 +26,7 @@ const EXT4_IOC_SETVERSION: u32 = 0x4008_6604;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 const FITRIM: u32 = 0xc018_5879;
+const EXT4_IOC_RESIZE_FS: u32 = 0x4008_6610;
 
 /// The length of a label with its terminating zero, in bytes.
 const LABEL_BYTES: usize = 256;
@@ -71,6 +74,7 @@ impl Server<'_> {
             }
             FS_IOC_SETFSLABEL => self.set_label(&mut call),
             FITRIM => self.trim(&mut call, reply),
+            EXT4_IOC_RESIZE_FS => self.resize(&mut call),
             _ => Err(Errno::NOTTY),
         }
     }
@@ -127,6 +131,35 @@ impl Server<'_> {
         }
         let name = label.split(|&byte| byte == 0).next();
         Ok(self.fs.set_label(name.unwrap_or_default())?)
+    }
+
+    /// As in Linux, an image file is as long as its owner has made it: `fourscore resize` is what
+    /// makes it longer.
+    fn resize(&self, call: &mut Call<'_>) -> Result<(), Errno> {
+        let blocks = BlockCount(call.arguments.take()?);
+        if call.header.uid != 0 {
+            return Err(Errno::PERM);
+        }
+        let now = self.fs.geometry().blocks();
+        let has_bytes = self.fs.device().lengthen(0);
+        let has_bytes = has_bytes.map_err(fourscore::Error::from)?;
+        let block_size = self.fs.geometry().block_size();
+        if blocks < now || blocks.0 > has_bytes >> block_size.bits() {
+            return Err(Errno::INVAL);
+        }
+        match grow_mounted(self.fs, blocks) {
+            Ok(_) => Ok(()),
+            Err(ResizeError::Fs(error)) => Err(error.into()),
+            Err(ResizeError::Io(error)) => Err(fourscore::Error::from(error).into()),
+            Err(ResizeError::Corrupt(error)) => {
+                tracing::warn!(%error, "the file system did not grow");
+                Err(Errno::UCLEAN)
+            }
+            Err(error) => {
+                tracing::info!(%error, "the file system did not grow");
+                Err(Errno::INVAL)
+            }
+        }
     }
 
     fn trim(&self, call: &mut Call<'_>, reply: &mut Reply) -> Result<(), Errno> {

@@ -16,7 +16,7 @@
 //! | `directories` | OPENDIR, READDIR, READDIRPLUS, RELEASEDIR |
 //! | `content` | OPEN, RELEASE, READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE, READLINK |
 //! | `xattrs` | extended attributes |
-//! | `ioctls` | flags, projects, generations, label, trim |
+//! | `ioctls` | flags, projects, generations, label, trim, growing |
 
 mod attributes;
 mod content;

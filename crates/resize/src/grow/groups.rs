@@ -116,7 +116,7 @@ impl Cursor<'_> {
 
 /// Writes bitmaps and inode tables of new groups, and adds their descriptors to the step. Returns
 /// the number of free clusters.
-pub(crate) fn write(volume: &mut Volume, tables: &[Tables]) -> Result<i64> {
+pub(crate) fn write(volume: &mut Volume<'_>, tables: &[Tables]) -> Result<i64> {
     let geometry = *volume.geometry();
     let table_blocks = u64::from(geometry.inode_table_blocks());
     let mut runs: Vec<Range<u64>> = Vec::with_capacity(tables.len() * 3);
@@ -141,7 +141,7 @@ pub(crate) fn write(volume: &mut Volume, tables: &[Tables]) -> Result<i64> {
 }
 
 /// Writes a group, in which the blocks of `own` hold tables. Returns its free clusters.
-fn write_group(volume: &mut Volume, tables: &Tables, own: &[Range<u64>]) -> Result<u32> {
+fn write_group(volume: &mut Volume<'_>, tables: &Tables, own: &[Range<u64>]) -> Result<u32> {
     let geometry = *volume.geometry();
     let group = GroupNr(tables.group);
     let checksums = volume.sb().metadata_checksum();

@@ -16,6 +16,7 @@
 //! system of the old size, whose groups are all still there.
 
 mod groups;
+pub(crate) mod mounted;
 
 use fourscore_ondisk::GroupNr;
 use fourscore_ondisk::superblock::Superblock;
@@ -27,7 +28,7 @@ use crate::volume::{Volume, add_free_clusters};
 use groups::Tables;
 
 /// Makes the file system that of the superblock `new`, which has more blocks.
-pub(crate) fn grow(volume: &mut Volume, new: &Superblock) -> Result<()> {
+pub(crate) fn grow(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     // New tables keep clear of reserved blocks also while none are reserved.
     let tables = groups::place(new, volume.geometry().groups())?;
     let removed = resize_inode::remove(volume, new)?;
@@ -43,7 +44,7 @@ pub(crate) fn grow(volume: &mut Volume, new: &Superblock) -> Result<()> {
 }
 
 fn step(
-    volume: &mut Volume,
+    volume: &mut Volume<'_>,
     new: &Superblock,
     tables: &[Tables],
     removed: Option<&Removed>,
@@ -68,7 +69,7 @@ fn step(
 
 /// Takes the blocks of new descriptors in the groups that were there before, which are not reserved
 /// meanwhile. Returns by how many clusters there are more free ones.
-fn new_table_blocks(volume: &mut Volume, old: &Superblock) -> Result<i64> {
+fn new_table_blocks(volume: &mut Volume<'_>, old: &Superblock) -> Result<i64> {
     let geometry = *volume.geometry();
     let blocks = old.geometry().desc_blocks()..geometry.desc_blocks();
     let mut free = 0;
@@ -79,7 +80,7 @@ fn new_table_blocks(volume: &mut Volume, old: &Superblock) -> Result<i64> {
 }
 
 /// Descriptor blocks that had no descriptors begin with zeroes.
-fn clear_new_table_blocks(volume: &mut Volume, old: &Superblock, new: &Superblock) {
+fn clear_new_table_blocks(volume: &mut Volume<'_>, old: &Superblock, new: &Superblock) {
     let (old, new) = (old.geometry(), new.geometry());
     let per_block = new.descs_per_block();
     for index in old.desc_blocks()..new.desc_blocks() {
@@ -90,7 +91,7 @@ fn clear_new_table_blocks(volume: &mut Volume, old: &Superblock, new: &Superbloc
 }
 
 /// Frees the blocks that the last group of the old size gets. Returns how many clusters they are.
-fn extend_last_group(volume: &mut Volume, old: &Superblock) -> Result<i64> {
+fn extend_last_group(volume: &mut Volume<'_>, old: &Superblock) -> Result<i64> {
     let last = GroupNr(old.geometry().groups() - 1);
     let before = u64::from(old.geometry().group_clusters(last));
     let after = u64::from(volume.geometry().group_clusters(last));

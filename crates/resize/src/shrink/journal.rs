@@ -34,7 +34,7 @@ use crate::map::{Map, Moves};
 /// An inode of at most this size is written by one sector.
 const SECTOR_BYTES: usize = 512;
 
-impl Relocation<'_> {
+impl Relocation<'_, '_> {
     pub(crate) fn move_journal(&mut self) -> Result<()> {
         let Some(JournalPlace::Inode(number)) = self.volume.sb().journal() else {
             return Ok(());

@@ -16,7 +16,7 @@ const SPARE: u64 = 48;
 const SPARE_SHARE: u64 = 512;
 
 /// The least number of blocks to which the content can move.
-pub(crate) fn blocks(volume: &Volume) -> Result<BlockCount> {
+pub(crate) fn blocks(volume: &Volume<'_>) -> Result<BlockCount> {
     let sb = volume.sb();
     let geometry = *volume.geometry();
     let mut used = 0;

@@ -48,7 +48,7 @@ use room::Room;
 /// have vanished. So as many of these groups are cut off first as there is space for what is in
 /// them, then as many of the rest, and so on. If that finds no space after all, half of the groups
 /// that are left are cut off at a time: then what moves finds all but the tables of one group free.
-pub(crate) fn shrink(volume: &mut Volume, new: &Superblock) -> Result<()> {
+pub(crate) fn shrink(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let end = new.geometry().data_blocks().end;
     if volume.sb().mmp_block().is_some_and(|block| block >= end) {
         let why = "the block of multi-mount protection (mmp) lies behind that size";
@@ -81,7 +81,7 @@ enum Pace {
 }
 
 /// A size on the way to `new`, to which the file system shrinks first; `None` if there is none.
-fn middle(volume: &Volume, new: &Superblock, pace: Pace) -> Result<Option<Superblock>> {
+fn middle(volume: &Volume<'_>, new: &Superblock, pace: Pace) -> Result<Option<Superblock>> {
     let geometry = *volume.geometry();
     let vanishing = geometry.groups() - new.geometry().groups();
     if vanishing < 2 {
@@ -103,7 +103,7 @@ fn middle(volume: &Volume, new: &Superblock, pace: Pace) -> Result<Option<Superb
 }
 
 /// Shrinks at once.
-fn shrink_to(volume: &mut Volume, new: &Superblock) -> Result<()> {
+fn shrink_to(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let end = new.geometry().data_blocks().end;
     let mut relocation = Relocation::new(volume, end)?;
     relocation.renumber(new.geometry().inodes())?;
@@ -126,7 +126,7 @@ fn shrink_to(volume: &mut Volume, new: &Superblock) -> Result<()> {
 }
 
 /// The last step: nothing is in use behind the new end.
-fn cut(volume: &mut Volume, new: &Superblock) -> Result<()> {
+fn cut(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let old = volume.sb().clone();
     free_vanishing_tables(volume, new)?;
     volume.set_superblock(new.raw())?;
@@ -161,7 +161,7 @@ fn cut(volume: &mut Volume, new: &Superblock) -> Result<()> {
 }
 
 /// Frees what groups that vanish have in groups that stay: bitmaps and inode tables.
-fn free_vanishing_tables(volume: &mut Volume, new: &Superblock) -> Result<()> {
+fn free_vanishing_tables(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let geometry = *volume.geometry();
     let log = geometry.blocks_per_cluster_log();
     let end = new.geometry().data_blocks().end.0;

@@ -40,8 +40,8 @@ const LEAST_RUN: u64 = 256;
 
 /// The state of moving blocks to the front of an end.
 #[derive(Debug)]
-pub(crate) struct Relocation<'a> {
-    pub(crate) volume: &'a mut Volume,
+pub(crate) struct Relocation<'a, 'f> {
+    pub(crate) volume: &'a mut Volume<'f>,
     pub(crate) space: Space,
     pub(crate) end: PhysBlock,
     /// The group in which the search for a free inode goes on.
@@ -55,9 +55,9 @@ pub(crate) struct Relocation<'a> {
     threads: NonZeroUsize,
 }
 
-impl<'a> Relocation<'a> {
+impl<'a, 'f> Relocation<'a, 'f> {
     /// What lies behind `end` is to move in front of it.
-    pub(crate) fn new(volume: &'a mut Volume, end: PhysBlock) -> Result<Self> {
+    pub(crate) fn new(volume: &'a mut Volume<'f>, end: PhysBlock) -> Result<Self> {
         let space = Space::new(volume, end)?;
         Ok(Self {
             volume,

@@ -43,7 +43,7 @@ struct Namer {
 /// Blocks of directories by the inode that they name.
 type Namers = BTreeMap<InodeNr, BTreeSet<Namer>>;
 
-impl Relocation<'_> {
+impl Relocation<'_, '_> {
     /// Gives all inodes with numbers above `most` others.
     pub(crate) fn renumber(&mut self, most: u32) -> Result<()> {
         let groups = self.volume.geometry().groups();

@@ -45,7 +45,7 @@ struct Counts {
 }
 
 impl Room {
-    pub(super) fn of(volume: &Volume) -> Result<Self> {
+    pub(super) fn of(volume: &Volume<'_>) -> Result<Self> {
         let geometry = *volume.geometry();
         let log = geometry.blocks_per_cluster_log();
         let table = u64::from(geometry.inode_table_blocks());
@@ -73,7 +73,7 @@ impl Room {
     }
 
     /// Whether there is space to shrink to `new` at once.
-    pub(super) fn is_enough_for(&self, volume: &Volume, new: &Superblock) -> Result<bool> {
+    pub(super) fn is_enough_for(&self, volume: &Volume<'_>, new: &Superblock) -> Result<bool> {
         let groups = new.geometry().groups();
         let last = GroupNr(groups - 1);
         let log = self.geometry.blocks_per_cluster_log();

@@ -9,7 +9,7 @@ use fourscore_ondisk::{GroupNr, PhysBlock};
 use super::relocate::Relocation;
 use crate::error::{ResizeError, Result};
 
-impl Relocation<'_> {
+impl Relocation<'_, '_> {
     /// Moves all tables of the first `groups` groups that lie behind the end.
     pub(crate) fn move_tables(&mut self, groups: u32) -> Result<()> {
         for group in (0..groups).map(GroupNr) {

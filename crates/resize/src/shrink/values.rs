@@ -14,7 +14,7 @@ use crate::inodes;
 /// The offset of `e_value_inum` in an entry.
 const VALUE_INUM_AT: usize = 4;
 
-impl Relocation<'_> {
+impl Relocation<'_, '_> {
     /// The inodes with attributes whose values are those of `moving`.
     pub(super) fn find_users_of_values<T>(
         &self,
