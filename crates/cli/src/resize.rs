@@ -62,8 +62,9 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
         return print(&format!("{}\n", least.0));
     }
     let wish = match &args.size {
-        Some(text) => blocks_of(text, before.block_size())
-            .ok_or_else(|| Failure::usage(text, NOT_A_SIZE))?,
+        Some(text) => {
+            blocks_of(text, before.block_size()).ok_or_else(|| Failure::usage(text, NOT_A_SIZE))?
+        }
         None if args.least => resizer.least().map_err(problem)?.min(before.blocks()),
         None => BlockCount(has_blocks),
     };

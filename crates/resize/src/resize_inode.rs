@@ -155,7 +155,11 @@ pub(crate) fn restore(volume: &mut Volume<'_>, removed: &Removed, wish: &Superbl
 
 /// Marks blocks of the descriptor table, counted from its first, in all groups that have it.
 /// Returns by how many clusters there are more free ones.
-pub(crate) fn mark_table(volume: &mut Volume<'_>, blocks: Range<u32>, is_used: bool) -> Result<i64> {
+pub(crate) fn mark_table(
+    volume: &mut Volume<'_>,
+    blocks: Range<u32>,
+    is_used: bool,
+) -> Result<i64> {
     let geometry = *volume.geometry();
     let mut free = 0;
     for group in geometry.groups_with_super() {

@@ -15,7 +15,8 @@ use crate::core::Core;
 use crate::group::descriptor;
 use crate::group::prefetch::Prefetcher;
 use crate::group::table::{
-    BitmapPlace, BitsChange, Counted, DescriptorBlock, Group, Groups, InodesOfGroup, Map, write_bits,
+    BitmapPlace, BitsChange, Counted, DescriptorBlock, Group, Groups, InodesOfGroup, Map,
+    write_bits,
 };
 use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;

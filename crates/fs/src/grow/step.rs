@@ -113,10 +113,12 @@ fn parts<'s>(mount: &Mount, step: &'s GrowthStep, before: &'s RawSuperblock) -> 
     let (superblock, _) = superblock_part(core, 0..SUPERBLOCK_SIZE_BYTES);
     let tables = change::descriptor_blocks(geometry);
     let tables: HashSet<PhysBlock> = tables.iter().map(|table| table.block).collect();
-    let inode = geometry.inode_group(RESIZE_INODE).and_then(|(group, index)| {
-        let table = mount.groups().get(group)?.inodes().table;
-        Some(geometry.inode_place(table, index).block)
-    });
+    let inode = geometry
+        .inode_group(RESIZE_INODE)
+        .and_then(|(group, index)| {
+            let table = mount.groups().get(group)?.inodes().table;
+            Some(geometry.inode_place(table, index).block)
+        });
     let owned = |structure| VerifiedAs::new(structure, InodeNr(0));
     let mut parts = vec![Part {
         block: superblock,

@@ -131,7 +131,11 @@ fn claim_free(mount: &Mount, parent: GroupNr, want: Want) -> Result<InodeClaim> 
     {
         return Ok(claim);
     }
-    for group in mount.inodes().placement().for_file(parent, CoreNr::current()) {
+    for group in mount
+        .inodes()
+        .placement()
+        .for_file(parent, CoreNr::current())
+    {
         if counts.free_inodes(group) == 0 {
             continue;
         }

@@ -272,11 +272,7 @@ fn revokes_per_credit(core: &Core) -> usize {
 }
 
 /// Returns the grace periods, which advance the clock `reuse`.
-fn grace_period(
-    core: &Core,
-    options: &MountOptions,
-    reuse: &Arc<ReuseClock>,
-) -> GracePeriod {
+fn grace_period(core: &Core, options: &MountOptions, reuse: &Arc<ReuseClock>) -> GracePeriod {
     let block_bytes = core.geometry().block_size().bytes();
     GracePeriod::new(
         options.most_groups_loaded(block_bytes),

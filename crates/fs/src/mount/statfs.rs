@@ -62,7 +62,10 @@ pub(crate) fn statfs(core: &Core) -> Result<StatFs> {
     let reserved = superblock.reserved_blocks().0;
     Ok(StatFs {
         block_bytes: geometry.block_size().bytes(),
-        blocks: geometry.blocks().0.saturating_sub(overhead_blocks(core, superblock)?),
+        blocks: geometry
+            .blocks()
+            .0
+            .saturating_sub(overhead_blocks(core, superblock)?),
         free_blocks,
         available_blocks: free_blocks.saturating_sub(reserved),
         inodes: geometry.inodes(),

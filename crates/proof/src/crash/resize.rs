@@ -3,6 +3,10 @@
 //!
 //! **Model.** The base is an image on a longer device, with poison behind its end. All writes of a
 //! resize are recorded. A state is recovered by us, and one of some by e2fsck and the kernel.
+//!
+//! A file system that grows while it is mounted gets files before and after that, each durable before
+//! the next is made. A state has the first of them, and those after the growth only in a file system
+//! of the new size.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use fourscore::{Fs, InodeNr};
 use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
 use fourscore_ondisk::BlockCount;
-use fourscore_resize::Resizer;
+use fourscore_resize::{Resizer, grow_mounted};
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::explore::{CrashDisk, Effort, Failure, History};
@@ -33,6 +37,10 @@ const EXTERNAL_EVERY: u64 = 60;
 /// Files that are removed before a file system shrinks.
 const BALLAST: u32 = 120;
 const MIB: usize = 1 << 20;
+
+/// Files that a mounted file system gets before it grows, and in all.
+const EXTRA_BEFORE: usize = 3;
+const EXTRA: usize = 16;
 
 /// A file system and its change.
 struct Case {
@@ -104,6 +112,33 @@ impl Case {
         Ok(bytes)
     }
 
+    /// Records a file system that grows while it is mounted.
+    fn record_mounted(&self) -> Result<Recording> {
+        let base = self.base()?;
+        let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::from_bytes(&base));
+        let before = names(&*mounted(Arc::new(RamDevice::from_bytes(&base)))?)?;
+        let recording = Arc::new(RecordingDevice::new(device));
+        let fs = mounted(Arc::clone(&recording) as Arc<dyn BlockDevice>)?;
+        let add = |nth| {
+            fs.paths().write(extra_name(nth), extra(nth))?;
+            fs.sync()
+        };
+        (0..EXTRA_BEFORE).try_for_each(add)?;
+        let new = grow_mounted(&fs, BlockCount(self.to))?;
+        let done = recording.events().len();
+        (EXTRA_BEFORE..EXTRA).try_for_each(add)?;
+        fs.unmount()?;
+        Ok(Recording {
+            sizes: [BlockCount(self.from), new],
+            done,
+            history: History {
+                base,
+                events: recording.events(),
+            },
+            before,
+        })
+    }
+
     fn record(&self) -> Result<Recording> {
         let base = self.base()?;
         let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::from_bytes(&base));
@@ -154,7 +189,8 @@ impl Recording {
         let crashed = is_external.then(|| disk.bytes());
         let is_torn = is_external && has_torn_commit(disk)?;
         let fs = mounted(disk.clone()).context("mount")?;
-        let found = names(&fs)?;
+        let mut found = names(&fs)?;
+        let extras = take_extras(&mut found)?;
         let blocks = fs.geometry().blocks();
         let ours = external::ours(&fs)?;
         fs.unmount().context("unmount")?;
@@ -162,7 +198,18 @@ impl Recording {
         let [old, new] = self.sizes;
         let is_between = old.min(new) <= blocks && blocks <= old.max(new);
         ensure!(is_between, "it has {} blocks", blocks.0);
-        ensure!(found == self.before, "files have changed");
+        ensure!(
+            extras <= EXTRA_BEFORE || blocks == new,
+            "{extras} files in {} blocks",
+            blocks.0
+        );
+        let mut before = self.before.clone();
+        if extras > 0 {
+            // The root has got names.
+            before.remove(&[][..]);
+            found.remove(&[][..]);
+        }
+        ensure!(found == before, "files have changed");
         if let Some(crashed) = crashed {
             // Of a torn commit block the kernel may believe the header, and has the new size.
             let ours = (!is_torn).then_some(&ours);
@@ -170,6 +217,30 @@ impl Recording {
         }
         Ok(blocks == self.sizes[1])
     }
+}
+
+fn extra_name(nth: usize) -> String {
+    format!("/extra-{nth:02}")
+}
+
+fn extra(nth: usize) -> Vec<u8> {
+    vec![u8::try_from(nth).unwrap_or(0) + 100; 60_000 + nth]
+}
+
+/// Takes out the files that were made while the file system was mounted. Returns their number.
+fn take_extras(found: &mut Names) -> Result<usize> {
+    let names = (0..EXTRA).map(|nth| found.remove(extra_name(nth).as_bytes()));
+    let extras: Vec<_> = names.take_while(Option::is_some).flatten().collect();
+    for (nth, (_, content)) in extras.iter().enumerate() {
+        let (content, whole) = (content.as_deref().unwrap_or_default(), extra(nth));
+        let is_last = nth + 1 == extras.len();
+        ensure!(
+            content == whole || is_last && whole.starts_with(content),
+            "file {nth} has {} bytes that are not its own",
+            content.len()
+        );
+    }
+    Ok(extras.len())
 }
 
 fn case(mke2fs: &'static str, from: Blocks, to: Blocks) -> Case {
@@ -226,7 +297,27 @@ fn a_crash_while_it_shrinks_leaves_the_old_or_the_new_size() {
     explore_all(shrinking());
 }
 
+#[test]
+fn a_crash_while_a_mounted_one_grows_leaves_the_old_or_the_new_size() {
+    let ext4 = "-t ext4 -g 2048 -N 512 -J size=1";
+    let cases = vec![
+        case(ext4, 8192, 9000),
+        case(ext4, 8192, 15000),
+        case(
+            "-t ext4 -g 256 -N 512 -J size=1 -O ^resize_inode",
+            8000,
+            16000,
+        ),
+        case("-t ext3 -g 1024 -N 512 -J size=1", 8000, 13000),
+    ];
+    explore_recorded(cases, Case::record_mounted);
+}
+
 fn explore_all(cases: Vec<Case>) {
+    explore_recorded(cases, Case::record);
+}
+
+fn explore_recorded(cases: Vec<Case>, record: fn(&Case) -> Result<Recording>) {
     require!(
         Need::Program("mke2fs"),
         Need::Program("e2fsck"),
@@ -235,7 +326,7 @@ fn explore_all(cases: Vec<Case>) {
     let mut total = Seen::default();
     for Case { mke2fs, from, to } in cases {
         let what = format!("{mke2fs}, {from} to {to}");
-        let recording = case(mke2fs, from, to).record();
+        let recording = record(&case(mke2fs, from, to));
         let recording = recording.unwrap_or_else(|why| panic!("{what}: {why:#}"));
         let seen = recording.explore(4);
         let seen = seen.unwrap_or_else(|why| panic!("{what}: {why}"));

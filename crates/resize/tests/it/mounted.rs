@@ -23,7 +23,10 @@ const SHAPES: &[(&str, &[u64])] = &[
     // From one group: the second one has a backup, so the resize inode is made anew.
     ("-t ext4 -b 1024 -J size=1", &[8_000, 8_192, 40_000, 90_001]),
     ("-t ext4 -b 1024 -J size=1 -G 4", &[20_000, 61_000, 150_000]),
-    ("-t ext4 -b 1024 -J size=1 -g 1024", &[9_000, 30_000, 90_000]),
+    (
+        "-t ext4 -b 1024 -J size=1 -g 1024",
+        &[9_000, 30_000, 90_000],
+    ),
     (
         "-t ext4 -b 1024 -J size=1 -g 1024 -E resize=60M",
         &[9_000, 30_000, 90_000],
@@ -123,7 +126,9 @@ fn name(thread: u32, file: u32) -> String {
 fn work(fs: &Fs, thread: u32, stop: &AtomicBool) -> Vec<u32> {
     let files = fs.paths();
     for dir in 0..5 {
-        files.create_dir_all(format!("/thread{thread}/dir{dir}")).unwrap();
+        files
+            .create_dir_all(format!("/thread{thread}/dir{dir}"))
+            .unwrap();
     }
     let mut made = Vec::new();
     for file in 0.. {
@@ -330,10 +335,7 @@ fn what_cannot_be_is_refused() {
     let device = open_path(&image.path, DeviceOptions::default()).unwrap();
     let fs = Fs::open(Arc::new(device), &fourscore::OpenOptions::new()).unwrap();
     let why = grow_mounted(&fs, BlockCount(end.0 + 20_000)).unwrap_err();
-    assert!(
-        matches!(why, ResizeError::Fs(Error::ReadOnly(_))),
-        "{why}"
-    );
+    assert!(matches!(why, ResizeError::Fs(Error::ReadOnly(_))), "{why}");
 }
 
 #[test]
