@@ -26,6 +26,8 @@
 //! - *No block behind the end that the superblock has in its place is ever in the log*: nothing is
 //!   allocated there before the step was checkpointed. So recovery, which checks block numbers by
 //!   that superblock, needs to know nothing of growing.
+//! - *The superblock is the last block of a step that gets to its place.* Linux reads the descriptors of
+//!   all groups that it names before it replays the log, and refuses the file system if one is wrong.
 //! - A bitmap is sealed with the size of the superblock that is committed with it: the version is
 //!   published inside the handle, and the transaction before it is durable by then.
 //! - A group whose bitmap changes is pinned in the allocator, which has its clusters as they were
@@ -34,7 +36,9 @@
 //! **Locking.** The door. No lock is held.
 //!
 //! **Crash safety.** Each step is one transaction: see `fourscore_resize`. What a step needs in blocks
-//! that are free, or behind the end, its caller has written before; the commit flushes it.
+//! that are free, or behind the end, its caller has written before; the commit flushes it. When it is
+//! durable its blocks are written to their places ahead of the checkpoint, which then has only the
+//! superblock to change.
 
 mod step;
 
@@ -120,7 +124,7 @@ impl Fs {
 /// Commits, and writes everything to its place.
 fn settle(mount: &Mount) -> Result<()> {
     mount.journal().quiesce()?;
-    Ok(mount.core.device.flush()?)
+    Ok(mount.device.flush()?)
 }
 
 impl Growth<'_> {
@@ -146,6 +150,8 @@ impl Growth<'_> {
         let mount = self.mount;
         mount.errors.check()?;
         let done = step::commit(mount, step, &self.raw, &mut self.bitmaps);
+        let done = done.and_then(|()| Ok(mount.journal().commit()?));
+        let done = done.and_then(|_| step::put_in_place(mount, step));
         let done = done.and_then(|()| settle(mount));
         errors::noting(mount, done)?;
         self.raw = *step.superblock.raw();

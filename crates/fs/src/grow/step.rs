@@ -107,6 +107,18 @@ pub(super) fn commit(
     Err(Error::NoMemory)
 }
 
+/// Writes the blocks of a step that was committed to their places, all but the superblock: see the
+/// invariants of the module above. The checkpoint writes the same bytes again.
+pub(super) fn put_in_place(mount: &Mount, step: &GrowthStep) -> Result<()> {
+    let block_size = mount.core.geometry().block_size();
+    let bitmaps = step.bitmaps.values().map(|bitmap| bitmap.block);
+    for block in bitmaps.chain(step.blocks.keys().copied()) {
+        let bytes = mount.core.buffers.load(block)?.look(<[u8]>::to_vec);
+        mount.device.write_at(&bytes, block_size.offset(block))?;
+    }
+    Ok(mount.device.flush()?)
+}
+
 /// The blocks of a step, with what they hold.
 fn parts<'s>(mount: &Mount, step: &'s GrowthStep, before: &'s RawSuperblock) -> Vec<Part<'s>> {
     let (core, geometry) = (&mount.core, step.superblock.geometry());

@@ -25,6 +25,7 @@
 //! | free blocks, flush | none of the changes |
 //! | `needs_recovery` in the superblock, with FUA | the same, with an empty log to replay |
 //! | blocks of the transaction, flush, commit block with FUA | all of them, in the log |
+//! | all but the superblock in their places, flush | the same, for Linux too: see `commit` |
 //! | checkpoint, empty log | all of them, in their places |
 //! | superblock without `needs_recovery`, with FUA | the same, unmounted |
 //!
@@ -196,6 +197,14 @@ impl<'a> Transaction<'a> {
                 .map_err(|_| Error::Internal("a block did not fit into its transaction"))?;
         }
         handle.stop();
+        self.journal.commit()?;
+        for (buffer, bytes) in buffers {
+            // Linux reads all descriptors that the superblock names before it replays the log.
+            if buffer.block() != superblock {
+                device.write_at(&bytes, buffer.block().0 * block_bytes)?;
+            }
+        }
+        device.flush()?;
         self.journal.close()?;
         let slice = IoSlice::new(clean.as_bytes());
         Ok(device.write_fua(&[slice], SUPERBLOCK_OFFSET_BYTES)?)

@@ -40,7 +40,7 @@ const MIB: usize = 1 << 20;
 
 /// Files that a mounted file system gets before it grows, and in all.
 const EXTRA_BEFORE: usize = 3;
-const EXTRA: usize = 16;
+const EXTRA: usize = 9;
 
 /// A file system and its change.
 struct Case {
