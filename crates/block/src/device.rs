@@ -1,10 +1,10 @@
 //! **Purpose.** The trait [`BlockDevice`]: the interface between the file system and its device.
 //!
-//! **Model.** A device is an array of bytes that never becomes shorter. Any number of threads may read and
-//! write at any offset at the same time; if two of these overlap, the result may be a mixture. A
-//! write is *complete* when the call returns and *durable* after a later [`BlockDevice::flush`] (or
-//! at once with [`BlockDevice::write_fua`]). Callers with many requests submit a [`Batch`], whose
-//! requests a backend may have in flight all at once.
+//! **Model.** A device is an array of bytes that never becomes shorter. Any number of threads may
+//! read and write at any offset at the same time; if two of these overlap, the result may be a
+//! mixture. A write is *complete* when the call returns and *durable* after a later
+//! [`BlockDevice::flush`] (or at once with [`BlockDevice::write_fua`]). Callers with many requests
+//! submit a [`Batch`], whose requests a backend may have in flight all at once.
 //!
 //! **Invariants.** Every call transfers all of its bytes or fails with a
 //! [`DeviceError`](crate::error::DeviceError) as its payload; which part of a failed transfer

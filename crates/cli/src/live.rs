@@ -1,5 +1,5 @@
-//! **Purpose.** What commands do with a mount: `umount`, and `tune`, `stats` and `resize` of a mount
-//! point.
+//! **Purpose.** What commands do with a mount: `umount`, and `tune`, `stats` and `resize` of a
+//! mount point.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! **Purpose.** `fourscore resize`: changes the size of a file system; of one that is mounted, only to
-//! a larger one.
+//! **Purpose.** `fourscore resize`: changes the size of a file system; of one that is mounted, only
+//! to a larger one.
 //!
 //! **Model.** An image file is made longer before the file system grows, and is cut after it has
 //! shrunk. A partition or block device keeps its length, and is the default size.
 //!
-//! A mount of fourscore, given by its directory or its image, grows in its server, which has the image
-//! locked and makes the file longer. A mount of the kernel is left to its resize2fs.
+//! A mount of fourscore, given by its directory or its image, grows in its server, which has the
+//! image locked and makes the file longer. A mount of the kernel is left to its resize2fs.
 //!
 //! **Not here.** How it is done (`fourscore_resize`).
 

@@ -3,10 +3,10 @@
 //!
 //! **Not here.** The state of a read-write mount ([`crate::mount::state::Mount`]).
 //!
-//! **Invariants.** The fields do not change while the file system is open, except for the superblock
-//! of one that grows ([`crate::grow`]): its sizes and counts become larger, and nothing that it says
-//! of what exists changes. A core does not refer to
-//! a mount, so a mount and its parts may keep counted references to their core.
+//! **Invariants.** The fields do not change while the file system is open, except for the
+//! superblock of one that grows ([`crate::grow`]): its sizes and counts become larger, and nothing
+//! that it says of what exists changes. A core does not refer to a mount, so a mount and its parts
+//! may keep counted references to their core.
 //!
 //! **Locking.** None of its own: the caches guard themselves.
 

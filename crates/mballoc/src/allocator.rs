@@ -76,7 +76,7 @@ impl Allocator {
         Self::with_room(geometry, source, options, groups)
     }
 
-    /// As [`Allocator::new`], with room for `room` groups, to which the file system can
+    /// As [`Allocator::new`], with space for `room` groups, to which the file system can
     /// [grow](Allocator::grow). A group that does not exist takes some 20 bytes.
     #[must_use]
     pub fn with_room(

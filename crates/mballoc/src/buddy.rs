@@ -172,7 +172,8 @@ impl Buddy {
         buddy
     }
 
-    /// The same buddy for a group of `clusters` clusters, of which those behind the old end are used.
+    /// The same buddy for a group of `clusters` clusters, of which those behind the old end are
+    /// used.
     #[must_use]
     pub fn lengthened(&self, clusters: u32) -> Self {
         let words = self.bits().iter();

@@ -114,8 +114,8 @@ impl Loaded {
         buddy.set_listed();
     }
 
-    /// Whether the buddy can be made again from the bitmap, and nobody wants it to stay: nothing is
-    /// claimed, being freed or pending.
+    /// Whether the buddy can be made again from the bitmap, and no caller wants it to stay: nothing
+    /// is claimed, being freed or pending.
     pub(crate) fn is_idle(&self) -> bool {
         self.claimed == 0 && self.pins == 0 && self.freeing.is_empty() && self.pending.is_empty()
     }
@@ -539,8 +539,8 @@ impl<'a> LockedGroup<'a> {
         }
     }
 
-    /// Frees used clusters that nobody has claimed or freed. Their tokens are added when the lock is
-    /// dropped.
+    /// Frees used clusters that no thread has claimed or freed. Their tokens are added when the
+    /// lock is dropped.
     pub(crate) fn release(&mut self, run: &Run) {
         debug_assert_eq!(run.group, self.nr);
         let loaded = self.loaded_mut();

@@ -3,18 +3,18 @@
 //!
 //! **Not here.** Bitmaps and descriptors of new groups, which the source has before this begins.
 //!
-//! **Model.** All tables have room for more groups from the beginning ([`Allocator::with_room`]), so
-//! nothing moves and no reader learns of another table. What is published is the geometry, and after
-//! it the right to use what it names.
+//! **Model.** All tables have space for more groups from the beginning ([`Allocator::with_room`]),
+//! so nothing moves and no reader learns of another table. What is published is the geometry, and
+//! after it the right to use what it names.
 //!
 //! ```text
 //! counts and listings of new groups -> geometry -> longer last group, freed runs -> tokens
 //! ```
 //!
-//! **Invariants.** *A token is added after its cluster can be found.* A thread with a token searches
-//! until it finds a cluster, and reports an error if there is none.
+//! **Invariants.** *A token is added after its cluster can be found.* A thread with a token
+//! searches until it finds a cluster, and reports an error if there is none.
 //!
-//! **Locking.** Group locks, one at a time. The caller sees to it that nobody else makes the
+//! **Locking.** Group locks, one at a time. The caller sees to it that no other thread makes the
 //! allocator larger.
 
 use fourscore_ondisk::GroupNr;
@@ -31,8 +31,8 @@ use crate::table::Patience;
 pub struct Growth<'a> {
     /// The division into groups from now on. It differs from the old one in the number of blocks.
     pub geometry: Geometry,
-    /// Clusters of the groups that were there before, which become free: they are used, and nobody
-    /// has claimed or freed them. Their groups are [pinned](Allocator::pin).
+    /// Clusters of the groups that were there before, which become free: they are used, and no
+    /// thread has claimed or freed them. Their groups are [pinned](Allocator::pin).
     pub freed: &'a [Run],
     /// As [`Options::root_clusters`](crate::Options::root_clusters).
     pub root_clusters: u64,
@@ -49,7 +49,7 @@ pub(crate) enum Order {
 }
 
 impl Allocator {
-    /// The most groups that the allocator has room for.
+    /// The most groups that the allocator has space for.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.table().room()
@@ -73,8 +73,8 @@ impl Allocator {
         }
     }
 
-    /// Makes the allocator larger. The last of the old groups is pinned if it becomes longer. Groups
-    /// for which there is no room are left out.
+    /// Makes the allocator larger. The last of the old groups is pinned if it becomes longer.
+    /// Groups for which there is no space are left out.
     pub fn grow(&self, growth: &Growth<'_>) {
         self.grow_in(growth, Order::FindableFirst);
     }

@@ -19,8 +19,9 @@
 //! to be found and is read only when clusters of it are freed, so it does not count. A group takes
 //! memory once it, or a neighbour, was used.
 //!
-//! The table has room for more groups than there are ([`crate::Allocator::with_room`]). They are `Absent`
-//! and in no count, and the geometry does not name them, until [`GroupTable::grow`] adds them.
+//! The table has space for more groups than there are ([`crate::Allocator::with_room`]). They are
+//! `Absent` and in no count, and the geometry does not name them, until [`GroupTable::grow`] adds
+//! them.
 //!
 //! **Locking.** Reading a bitmap and making the buddy hold no lock. A thread that needs a group
 //! which another thread is loading waits on a condition variable; a search for space skips it.
@@ -200,7 +201,7 @@ impl GroupTable {
     }
 
     /// Publishes a geometry with more clusters, whose new groups the source has already. Returns
-    /// the free clusters of the new groups. Nobody else grows the table meanwhile.
+    /// the free clusters of the new groups. No other thread grows the table meanwhile.
     ///
     /// What a new group counts for comes first, since a thread that loads one takes it back. The
     /// listings come before the geometry as well: until then no search looks so far.

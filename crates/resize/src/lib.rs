@@ -1,5 +1,5 @@
-//! **Purpose.** Changes the size of an ext2, ext3 or ext4 file system: of one that is not mounted, and
-//! makes one larger that is.
+//! **Purpose.** Changes the size of an ext2, ext3 or ext4 file system: of one that is not mounted,
+//! and makes one larger that is.
 //!
 //! ```no_run
 //! use std::sync::Arc;

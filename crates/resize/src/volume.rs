@@ -8,12 +8,12 @@
 //! A file system that grows while it is mounted is changed the same way: operations that change
 //! something are kept out, so that the device holds all of it ([`fourscore::Growth`]).
 //!
-//! **Crash safety.** Of a mounted file system, and with a journal, a step is one transaction: a crash
-//! leaves all of it or nothing. Without a journal, with a journal on another device, or if the step is larger than the
-//! journal allows, its blocks are written in place, between two writes of the superblock: the first
-//! takes the mark "clean" away, so that the file system is checked after a crash, and the last sets
-//! the new counts and the mark. Then blocks that the step takes into use are marked as used before
-//! anything refers to them.
+//! **Crash safety.** Of a mounted file system, and with a journal, a step is one transaction: a
+//! crash leaves all of it or nothing. Without a journal, with a journal on another device, or if
+//! the step is larger than the journal allows, its blocks are written in place, between two writes
+//! of the superblock: the first takes the mark "clean" away, so that the file system is checked
+//! after a crash, and the last sets the new counts and the mark. Then blocks that the step takes
+//! into use are marked as used before anything refers to them.
 
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
@@ -57,7 +57,7 @@ enum Way<'f> {
     /// In place: there is no journal that could be used.
     InPlace,
     /// Through the mount of a file system that is in use.
-    Mounted(Growth<'f>),
+    Mounted(Box<Growth<'f>>),
 }
 
 /// Memory for the caches of a step: it reads hardly more than the journal's inode.
@@ -84,11 +84,11 @@ impl<'f> Volume<'f> {
     /// The file system of a mount.
     pub(crate) fn mounted(growth: Growth<'f>) -> Result<Self> {
         let mut volume = Self::open(Arc::clone(growth.device()))?;
-        volume.way = Way::Mounted(growth);
+        volume.way = Way::Mounted(Box::new(growth));
         Ok(volume)
     }
 
-    /// Ends the changes of a mounted file system: lets everybody use what they have added.
+    /// Ends the changes of a mounted file system: lets all threads use what they have added.
     pub(crate) fn finish(self) -> Result<()> {
         match self.way {
             Way::Mounted(growth) => Ok(growth.finish()?),

@@ -1,13 +1,13 @@
-//! **Purpose.** A value of which a new version is published now and then, and that is read without a
-//! guard.
+//! **Purpose.** A value of which a new version is published now and then, and that is read without
+//! a guard.
 //!
 //! **Model.** Old versions are kept until the cell is dropped, so a reference to any of them lives
 //! as long as the cell. That is for values that are read everywhere and replaced a few times in the
 //! life of a cell: the size of a file system that grows. Values that are replaced often belong into
 //! an [`EpochCell`](crate::epoch::EpochCell), which reclaims the old ones.
 //!
-//! **Invariants.** A reader that sees something which was stored after a version was published, with
-//! release and acquire order, sees that version or a later one.
+//! **Invariants.** A reader that sees something which was stored after a version was published,
+//! with release and acquire order, sees that version or a later one.
 //!
 //! **Locking.** Reading is one load of a word that only a publication writes. Publications take a
 //! lock, which is a leaf.
@@ -47,21 +47,18 @@ impl<T> Versions<T> {
     #[cfg_attr(feature = "count", track_caller)]
     pub fn get(&self) -> &T {
         let current = self.current.load(Ordering::Acquire);
-        // SAFETY: the pointer is one of `all`, which were leaked boxes, are changed by nobody, and
+        // SAFETY: the pointer is one of `all`, which were leaked boxes, are never changed, and
         // are freed only when the cell is dropped, which `&self` outlives. The release store of
         // `publish` orders the making of the value before this.
         unsafe { &*current }
     }
 
-    /// Publishes another version. Returns it.
-    pub fn publish(&self, next: T) -> &T {
+    /// Publishes another version.
+    pub fn publish(&self, next: T) {
         let next = NonNull::from(Box::leak(Box::new(next)));
         let mut all = self.all.lock();
         all.push(next);
         self.current.store(next.as_ptr(), Ordering::Release);
-        drop(all);
-        // SAFETY: as in `get`.
-        unsafe { &*next.as_ptr() }
     }
 }
 
@@ -114,7 +111,7 @@ mod tests {
                     }
                 });
             }
-            (1..=1000).for_each(|number| drop(versions.publish([number; 4])));
+            (1..=1000).for_each(|number| versions.publish([number; 4]));
         });
     }
 }

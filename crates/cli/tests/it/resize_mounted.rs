@@ -1,5 +1,5 @@
-//! `resize` of a mounted file system, by its directory or its image, under our names, and through the
-//! ioctl of ext4: the size that programs see, what new groups take, and what is refused.
+//! `resize` of a mounted file system, by its directory or its image, under our names, and through
+//! the ioctl of ext4: the size that programs see, what new groups take, and what is refused.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;

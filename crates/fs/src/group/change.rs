@@ -204,6 +204,10 @@ impl Source {
         }
     }
 
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// Returns the block bitmap of a group.
     fn bitmap(&self, group: GroupNr) -> Option<&BitmapPlace> {
         Some(self.groups.get(group)?.place(Map::Blocks))

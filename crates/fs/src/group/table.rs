@@ -13,9 +13,9 @@
 //! **Invariants.** A descriptor block is in every transaction that contains a bitmap of its groups.
 //! A bitmap that was never written (`*_UNINIT`) is initialized in the first handle that changes it.
 //!
-//! Groups that are added while the file system is mounted are behind another pointer, which a lookup
-//! follows only for them. Their sums, their blocks of descriptors and the size become visible
-//! together ([`Extent`]).
+//! Groups that are added while the file system is mounted are behind another pointer, which a
+//! lookup follows only for them. Their sums, their blocks of descriptors and the size become
+//! visible together ([`Extent`]).
 //!
 //! **Locking.** None but the locks of buffers. Only the committer writes the sealed summaries.
 
@@ -339,7 +339,7 @@ impl Groups {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Adds groups, and sets counts of groups that are there. Nobody changes any of their bits
+    /// Adds groups, and sets counts of groups that are there. No thread changes any of their bits
     /// meanwhile. A reader of the sums sees all of it at once.
     pub(crate) fn grow(&self, added: Added) {
         let now = self.extent();

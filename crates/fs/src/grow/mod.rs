@@ -1,12 +1,12 @@
 //! **Purpose.** Growing while the file system is mounted: the part of the mount, which makes the
-//! changes of another program durable and then lets everybody use what they added.
+//! changes of another program durable and then lets all threads use what they added.
 //!
-//! **Not here.** Which blocks change, and how: crate `fourscore_resize`, whose steps are the same for
-//! a file system that is not mounted. How long the device is.
+//! **Not here.** Which blocks change, and how: crate `fourscore_resize`, whose steps are the same
+//! for a file system that is not mounted. How long the device is.
 //!
-//! **Model.** A growth keeps operations out as freezing does ([`crate::mount::freezer`]): threads that
-//! change something wait at its door, and threads that read do not. So the device holds all of the
-//! file system, and blocks can be replaced as a whole.
+//! **Model.** A growth keeps operations out as freezing does ([`crate::mount::freezer`]): threads
+//! that change something wait at its door, and threads that read do not. So the device holds all of
+//! the file system, and blocks can be replaced as a whole.
 //!
 //! ```text
 //! close the door -> commit, checkpoint
@@ -26,8 +26,9 @@
 //! - *No block behind the end that the superblock has in its place is ever in the log*: nothing is
 //!   allocated there before the step was checkpointed. So recovery, which checks block numbers by
 //!   that superblock, needs to know nothing of growing.
-//! - *The superblock is the last block of a step that gets to its place.* Linux reads the descriptors of
-//!   all groups that it names before it replays the log, and refuses the file system if one is wrong.
+//! - *The superblock is the last block of a step that gets to its place.* Linux reads the
+//!   descriptors of all groups that it names before it replays the log, and refuses the file system
+//!   if one is wrong.
 //! - A bitmap is sealed with the size of the superblock that is committed with it: the version is
 //!   published inside the handle, and the transaction before it is durable by then.
 //! - A group whose bitmap changes is pinned in the allocator, which has its clusters as they were
@@ -35,10 +36,10 @@
 //!
 //! **Locking.** The door. No lock is held.
 //!
-//! **Crash safety.** Each step is one transaction: see `fourscore_resize`. What a step needs in blocks
-//! that are free, or behind the end, its caller has written before; the commit flushes it. When it is
-//! durable its blocks are written to their places ahead of the checkpoint, which then has only the
-//! superblock to change.
+//! **Crash safety.** Each step is one transaction: see `fourscore_resize`. What a step needs in
+//! blocks that are free, or behind the end, its caller has written before; the commit flushes it.
+//! When it is durable its blocks are written to their places ahead of the checkpoint, which then
+//! has only the superblock to change.
 
 mod step;
 
@@ -58,22 +59,17 @@ use crate::mount::mark::raw_superblock;
 use crate::mount::state::Mount;
 use crate::{Error, Fs, Result};
 
+use step::Changed;
 pub use step::{Bitmap as GroupBitmap, GrowthStep};
 
-/// A growth of a mounted file system: see [`Fs::begin_growth`]. Operations that change something wait
-/// until it is dropped.
+/// A growth of a mounted file system: see [`Fs::begin_growth`]. Operations that change something
+/// wait until it is dropped.
 pub struct Growth<'f> {
     mount: &'f Mount,
     /// The superblock after the last step, as it is on the device.
     raw: RawSuperblock,
     /// The bitmaps of the groups that steps have changed, before and after them.
     bitmaps: BTreeMap<GroupNr, Changed>,
-}
-
-/// A bitmap of clusters that was changed.
-struct Changed {
-    before: Vec<u8>,
-    after: Vec<u8>,
 }
 
 impl fmt::Debug for Growth<'_> {
@@ -84,8 +80,8 @@ impl fmt::Debug for Growth<'_> {
 
 impl Fs {
     /// Begins to make a mounted file system larger, for a program that knows how
-    /// (`fourscore_resize`). Operations that change something wait until the growth is dropped. When
-    /// this returns, all changes are in their places on the device.
+    /// (`fourscore_resize`). Operations that change something wait until the growth is dropped.
+    /// When this returns, all changes are in their places on the device.
     ///
     /// # Errors
     /// `Busy` if it is frozen or grows already; `ReadOnly`; `Io`.
@@ -107,8 +103,8 @@ impl Fs {
         }
     }
 
-    /// Returns the most blocks to which this mount can grow. Tables in memory have room for so many;
-    /// the next mount can grow further.
+    /// Returns the most blocks to which this mount can grow. Tables in memory have space for so
+    /// many; the next mount can grow further.
     ///
     /// # Errors
     /// `ReadOnly` for a file system that was opened for reading.
@@ -158,8 +154,8 @@ impl Growth<'_> {
         Ok(())
     }
 
-    /// Lets everybody use what the steps have added. To be called after the last step, and also after
-    /// one that failed.
+    /// Lets all threads use what the steps have added. To be called after the last step, and also
+    /// after one that failed.
     ///
     /// # Errors
     /// `Corrupt` for new groups whose descriptors are wrong; `Io`. They are not used then.

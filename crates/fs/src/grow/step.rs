@@ -10,7 +10,6 @@ use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, RawSuperblock};
 use fourscore_sync::Arc;
 use zerocopy::IntoBytes;
 
-use super::Changed;
 use crate::group::change;
 use crate::group::descriptor;
 use crate::group::table::{Map, write_bits};
@@ -32,7 +31,8 @@ pub struct GrowthStep {
     /// The bitmaps of clusters that change, by group, each with its block. The descriptors of the
     /// groups, with counts and checksums, are among `blocks`.
     pub bitmaps: BTreeMap<GroupNr, Bitmap>,
-    /// Other blocks that change: of descriptors, of the inode of reserved descriptors, and of its map.
+    /// Other blocks that change: of descriptors, of the inode of reserved descriptors, and of its
+    /// map.
     pub blocks: BTreeMap<PhysBlock, Vec<u8>>,
 }
 
@@ -43,6 +43,12 @@ pub struct Bitmap {
     pub block: PhysBlock,
     /// Its content after the step: a whole block.
     pub bytes: Vec<u8>,
+}
+
+/// A bitmap of clusters that was changed.
+pub(super) struct Changed {
+    pub(super) before: Vec<u8>,
+    pub(super) after: Vec<u8>,
 }
 
 /// A block of a step.

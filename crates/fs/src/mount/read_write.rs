@@ -172,10 +172,6 @@ fn begin(
     let groups = Arc::new(change::read(&core)?);
     let geometry = geometry(core.superblock(), options)?;
     let reuse = Arc::new(ReuseClock::default());
-    let room = match scope {
-        Scope::All => room(&core),
-        Scope::OneTransaction => geometry.groups(),
-    };
     let grace = Arc::new(grace_period(&core, options, &reuse));
     let quota = Quota::open(&core, options.enforced_quota())?.map(Arc::new);
     let (journal, fast_commits) =
@@ -190,7 +186,7 @@ fn begin(
     );
     let superblock = core.superblock().clone();
     let on_error = options.on_error.unwrap_or(superblock.error_policy().into());
-    let inodes = Inodes::new(&core, &geometry, room);
+    let inodes = Inodes::new(&core, &geometry, room(&core));
     let orphans = orphan_list::load(&core)?;
     let xattrs = Arc::new(SharedXattrs::new(options.sharing()));
     core.live = Some(Live {
@@ -204,12 +200,7 @@ fn begin(
     core.faults = options.faults;
     let core = Arc::new(core);
     let source = Source::new(Arc::clone(&core), Arc::clone(&groups));
-    let allocator = Arc::new(Allocator::with_room(
-        geometry,
-        Box::new(source),
-        allocator_options,
-        room,
-    ));
+    let allocator = allocator(geometry, source, allocator_options);
     grace.serve(&allocator);
     let space = SpaceQueue::new(
         Arc::clone(&journal),
@@ -248,7 +239,14 @@ fn begin(
     }))
 }
 
-/// Returns the number of groups that a mount has room for: twice those that there are, those that
+/// Returns the allocator, with space for as many groups as the mount has.
+fn allocator(geometry: Geometry, source: Source, options: Options) -> Arc<Allocator> {
+    let room = room(source.core());
+    let source = Box::new(source);
+    Arc::new(Allocator::with_room(geometry, source, options, room))
+}
+
+/// Returns the number of groups that a mount has space for: twice those that there are, those that
 /// the device is long enough for, and some thousand at least. See `docs/internals/allocator.md`.
 fn room(core: &Core) -> u32 {
     /// With blocks of 4 KiB, 512 GiB.

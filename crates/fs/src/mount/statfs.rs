@@ -3,8 +3,8 @@
 //! **Model.** The counters of the superblock are only written now and then. The exact values are
 //! the sums over the group descriptors, which the kernel computes at each mount, too.
 //!
-//! In a mount that grows, the size and the sums are of one version ([`Groups::extent`]), so nobody
-//! sees one size with the free blocks of another.
+//! In a mount that grows, the size and the sums are of one version ([`Groups::extent`]), so no
+//! reader sees one size with the free blocks of another.
 //!
 //! [`Groups::extent`]: crate::group::table::Groups::extent
 

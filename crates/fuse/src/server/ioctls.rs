@@ -1,4 +1,5 @@
-//! **Purpose.** ext4's ioctls: flags (chattr), projects, generations, the label, FITRIM, and growing.
+//! **Purpose.** ext4's ioctls: flags (chattr), projects, generations, the label, FITRIM, and
+//! growing.
 //!
 //! **Not here.** Permission checks for flags and projects: the kernel makes them, except for flags
 //! that only ext4 knows.

@@ -4,9 +4,9 @@
 //! **Model.** The base is an image on a longer device, with poison behind its end. All writes of a
 //! resize are recorded. A state is recovered by us, and one of some by e2fsck and the kernel.
 //!
-//! A file system that grows while it is mounted gets files before and after that, each durable before
-//! the next is made. A state has the first of them, and those after the growth only in a file system
-//! of the new size.
+//! A file system that grows while it is mounted gets files before and after that, each durable
+//! before the next is made. A state has the first of them, and those after the growth only in a
+//! file system of the new size.
 
 use std::collections::BTreeMap;
 use std::fs;

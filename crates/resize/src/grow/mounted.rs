@@ -1,8 +1,8 @@
 //! **Purpose.** Makes a file system larger while it is mounted.
 //!
-//! **Model.** The growth is cut into pieces, each of which is one as at rest ([`super::grow`]), made
-//! through the mount. So operations that change something wait for one piece at a time, and a piece
-//! fits into a transaction.
+//! **Model.** The growth is cut into pieces, each of which is one as at rest ([`super::grow`]),
+//! made through the mount. So operations that change something wait for one piece at a time, and a
+//! piece fits into a transaction.
 //!
 //! | limit of a piece | because |
 //! |---|---|
@@ -20,17 +20,18 @@ use crate::volume::Volume;
 /// The most groups of a piece if their inode tables are zeroed.
 const ZEROED_GROUPS: u64 = 16;
 
-/// Makes the mounted file system `fs` as large as possible with at most so many blocks. An image file
-/// is made longer for it, and a block device is asked for its size again. Returns the size, which is
-/// durable then.
+/// Makes the mounted file system `fs` as large as possible with at most so many blocks. An image
+/// file is made longer for it, and a block device is asked for its size again. Returns the size,
+/// which is durable then.
 ///
 /// Threads that read go on meanwhile; those that change something wait for a moment, once for each
-/// piece of the growth. A crash leaves the old size, the new one or one in between, with all content.
+/// piece of the growth. A crash leaves the old size, the new one or one in between, with all
+/// content.
 ///
 /// # Errors
 /// `TooSmall` for fewer blocks than it has, `TooLarge` for more than the device, the format or this
-/// mount allows, both with nothing changed; `Corrupt`; `Io`; `Fs` with `Busy` if it is frozen or grows
-/// already, and with `ReadOnly`. What was done until an error stays.
+/// mount allows, both with nothing changed; `Corrupt`; `Io`; `Fs` with `Busy` if it is frozen or
+/// grows already, and with `ReadOnly`. What was done until an error stays.
 pub fn grow_mounted(fs: &Fs, blocks: BlockCount) -> Result<BlockCount> {
     let now = fs.geometry().blocks();
     if blocks < now {

@@ -1,5 +1,5 @@
-//! A mounted file system becomes larger, while threads change and read it: then all content is there,
-//! our checker and e2fsck find nothing, and the kernel uses the new groups.
+//! A mounted file system becomes larger, while threads change and read it: then all content is
+//! there, our checker and e2fsck find nothing, and the kernel uses the new groups.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +20,7 @@ use fourscore_testkit::{require, scratch};
 
 /// Options of mke2fs, and sizes in KiB: of the image, and of each growth.
 const SHAPES: &[(&str, &[u64])] = &[
-    // From one group: the second one has a backup, so the resize inode is made anew.
+    // From one group: the second one has a backup, so the resize inode is made again.
     ("-t ext4 -b 1024 -J size=1", &[8_000, 8_192, 40_000, 90_001]),
     ("-t ext4 -b 1024 -J size=1 -G 4", &[20_000, 61_000, 150_000]),
     (
@@ -120,7 +120,7 @@ fn name(thread: u32, file: u32) -> String {
     format!("/thread{thread}/dir{}/file{file}", file % 5)
 }
 
-/// Makes files, reads some again and removes others, until it is told to stop. Returns how many it
+/// Makes files, reads some again and removes others, until `stop` is set. Returns how many it
 /// made; those whose number is divisible by three are gone, and so are those for which there was no
 /// space.
 fn work(fs: &Fs, thread: u32, stop: &AtomicBool) -> Vec<u32> {
@@ -156,7 +156,7 @@ fn work(fs: &Fs, thread: u32, stop: &AtomicBool) -> Vec<u32> {
     made
 }
 
-/// Looks at the free space until it is told to stop.
+/// Looks at the free space until `stop` is set.
 fn look(fs: &Fs, stop: &AtomicBool) {
     let mut last: Option<StatFs> = None;
     while !stop.load(Ordering::Relaxed) {
@@ -319,7 +319,7 @@ fn what_cannot_be_is_refused() {
     assert!(matches!(refused(now.0 - 1), ResizeError::TooSmall { .. }));
     let most = fs.most_blocks().unwrap().0;
     let ResizeError::TooLarge { why, .. } = refused(most + 9000) else {
-        panic!("more than there is room for");
+        panic!("more than it has space for");
     };
     assert!(why.contains("mount it again"), "{why}");
     assert!(matches!(refused(1 << 50), ResizeError::TooLarge { .. }));
