@@ -21,6 +21,8 @@
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
+use fourscore_sync::profile::{self, Section};
+
 use crate::device::{BlockDevice, to_u64, total_bytes};
 use crate::error::{DeviceOp, Operation};
 use crate::io_buf::IoBuf;
@@ -247,6 +249,7 @@ impl InFlight {
     /// Blocks until all requests have ended; their outcomes are in the order of the batch.
     #[must_use]
     pub fn wait(self) -> Vec<Outcome> {
+        let _section = profile::enter(Section::Device);
         match self.0 {
             State::Finished(outcomes) => outcomes,
             State::Flying(flight) => flight.wait(),

@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use fourscore_sync::Arc;
+use fourscore_sync::profile::{self, Section};
 
 use crate::batch::{Batch, InFlight};
 use crate::error::{DeviceOp, Operation};
@@ -187,6 +188,8 @@ pub(crate) const fn to_u64(len: usize) -> u64 {
     len as u64
 }
 
+/// A shared device. Transfers and flushes through it are the section `Device` of a profile; so the
+/// backends know nothing of profiles.
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()
@@ -198,30 +201,39 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
         (**self).hints()
     }
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        let _section = profile::enter(Section::Device);
         (**self).read_vectored_at(bufs, offset)
     }
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let _section = profile::enter(Section::Device);
         (**self).write_vectored_at(bufs, offset)
     }
     fn flush(&self) -> io::Result<()> {
+        let _section = profile::enter(Section::Device);
         (**self).flush()
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let _section = profile::enter(Section::Device);
         (**self).read_at(buf, offset)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let _section = profile::enter(Section::Device);
         (**self).write_at(buf, offset)
     }
     fn write_fua(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let _section = profile::enter(Section::Device);
         (**self).write_fua(bufs, offset)
     }
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let _section = profile::enter(Section::Device);
         (**self).discard(range)
     }
     fn write_zeroes(&self, range: Range<u64>) -> io::Result<()> {
+        let _section = profile::enter(Section::Device);
         (**self).write_zeroes(range)
     }
     fn submit(&self, batch: Batch) -> InFlight {
+        let _section = profile::enter(Section::Device);
         (**self).submit(batch)
     }
     fn forget_cached(&self, range: Range<u64>) {

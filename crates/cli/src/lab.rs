@@ -15,7 +15,8 @@
 //! | `host` | the folder for file systems, and what a signal undoes |
 //! | `study` | runs of experiments in cases |
 //! | `report` | the report: JSON and comma-separated values |
-//! | `page`, `plot` | the report as a page with plots |
+//! | `page` | the report as a page |
+//! | `plot`, `curves` | its plots: rows of values, and curves over numbers of threads |
 //! | `compare` | two reports side by side |
 //! | `room` | whether there is enough memory, and a place for the report |
 
@@ -23,6 +24,7 @@ mod alloc;
 mod chosen;
 mod command;
 mod compare;
+mod curves;
 mod host;
 mod page;
 mod plot;
@@ -35,6 +37,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use fourscore::profile::{self, Sampling};
 use fourscore_lab::alloc::{Experiment, Scale, Scenario};
 use fourscore_lab::scratch::FsKind;
 use fourscore_lab::study::Study;
@@ -127,6 +130,10 @@ struct Run {
     /// Runs each side once with two threads, for a second or two in all
     #[arg(long, conflicts_with_all = ["threads", "seconds", "steps", "rounds", "cases"])]
     smallest: bool,
+    /// Says where the time of our library goes: in handles, maps, the choice of groups, waits for
+    /// group locks, bitmaps, the journal, the device, or in none of them
+    #[arg(long, conflicts_with = "command")]
+    profile: bool,
     /// Prints JSON
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -159,6 +166,7 @@ fn help() -> String {
          fourscore lab run s2-fastcommit --cases 64x64,64x1024 --rounds 1\n  \
          fourscore lab run s5-bestavail --scenario 16g-aged-4k --report s5\n  \
          fourscore lab run peers --on ext4,mount --cases create,append\n  \
+         fourscore lab run s4-goals --profile\n  \
          fourscore lab run --rounds 1 -- tar xf /usr/src/linux.tar",
     );
     text
@@ -205,6 +213,9 @@ fn experiment(options: &Run) -> Result<()> {
         out.write(chosen.head().as_bytes())?;
         out.flush()?;
     }
+    if options.profile {
+        profile::start(Sampling::Some);
+    }
     let scratch = host.as_ref().map(host::Host::scratch);
     let ended = chosen.run(scratch, |text| match is_text {
         true => out.write(text.as_bytes()).and_then(|()| out.flush()),
@@ -213,7 +224,10 @@ fn experiment(options: &Run) -> Result<()> {
     if let Some(host) = &host {
         host.wait_if_interrupted();
     }
-    let report = chosen.report(ended?);
+    let mut report = chosen.report(ended?);
+    if options.profile {
+        report.command.push_str(" --profile");
+    }
     if let Some(directory) = directory {
         directory.write(&report)?;
     }
@@ -269,7 +283,12 @@ fn choose(options: &Run) -> Result<Chosen> {
         ("--size", options.size.is_some(), "size to choose"),
     ];
     refuse(name, &lacks)?;
-    study::choose(options, study)
+    let chosen = study::choose(options, study)?;
+    if options.profile && !chosen.has_sections() {
+        let why = format!("{name} runs nothing that is divided into sections");
+        return Err(Failure::usage("--profile", why));
+    }
+    Ok(chosen)
 }
 
 /// Refuses the first option that is given and has no meaning for an experiment.

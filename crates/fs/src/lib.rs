@@ -155,6 +155,28 @@ pub mod ondisk {
     pub use fourscore_ondisk::{acl, corrupt, features, group, superblock};
 }
 
+/// A profile of where the time of operations goes.
+///
+/// The program marks its operations, and the library times its sections inside of them, in a sample
+/// of the operations. The sums are those of the process, in [`Stats::profile`].
+///
+/// ```
+/// use fourscore::profile::{self, Sampling};
+///
+/// profile::start(Sampling::Some);
+/// {
+///     let _operation = profile::operation();
+///     // Calls of the library.
+/// }
+/// profile::stop();
+/// ```
+pub mod profile {
+    pub use fourscore_sync::profile::{
+        Operation, Sampling, Section, SectionTime, Sums, Totals, is_on, operation, start, stop,
+        sums,
+    };
+}
+
 /// The parts of [`Stats`].
 pub mod stats {
     pub use fourscore_block::CacheStats;

@@ -57,6 +57,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use fourscore_block::{Batch, Buffer, IoBuf, Sealed};
 use fourscore_ondisk::jbd2::JournalBlock;
 use fourscore_ondisk::{PhysBlock, Tid};
+use fourscore_sync::profile::{self, Section};
 use fourscore_sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::error::{During, Error};
@@ -444,6 +445,7 @@ impl Inner {
 
     /// Checkpoints until at most `target` blocks of the log are in use.
     pub(crate) fn checkpoint(&self, target: u32) -> Result<(), Error> {
+        let _section = profile::enter(Section::Journal);
         let logged = self.logged();
         let role = logged.and_then(|logged| Some((logged, logged.space().take_role(target)?)));
         let Some((logged, mut lists)) = role else {

@@ -43,6 +43,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use fourscore_block::BlockDevice as _;
 use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::profile::{self, Section};
 use fourscore_sync::spin::{WAKE_UP, spin};
 use fourscore_sync::{Condvar, CoreNr, Mutex, MutexGuard, thread};
 
@@ -291,6 +292,7 @@ impl Drop for Role<'_> {
 impl Inner {
     /// Waits until `tid` is durable.
     pub(crate) fn wait_for(&self, tid: Tid) -> Result<(), Error> {
+        let _section = profile::enter(Section::Journal);
         assert!(
             !handle::is_inside(),
             "a thread waits for a commit of the transaction that its own handle keeps open"
@@ -330,6 +332,7 @@ impl Inner {
         tid: Tid,
         covered: &dyn Fn() -> Covered,
     ) -> Result<Flushed, Error> {
+        let _section = profile::enter(Section::Journal);
         assert!(
             !handle::is_inside(),
             "a thread waits for a commit while its own handle is open"

@@ -24,6 +24,7 @@ use std::cell::Cell;
 use fourscore_block::{Buffer, BufferCache, Joined, Retired, VerifiedAs};
 use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::atomic::{AtomicU64, Ordering};
+use fourscore_sync::profile::{self, Entered, Section};
 use fourscore_sync::rank::{Held, Rank};
 use fourscore_sync::{Arc, thread};
 
@@ -143,6 +144,7 @@ pub struct Handle<'j> {
     revokes_left: u32,
     /// Registers the handle in the lock order of this thread, so it cannot be sent to another.
     _held: Held,
+    _section: Entered,
 }
 
 impl<'j> Handle<'j> {
@@ -178,6 +180,7 @@ impl<'j> Handle<'j> {
             credits: credits.0,
             revokes_left: 0,
             _held: HANDLE.only().enter(),
+            _section: profile::enter(Section::Handle),
         }
     }
 
@@ -341,6 +344,7 @@ impl Inner {
     /// Joins after the first attempt was refused.
     #[cold]
     fn join_slow(&self, credits: Credits, refused: Refused) -> Result<Place, Error> {
+        let _section = profile::enter(Section::Journal);
         let most = self.budget().limits().credits;
         if credits.0 > most {
             return Err(Error::TooManyCredits {

@@ -15,6 +15,7 @@
 //! | [`free_space`] | histogram of free extents |
 //! | [`outcome`] | the result of a run |
 //! | `predict` | (feature `count`) rates on machines with many cores, predicted |
+//! | [`predicted`] | the cells that were predicted, for reports |
 //! | `transfers` | (feature `count`) cache line transfers between virtual cores |
 
 pub mod bench;
@@ -24,6 +25,7 @@ pub mod free_space;
 pub mod outcome;
 #[cfg(feature = "count")]
 pub mod predict;
+pub mod predicted;
 pub mod published;
 pub mod ram;
 pub mod scenario;
@@ -37,7 +39,8 @@ pub use catalogue::{NamedWorkload, Switch};
 pub use experiment::{Experiment, Measured, Published, Scale, Variant};
 pub use free_space::FreeSpace;
 pub use outcome::AllocOutcome;
+pub use predicted::PredictedCell;
 pub use ram::RamGroups;
 pub use scenario::{Fragments, Scenario};
 pub use target::AllocTarget;
-pub use workloads::{AllocFree, Fallocate3, MixedAppend, SmallFiles};
+pub use workloads::{AllocFree, Fallocate3, LargeGoals, MixedAppend, SmallFiles};

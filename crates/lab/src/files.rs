@@ -8,11 +8,15 @@
 //! each other.
 
 use std::io;
+use std::time::Duration;
+
+use fourscore_sync::profile::operation;
 
 use crate::alloc::ram::Random;
 use crate::alloc::workloads::Fallocate3;
 use crate::clock::Clock;
 use crate::comparison::{ThreadCount, Work};
+use crate::profile::Profiled;
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 use crate::workload::{Driven, Fallocate2, Until, Workload, drive};
 
@@ -37,6 +41,7 @@ enum Kind {
     Fallocate2,
     Fallocate3,
     WriteLarge(Order),
+    Mixed,
     FsMark(Durability),
     FileServer,
 }
@@ -55,8 +60,10 @@ enum Order {
 enum Durability {
     /// No: `fs_mark -S0`.
     AtTheEnd,
-    /// An fsync of each file: `fs_mark -S1`.
+    /// An fsync of each file before it is closed: `fs_mark -S1`.
     EachFile,
+    /// An fsync of one file after the other when a number of them are closed: `fs_mark -S5`.
+    Afterwards,
 }
 
 impl FileWorkload {
@@ -113,6 +120,11 @@ impl FileWorkload {
             kind: Kind::WriteLarge(Order::Random),
         },
         Self {
+            name: "mixed-5g",
+            about: "reads or writes 64 KiB, the next ones or any, of a file of 5 GiB, a hole at first",
+            kind: Kind::Mixed,
+        },
+        Self {
             name: "fsmark-s0",
             about: "creates a file and writes 16 KiB to it",
             kind: Kind::FsMark(Durability::AtTheEnd),
@@ -121,6 +133,11 @@ impl FileWorkload {
             name: "fsmark-s1",
             about: "creates a file, writes 16 KiB to it and calls fsync",
             kind: Kind::FsMark(Durability::EachFile),
+        },
+        Self {
+            name: "fsmark-s5",
+            about: "creates 100 files and writes 16 KiB to each, then calls fsync of each",
+            kind: Kind::FsMark(Durability::Afterwards),
         },
         Self {
             name: "fserver",
@@ -159,8 +176,10 @@ impl FileWorkload {
             Kind::Fallocate3 => (&Fallocate3, 0),
             Kind::WriteLarge(Order::Sequential) => (&WriteFile::UP_TO_5_GIB, 1),
             Kind::WriteLarge(Order::Random) => (&RandomWrites, 1),
-            Kind::FsMark(Durability::AtTheEnd) => (&FsMark { fsync: false }, files),
-            Kind::FsMark(Durability::EachFile) => (&FsMark { fsync: true }, files),
+            Kind::Mixed => (&Mixed, 1),
+            Kind::FsMark(Durability::AtTheEnd) => (&FsMark(Durability::AtTheEnd), files),
+            Kind::FsMark(Durability::EachFile) => (&FsMark(Durability::EachFile), files),
+            Kind::FsMark(Durability::Afterwards) => (&FsMark(Durability::Afterwards), files),
             Kind::FileServer => (&FileServer, FileServer::FILES),
         };
         let driven = drive_and_sync(target, workload, threads, steps, clock)?;
@@ -182,11 +201,16 @@ pub(crate) fn drive_and_sync(
     steps: u64,
     clock: &dyn Clock,
 ) -> io::Result<Driven> {
+    let profiled = Profiled::begin();
     let mut driven = drive(target, workload, threads, Until::Steps(steps), clock)?;
     let mut worker = target.worker(WorkerNr(0))?;
     let began = clock.now();
+    let operation = operation();
     worker.apply(FileNr(0), Operation::SyncAll)?;
+    drop(operation);
     let synced = clock.now().saturating_sub(began);
+    let times = driven.workers.iter().filter_map(|work| work.wall);
+    driven.profile = profiled.end(times.sum::<Duration>() + synced);
     driven.sync = synced;
     for work in &mut driven.workers {
         work.wall = work.wall.map(|wall| wall + synced);
@@ -382,13 +406,67 @@ impl Workload for RandomWrites {
     }
 }
 
-/// Creates one file after another with 16 KiB, as fs_mark does.
-struct FsMark {
-    fsync: bool,
+/// Reads and writes a large file, at places that follow each other and at any, in equal parts. It is
+/// a hole at first, of which reads return zeroes.
+struct Mixed;
+
+/// A read or a write of [`Mixed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    offset: u64,
+    is_write: bool,
 }
+
+impl Mixed {
+    const FILE_BYTES: u64 = 5 << 30;
+    const STEP_BYTES: u64 = 64 << 10;
+
+    fn piece(step: u64) -> Piece {
+        let pieces = Self::FILE_BYTES / Self::STEP_BYTES;
+        let mut random = Random::new(step + 1);
+        let kind = random.below(4);
+        let nr = match kind & 1 {
+            // Of two steps one is in order, so the place moves by one in two steps.
+            0 => step / 2 % pieces,
+            _ => random.below(pieces),
+        };
+        Piece {
+            offset: nr * Self::STEP_BYTES,
+            is_write: kind & 2 == 0,
+        }
+    }
+}
+
+impl Workload for Mixed {
+    fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        worker.apply(FileNr(0), Operation::Create)?;
+        let len = Self::FILE_BYTES;
+        worker.apply(FileNr(0), Operation::Truncate { len })?;
+        worker.apply(FileNr(0), Operation::SyncAll).map(|_| ())
+    }
+
+    fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
+        let Piece { offset, is_write } = Self::piece(step);
+        let len = Self::STEP_BYTES;
+        let operation = match is_write {
+            true => Operation::Write { offset, len },
+            false => Operation::Read { offset, len },
+        };
+        Ok(one(worker.apply(FileNr(0), operation)?))
+    }
+
+    fn clean_up(&self, worker: &mut dyn Worker) -> io::Result<()> {
+        worker.apply(FileNr(0), Operation::Close).map(|_| ())
+    }
+}
+
+/// Creates one file after another with 16 KiB, as fs_mark does.
+struct FsMark(Durability);
 
 impl FsMark {
     const FILE_BYTES: u64 = 16 << 10;
+    /// Files between calls of fsync of all of them.
+    const LOOP_FILES: u32 = 100;
 }
 
 impl Workload for FsMark {
@@ -401,10 +479,18 @@ impl Workload for FsMark {
         worker.apply(nr, Operation::Create)?;
         let (offset, len) = (0, Self::FILE_BYTES);
         let bytes = worker.apply(nr, Operation::Write { offset, len })?;
-        if self.fsync {
+        if self.0 == Durability::EachFile {
             worker.apply(nr, Operation::Sync)?;
         }
         worker.apply(nr, Operation::Close)?;
+        let made = nr.0.saturating_add(1);
+        if self.0 == Durability::Afterwards && made.is_multiple_of(Self::LOOP_FILES) {
+            for nr in (made - Self::LOOP_FILES..made).map(FileNr) {
+                worker.apply(nr, Operation::Open)?;
+                worker.apply(nr, Operation::Sync)?;
+                worker.apply(nr, Operation::Close)?;
+            }
+        }
         Ok(one(bytes))
     }
 
@@ -483,6 +569,54 @@ mod tests {
                 .filter(|&offset| offset / quarter_bytes == quarter);
             assert!((150..350).contains(&in_it.count()), "{quarter}");
         }
+    }
+
+    #[test]
+    fn a_mix_has_as_many_reads_as_writes_in_order_and_anywhere() {
+        let pieces: Vec<Piece> = (0..2000).map(Mixed::piece).collect();
+        let at_front = |piece: &&Piece| piece.offset < 1100 * Mixed::STEP_BYTES;
+        for is_write in [false, true] {
+            let of_kind = pieces.iter().filter(|piece| piece.is_write == is_write);
+            assert!((900..1100).contains(&of_kind.clone().count()));
+            // Those in order have come to the 1000th place of 81 920.
+            assert!((450..600).contains(&of_kind.filter(at_front).count()));
+        }
+        let last = Mixed::FILE_BYTES - Mixed::STEP_BYTES;
+        assert!(pieces.iter().all(|piece| piece.offset <= last));
+    }
+
+    /// A target that notes what is applied to it.
+    #[derive(Default)]
+    struct Noted(Vec<(FileNr, Operation)>);
+
+    impl Worker for Noted {
+        fn apply(&mut self, file: FileNr, operation: Operation) -> io::Result<u64> {
+            self.0.push((file, operation));
+            Ok(0)
+        }
+    }
+
+    #[test]
+    fn files_are_synced_before_they_are_closed_or_one_after_the_other_at_the_end() {
+        let syncs = |durability, steps| {
+            let mut noted = Noted::default();
+            for step in 0..steps {
+                let done = FsMark(durability).step(&mut noted, step);
+                done.expect("nothing fails");
+            }
+            let syncs = noted.0.iter().enumerate();
+            let syncs = syncs.filter(|(_, (_, operation))| *operation == Operation::Sync);
+            syncs
+                .map(|(at, (file, _))| (at, file.0))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(syncs(Durability::AtTheEnd, 200), []);
+        assert_eq!(syncs(Durability::EachFile, 2), [(2, 0), (6, 1)]);
+        assert_eq!(syncs(Durability::Afterwards, 99), []);
+        let after = syncs(Durability::Afterwards, 200);
+        assert_eq!(after.len(), 200);
+        // The first 100 files take three operations each; opening the first one is the next.
+        assert_eq!((after[0], after[99].1, after[100].1), ((301, 0), 99, 100));
     }
 
     #[test]

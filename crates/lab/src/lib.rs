@@ -35,6 +35,7 @@
 //! | [`interval`] | a ratio of two sets of samples with a confidence interval |
 //! | [`stats`] | medians, extremes, spread, ratios |
 //! | [`comparison`] | sides run in turns |
+//! | [`profile`] | where the time of a run went |
 //! | [`process`] | a whole command line as a side, with its CPU time and memory |
 //! | [`machine`] | the machine and the code that were measured |
 //! | [`mounted`] | loads on a mounted file system |
@@ -69,6 +70,7 @@ pub mod interval;
 pub mod machine;
 pub mod mounted;
 pub mod process;
+pub mod profile;
 pub mod report;
 #[cfg(feature = "fs")]
 pub mod scratch;
@@ -89,6 +91,7 @@ pub use fsync::{FsyncRun, FsyncSize, FsyncWorkload};
 pub use interval::RatioInterval;
 pub use machine::MachineFacts;
 pub use process::CommandLine;
+pub use profile::Profile;
 pub use report::{ComparisonReport, Report};
 pub use stats::{Ratio, Summary};
 pub use target::{

@@ -9,11 +9,13 @@ use std::io;
 use std::time::Duration;
 
 use fourscore_sync::atomic::{AtomicUsize, Ordering};
+use fourscore_sync::profile::operation;
 use fourscore_sync::{OnceLock, thread};
 
 use crate::clock::Clock;
 use crate::comparison::{ThreadCount, Work};
 use crate::fairness::Fairness;
+use crate::profile::{Profile, Profiled};
 use crate::target::{FileNr, Operation, Target, Worker, WorkerNr};
 
 /// The work of each worker of a run.
@@ -56,6 +58,8 @@ pub struct Driven {
     pub workers: Vec<Work>,
     /// How much of that time was the sync of the whole target, after the steps of all workers.
     pub sync: Duration,
+    /// Where the time of the steps and of the sync went, if a profile was on.
+    pub profile: Option<Profile>,
 }
 
 impl Driven {
@@ -109,7 +113,7 @@ pub fn drive(
     until: Until,
     clock: &dyn Clock,
 ) -> io::Result<Driven> {
-    let gate = Gate::default();
+    let (gate, profiled) = (Gate::default(), Profiled::begin());
     let run = &|nr| {
         let prepared = target.worker(WorkerNr(nr)).and_then(|mut worker| {
             workload.prepare(&mut *worker)?;
@@ -133,9 +137,13 @@ pub fn drive(
         // All are joined before the first failure is returned.
         ended.collect::<Vec<_>>().into_iter().collect()
     });
-    workers.map(|workers| Driven {
+    let workers = workers?;
+    let times = workers.iter().filter_map(|work| work.wall);
+    let profile = profiled.end(times.sum());
+    Ok(Driven {
         workers,
         sync: Duration::ZERO,
+        profile,
     })
 }
 
@@ -162,7 +170,9 @@ fn run_steps(
             Until::Elapsed(_) => step + batch,
         };
         for step in step..end {
+            let operation = operation();
             let work = workload.step(worker, step)?;
+            drop(operation);
             done.operations += work.operations;
             done.bytes += work.bytes;
         }

@@ -8,6 +8,7 @@
 //! **Locking.** An inode's list, a core's list and group locks, one at a time and never two.
 
 use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock, Tid};
+use fourscore_sync::profile::{self, Section};
 use fourscore_sync::{Arc, CoreNr, Mutex, thread};
 
 use crate::claim::{Claim, Freeing};
@@ -179,6 +180,7 @@ impl Allocator {
         file: Option<&Arc<FilePrealloc>>,
         reservation: &mut Reservation,
     ) -> Result<Claim, Error> {
+        let _section = profile::enter(Section::GroupChoice);
         request.check().map_err(Error::BadRequest)?;
         if reservation.clusters() < u64::from(request.len.0) {
             return Err(Error::BadRequest(RequestProblem::NotReserved));
@@ -455,6 +457,7 @@ impl Allocator {
 
     /// Returns claimed runs that hold no tokens to their groups.
     fn unclaim_all(&self, runs: &[Run], tally: &mut Tally) {
+        let _section = profile::enter(Section::Bitmap);
         for run in runs {
             tally[Count::Discarded] += u64::from(run.len.0);
             // A group with a claim in it cannot have been evicted.
@@ -499,6 +502,7 @@ impl Allocator {
     /// Ends a claim whose [`Claim::change`] has been applied in transaction `tid`: the clusters
     /// are in use.
     pub fn mark(&self, claim: Claim, tid: Tid) {
+        let _section = profile::enter(Section::Bitmap);
         let run = claim.end();
         if run.len.0 == 0 {
             return;
@@ -511,6 +515,7 @@ impl Allocator {
 
     /// Ends a claim of clusters that are not needed; they are free again at once.
     pub fn give_back(&self, claim: Claim) {
+        let _section = profile::enter(Section::Bitmap);
         let run = claim.end();
         if run.len.0 == 0 {
             return;
@@ -529,6 +534,7 @@ impl Allocator {
     /// [`Error::NotInUse`] if some of them are free or being freed; [`Error::Source`] and
     /// [`Error::Group`] if the group cannot be loaded.
     pub fn begin_free(&self, run: Run) -> Result<Freeing, Error> {
+        let _section = profile::enter(Section::Bitmap);
         let inside = run.len.0 > 0
             && run
                 .start
@@ -566,6 +572,7 @@ impl Allocator {
     /// ended. Without [`Options::fast_commits`], clusters that were marked in the same transaction
     /// wait for the grace period only.
     pub fn finish_free(&self, freeing: Freeing, tid: Tid, stamp: Stamp) {
+        let _section = profile::enter(Section::Bitmap);
         let run = freeing.end();
         // A group with a free under way cannot have been evicted.
         if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
@@ -578,6 +585,7 @@ impl Allocator {
 
     /// Ends a free whose change was not applied.
     pub fn cancel_free(&self, freeing: Freeing) {
+        let _section = profile::enter(Section::Bitmap);
         let run = freeing.end();
         if let Some(mut locked) = self.table.lock(run.group, Patience::Wait) {
             locked.cancel_free(&run);
@@ -604,6 +612,7 @@ impl Allocator {
     }
 
     pub(crate) fn release_due(&self) -> Waiting {
+        let _section = profile::enter(Section::Bitmap);
         let mut waiting = Waiting::default();
         let mut next = self.table.waiting.next_at_or_after(0);
         while let Some(group) = next {

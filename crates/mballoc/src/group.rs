@@ -31,6 +31,7 @@ use std::time::Instant;
 
 use fourscore_ondisk::{GroupNr, GroupOffset, Tid};
 use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use fourscore_sync::profile::Section;
 use fourscore_sync::rank::{Rank, Ranked};
 use fourscore_sync::{CoreNr, Mutex, MutexGuard, work};
 
@@ -146,7 +147,11 @@ impl Group {
     #[inline]
     pub(crate) fn lock(&self, nr: GroupNr) -> Locked<'_> {
         let place = GROUP.place(nr.0.into());
-        place.lock(|| self.lock.try_lock(), || self.lock.lock())
+        place.lock_in(
+            Section::GroupLockWait,
+            || self.lock.try_lock(),
+            || self.lock.lock(),
+        )
     }
 
     /// Locks the group unless another thread holds the lock.

@@ -30,6 +30,7 @@ use std::time::Instant;
 
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use fourscore_sync::profile::{self, Section};
 use fourscore_sync::{CachePadded, Condvar, Mutex, Sparse, Versions};
 
 use crate::allocator::Options;
@@ -407,6 +408,7 @@ impl GroupTable {
         descriptor: &Descriptor,
         tally: &mut Tally,
     ) -> Result<(), Error> {
+        let _section = profile::enter(Section::Bitmap);
         let mut bitmap = vec![0; self.geometry().bitmap_bytes()];
         self.source
             .read_bitmap(nr, &mut bitmap)

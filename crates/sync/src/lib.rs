@@ -15,6 +15,7 @@
 //! | [`versions`] | values that are replaced a few times and read without a guard |
 //! | [`sparse`] | long slices whose memory is allocated in chunks on first use |
 //! | [`rank`] | the order of locks, asserted in debug builds |
+//! | [`profile`] | the sections in which operations spend their time |
 //! | `model` | (feature `shuttle`) runs a test under many schedules of its threads |
 //! | `count` | (feature `count`) virtual cores, and the report of transfers between them |
 //!
@@ -51,6 +52,7 @@ pub mod epoch;
 pub mod lock;
 #[cfg(feature = "shuttle")]
 pub mod model;
+pub mod profile;
 pub mod rank;
 pub mod sparse;
 pub mod spin;

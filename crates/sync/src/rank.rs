@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
 
+use crate::profile::{self, Section};
 use crate::spin::{WAKE_UP, spin};
 
 /// One more than the highest level.
@@ -187,6 +188,32 @@ impl Place {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock<G>(
         self,
+        try_take: impl FnMut() -> Option<G>,
+        wait: impl FnOnce() -> G,
+    ) -> Ranked<G> {
+        self.take(None, try_take, wait)
+    }
+
+    /// As [`Place::lock`]. A wait is in `section` of the profile.
+    ///
+    /// # Panics
+    /// As [`Place::enter`].
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn lock_in<G>(
+        self,
+        section: Section,
+        try_take: impl FnMut() -> Option<G>,
+        wait: impl FnOnce() -> G,
+    ) -> Ranked<G> {
+        self.take(Some(section), try_take, wait)
+    }
+
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn take<G>(
+        self,
+        section: Option<Section>,
         mut try_take: impl FnMut() -> Option<G>,
         wait: impl FnOnce() -> G,
     ) -> Ranked<G> {
@@ -198,7 +225,7 @@ impl Place {
             try_take()
         };
         Ranked {
-            guard: taken.unwrap_or_else(|| self.timed(try_take, wait)),
+            guard: taken.unwrap_or_else(|| self.timed(section, try_take, wait)),
             _held: held,
         }
     }
@@ -217,7 +244,13 @@ impl Place {
     }
 
     #[cold]
-    fn timed<G>(self, try_take: impl FnMut() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+    fn timed<G>(
+        self,
+        section: Option<Section>,
+        try_take: impl FnMut() -> Option<G>,
+        wait: impl FnOnce() -> G,
+    ) -> G {
+        let _section = section.map(profile::enter);
         let began = Instant::now();
         let guard = spin(WAKE_UP, try_take).unwrap_or_else(wait);
         WAITS[usize::from(self.level)].note(began.elapsed());

@@ -2,7 +2,8 @@
 //! it.
 //!
 //! **Model.** What it prints is Markdown, and the same for each run; `--record` puts it between the
-//! marks of docs/results/predictor.md.
+//! marks of docs/results/predictor.md, and its cells into the table that reports of `fourscore lab`
+//! are made with.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -13,6 +14,10 @@ use crate::workspace::Workspace;
 const RECORD: &str = "docs/results/predictor.md";
 const BEGIN: &str = "<!-- predict -->\n";
 const END: &str = "<!-- end predict -->";
+/// The cells for `fourscore lab`, which cannot predict itself: that takes the counting build.
+const VALUES: &str = "crates/lab/src/alloc/predicted.csv";
+const VALUES_HEAD: &str = "source;machine;what;threads;published base;published patched;\
+                           base;patched;ours;fitted\n";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -50,8 +55,50 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let tables = String::from_utf8(output.stdout)?;
     std::fs::write(&path, replaced(&text, &tables)?)?;
-    println!("recorded in {}", path.display());
+    std::fs::write(workspace.path(VALUES), values(&tables)?)?;
+    println!("recorded in {} and {VALUES}", path.display());
     Ok(())
+}
+
+/// The cells of the tables as values that semicolons separate.
+fn values(tables: &str) -> Result<String> {
+    let (mut text, mut heading) = (VALUES_HEAD.to_owned(), None);
+    for line in tables.lines() {
+        if let Some(of) = line.strip_prefix("### ") {
+            let parts = of.split_once(": ").and_then(|(source, rest)| {
+                let (machine, what) = rest.split_once(", ")?;
+                Some(format!("{source};{machine};{what}"))
+            });
+            heading = parts;
+            continue;
+        }
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let is_row = cells[0].parse::<u32>().is_ok();
+        let Some(heading) = heading.as_ref().filter(|_| is_row) else {
+            continue;
+        };
+        let [
+            threads,
+            base,
+            patched,
+            _,
+            own_base,
+            own_patched,
+            _,
+            _,
+            direction,
+            _,
+            ours,
+        ] = cells[..]
+        else {
+            bail!("a row of another form: {line}");
+        };
+        let fitted = if direction == "fitted" { "yes" } else { "no" };
+        text.push_str(&format!(
+            "{heading};{threads};{base};{patched};{own_base};{own_patched};{ours};{fitted}\n"
+        ));
+    }
+    Ok(text)
 }
 
 /// The page with other tables between the marks.
@@ -72,5 +119,15 @@ mod tests {
         let new = replaced(&page, "new\n").expect("marks");
         assert_eq!(new, format!("head\n{BEGIN}new\n{END}\ntail\n"));
         assert!(replaced("no marks", "new").is_err());
+    }
+
+    #[test]
+    fn the_values_are_those_of_the_recorded_tables() {
+        let workspace = Workspace::locate().expect("the workspace");
+        let page = std::fs::read_to_string(workspace.path(RECORD)).expect("the record");
+        let (_, tables) = page.split_once(BEGIN).expect("marks");
+        let recorded = std::fs::read_to_string(workspace.path(VALUES)).expect("values");
+        assert_eq!(values(tables).expect("tables"), recorded);
+        assert!(values("### S1: M, a\n| 1 | 2 |\n").is_err());
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use fourscore::profile::{self, Sampling};
 #[cfg(feature = "count")]
 use fourscore_lab::ThreadCount;
 use fourscore_lab::alloc::bench::Bitmaps;
@@ -87,6 +88,10 @@ pub(super) struct Options {
         conflicts_with = "dir"
     )]
     cores: Vec<usize>,
+    /// Says where the time goes: in handles, maps, the choice of groups, waits for group locks,
+    /// bitmaps, the journal, the device, or in none of them
+    #[arg(long, conflicts_with = "dir")]
+    profile: bool,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -123,6 +128,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let until = options.extent.until()?;
     let mut out = Stdout::open()?;
     let mut runs = Vec::new();
+    if options.profile {
+        profile::start(Sampling::Some);
+    }
     if !options.json {
         out.write(head(&bench, workload).as_bytes())?;
     }
@@ -231,6 +239,9 @@ fn as_text(scenario: &Scenario, outcome: &AllocOutcome) -> String {
     );
     if let Some(nanoseconds) = outcome.lock_held_p99_ns() {
         let _ = writeln!(text, "  group locks held: p99 below {nanoseconds} ns");
+    }
+    if let Some(profile) = &outcome.profile {
+        text.push_str(&profile.to_string());
     }
     let _ = write!(text, "{}", outcome.tally);
     for (when, space) in [("before", &outcome.before), ("after", &outcome.after)] {

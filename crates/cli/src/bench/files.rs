@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use fourscore::profile::{self, Sampling};
 use fourscore::{Fs, MountOptions};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_lab::files::FileWorkload;
@@ -57,6 +58,10 @@ pub(super) struct Options {
     /// All threads use one directory, instead of one each
     #[arg(long)]
     one_directory: bool,
+    /// Says where the time goes: in handles, maps, the choice of groups, waits for group locks,
+    /// bitmaps, the journal, the device, or in none of them
+    #[arg(long, conflicts_with = "dir")]
+    profile: bool,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -80,6 +85,9 @@ fn workload_names() -> PossibleValuesParser {
 pub(super) fn run(options: &Options) -> Result<()> {
     let workload = FileWorkload::by_name(&options.workload)
         .ok_or_else(|| Failure::usage("--workload", &options.workload))?;
+    if options.profile {
+        profile::start(Sampling::Some);
+    }
     match (&options.image, &options.dir) {
         (Some(image), _) => {
             let name = image.display().to_string();

@@ -168,9 +168,13 @@ fn report(
             "sync_seconds": driven.sync.as_secs_f64(),
             "operations_per_second": per_second,
             "fairness": fairness,
+            "profile": driven.profile,
         })));
     }
     out.write(speed_text(threads, per_second, fairness).as_bytes())?;
+    if let Some(profile) = &driven.profile {
+        out.write(profile.to_string().as_bytes())?;
+    }
     out.flush()?;
     Ok(None)
 }

@@ -65,6 +65,9 @@ pub(super) fn run_text(scenario: &Scenario, threads: ThreadCount, measured: &[Me
                 "    mean free extent {before} KiB before, {after} KiB after"
             );
         }
+        if let Some(profile) = &outcome.profile {
+            text.push_str(&profile.to_string());
+        }
     }
     text
 }
@@ -90,6 +93,7 @@ fn side_report(scenario: &Scenario, side: &Measured) -> SideReport {
         samples: side.samples.clone(),
         ratio_to_first: 0.0,
         facts: facts(mean, outcome),
+        profile: outcome.profile.clone(),
         details,
     }
 }
@@ -117,5 +121,10 @@ fn facts(mean_free_kib: Option<[u64; 2]>, outcome: &AllocOutcome) -> BTreeMap<St
     let named = facts
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value));
-    named.collect()
+    let hits = Criterion::ALL.iter().map(|&criterion| {
+        let hits = tally[(criterion, CriterionCount::Hits)];
+        let name = criterion.stats_name().trim_end_matches("_stats");
+        (format!("hits of {name}"), hits as f64)
+    });
+    named.chain(hits).collect()
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use fourscore_lab::alloc::{Experiment, Scale};
+use fourscore_lab::alloc::{Experiment, PredictedCell, Scale};
 use fourscore_lab::scratch::Scratch;
 use fourscore_lab::study::{Study, StudyScale, Surroundings, ThreadList};
 use fourscore_lab::workload::Until;
@@ -37,6 +37,18 @@ impl Chosen {
         };
         let host = host_bytes.map(|bytes| Host::open(base, bytes));
         host.transpose()
+    }
+
+    /// Whether the time of a side can be divided into sections of a profile.
+    pub(super) fn has_sections(&self) -> bool {
+        match self {
+            Self::Alloc(..) => true,
+            Self::Study(study, scale, _) => {
+                let mut sides = scale.sides.iter();
+                sides.any(|side| study.measure.has_sections(side))
+            }
+            Self::Command(_) => false,
+        }
     }
 
     /// What is known before the run.
@@ -165,6 +177,7 @@ impl Chosen {
             Self::Alloc(known, scale) => Report {
                 scenario: Some(scale.scenario.name.to_owned()),
                 published: known.published.iter().map(PublishedRow::of).collect(),
+                predicted: PredictedCell::of(&work_of(known.name)),
                 ..Report::of(known.name, known.about, known.source, known.load)
             },
             Self::Study(known, _, missing) => Report {
@@ -179,6 +192,12 @@ impl Chosen {
         report.runs = runs;
         report
     }
+}
+
+/// The short name of the publication that an experiment reproduces, which its own name begins with.
+fn work_of(experiment: &str) -> String {
+    let (work, _) = experiment.split_once('-').unwrap_or((experiment, ""));
+    work.to_uppercase()
 }
 
 fn alloc_head(experiment: &Experiment, scale: &Scale, command: &str) -> String {

@@ -151,6 +151,7 @@ fn side(kind: FsKind, mut runs: Vec<CommandRun>) -> Option<SideReport> {
         samples,
         ratio_to_first: 0.0,
         facts: facts(&median),
+        profile: None,
         details,
     })
 }

@@ -9,6 +9,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use fourscore_lab::alloc::PredictedCell;
+
+use crate::lab::curves::{AtThreads, Curve, Curves, legend_line};
 use crate::lab::plot::{Group, Plot, Point, Series, escaped, figure, legend_marker};
 use crate::lab::report::{Cell, Report};
 
@@ -66,11 +69,22 @@ pub(super) fn render(report: &Report) -> String {
         page.push_str("<h2>Published</h2>\n");
         page.push_str(&published_table(report));
     }
+    if !report.predicted.is_empty() {
+        page.push_str(&predicted_part(report));
+    }
     page.push_str(
         "<h2>Further figures</h2>\n<p class=\"dim\">Of the round with the median; \
                    <i>each</i> is for an operation.</p>\n",
     );
     page.push_str(&facts_table(report));
+    if let Some(table) = profile_table(report) {
+        page.push_str(
+            "<h2>Where the time goes</h2>\n<p class=\"dim\">Share of the time of all threads, in \
+             the round with the median; time in a section inside of another one is the inner \
+             one's. From a sample of the operations.</p>\n",
+        );
+        page.push_str(&table);
+    }
     let _ = write!(
         page,
         "<h2>Machine</h2>\n{}<h2>Again</h2>\n<pre>{}</pre>\n\
@@ -263,6 +277,114 @@ fn published_table(report: &Report) -> String {
     table(&["", "unit", "before", "with the change", "times"], &rows)
 }
 
+/// The predicted cells: curves beside the published ones, and a table.
+fn predicted_part(report: &Report) -> String {
+    let mut text = "<h2>Predicted for other machines</h2>\n\
+                    <p class=\"dim\">A model of a machine gives what is dashed: nothing of it was \
+                    measured there, and not all directions agree with what was published. Each \
+                    curve is by the state before the change, published or predicted.</p>\n"
+        .to_owned();
+    text.push_str("<ul class=\"legend\">\n");
+    for (curve, about) in [
+        (published_curve(&[]), "with the change"),
+        (patched_curve(report, &[]), "with the change"),
+        (ours_curve(report, &[]), "the defaults of fourscore"),
+    ] {
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            text,
+            "<li>{}<b>{}</b> {about}</li>",
+            legend_line(curve.series, curve.is_predicted),
+            curve.name
+        );
+    }
+    text.push_str("</ul>\n<div class=\"plots\">\n");
+    let is_same = |a: &PredictedCell, b: &PredictedCell| a.machine == b.machine && a.what == b.what;
+    for cells in report.predicted.chunk_by(is_same) {
+        let heading = format!("{}, {}", cells[0].machine, cells[0].what);
+        let curves = Curves {
+            about: format!("Gains on {heading}, published and predicted"),
+            reference: 1.0,
+            curves: vec![
+                published_curve(cells),
+                patched_curve(report, cells),
+                ours_curve(report, cells),
+            ],
+        };
+        let _ = write!(
+            text,
+            "<figure>\n<figcaption>{}</figcaption>\n{}</figure>\n",
+            escaped(&heading),
+            curves.to_svg()
+        );
+    }
+    text.push_str("</div>\n");
+    text.push_str(&predicted_table(report));
+    text
+}
+
+fn curve(cells: &[PredictedCell], value: impl Fn(&PredictedCell) -> f64) -> Vec<AtThreads> {
+    let at = |cell: &PredictedCell| AtThreads {
+        threads: cell.threads,
+        value: value(cell),
+    };
+    cells.iter().map(at).collect()
+}
+
+fn published_curve(cells: &[PredictedCell]) -> Curve {
+    Curve {
+        series: Series::Published,
+        name: "published",
+        is_predicted: false,
+        values: curve(cells, |cell| cell.published_patched / cell.published_base),
+    }
+}
+
+fn patched_curve(report: &Report, cells: &[PredictedCell]) -> Curve {
+    Curve {
+        series: series(report, "patched"),
+        name: "predicted",
+        is_predicted: true,
+        values: curve(cells, |cell| cell.patched / cell.base),
+    }
+}
+
+fn ours_curve(report: &Report, cells: &[PredictedCell]) -> Curve {
+    Curve {
+        series: series(report, "ours"),
+        name: "ours, predicted",
+        is_predicted: true,
+        values: curve(cells, |cell| cell.ours / cell.base),
+    }
+}
+
+fn predicted_table(report: &Report) -> String {
+    let rows = report.predicted.iter().map(|cell| {
+        let fitted = if cell.is_fitted { "yes" } else { "" };
+        format!(
+            "<tr><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{fitted}</td></tr>\n",
+            escaped(&cell.machine),
+            escaped(&cell.what),
+            cell.threads,
+            figure(cell.published_patched / cell.published_base),
+            figure(cell.patched / cell.base),
+            figure(cell.ours / cell.base),
+            figure(cell.ours),
+        )
+    });
+    let columns = [
+        "",
+        "threads",
+        "published, times",
+        "predicted, times",
+        "ours, predicted, times",
+        "ours, predicted, operations/s",
+        "model fitted here",
+    ];
+    table(&columns, &rows.collect::<String>())
+}
+
 fn missing_table(report: &Report) -> String {
     let rows = report.missing.iter().map(|missing| {
         format!(
@@ -305,6 +427,34 @@ fn facts_table(report: &Report) -> String {
     }
     let columns: Vec<&str> = ["", "side"].into_iter().chain(names).collect();
     table(&columns, &rows)
+}
+
+/// The shares of the sections; `None` if no side has a profile.
+fn profile_table(report: &Report) -> Option<String> {
+    let profiles = report.runs.iter().flat_map(|cell| &cell.sides);
+    let first = profiles.filter_map(|side| side.profile.as_ref()).next()?;
+    let names = first.rows.iter().map(|row| row.name.as_str());
+    let columns: Vec<&str> = ["", "side"].into_iter().chain(names).collect();
+    let mut rows = String::new();
+    for cell in &report.runs {
+        let profiled = cell.sides.iter().filter(|side| side.profile.is_some());
+        for (nr, side) in profiled.enumerate() {
+            let (class, name) = match nr {
+                0 => (" class=\"first\"", escaped(&cell.name())),
+                _ => ("", String::new()),
+            };
+            let shares = side.profile.iter().flat_map(|profile| &profile.rows);
+            let shares = shares.map(|row| format!("<td>{:.1}\u{202f}%</td>", row.share * 100.0));
+            let shares: String = shares.collect();
+            // Writing into a String cannot fail.
+            let _ = writeln!(
+                rows,
+                "<tr{class}><td>{name}</td><td class=\"text\">{}</td>{shares}</tr>",
+                escaped(&side.side)
+            );
+        }
+    }
+    Some(table(&columns, &rows))
 }
 
 /// The facts of the machine that are known.
@@ -354,6 +504,23 @@ mod tests {
             assert_eq!(points(side), 2 * report.runs.len(), "{side}");
         }
         assert_eq!(points("published"), report.published.len());
+        let curves = |name: &str| page.matches(&format!("data-curve=\"{name}\"")).count();
+        for name in ["published", "predicted", "ours, predicted"] {
+            assert_eq!(curves(name), 1, "one for each machine and file system");
+        }
+    }
+
+    #[test]
+    fn what_is_predicted_is_named_so_wherever_it_is_shown() {
+        let mut report = sample();
+        let page = render(&report);
+        assert!(page.contains("<b>predicted</b> with the change"));
+        assert!(page.contains("<figcaption>A &lt;machine&gt;, 1 GB</figcaption>"));
+        assert!(
+            page.contains("<td>8</td><td>1.5</td><td>1.2</td><td>2</td><td>20</td><td>yes</td>")
+        );
+        report.predicted.clear();
+        assert!(!render(&report).contains("redicted"));
     }
 
     #[test]
@@ -361,6 +528,7 @@ mod tests {
         let mut report = sample();
         assert!(!render(&report).contains("Left out"));
         report.published.clear();
+        report.predicted.clear();
         report.missing = vec![crate::lab::report::MissingSide {
             side: "xfs".to_owned(),
             why: "mkfs.xfs is <not> installed".to_owned(),
@@ -380,6 +548,25 @@ mod tests {
         for outside in ["://", "src=", "url(", "@import", "<script", "<link"] {
             assert!(!page.contains(outside), "{outside}");
         }
+    }
+
+    #[test]
+    fn a_profile_is_a_table_of_shares() {
+        let mut report = sample();
+        assert!(!render(&report).contains("Where the time goes"));
+        let mut totals = fourscore::profile::Totals {
+            rest: std::time::Duration::from_millis(1),
+            ..Default::default()
+        };
+        totals.sections[0].time = std::time::Duration::from_millis(3);
+        let profile = fourscore_lab::Profile::of(&totals, std::time::Duration::from_millis(8));
+        report.runs[1].sides[2].profile = Some(profile);
+        let page = render(&report);
+        assert!(page.contains("<h2>Where the time goes</h2>"));
+        assert!(page.contains("<th>group lock wait</th>"));
+        assert!(page.contains(
+            "<td>large, 2 threads</td><td class=\"text\">ours</td><td>75.0\u{202f}%</td><td>0.0"
+        ));
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(super) enum Series {
 }
 
 impl Series {
-    fn class(self) -> String {
+    pub(super) fn class(self) -> String {
         match self {
             Self::Measured(nr) => format!("s{}", nr % STYLES),
             Self::Published => "pub".to_owned(),
@@ -71,7 +71,7 @@ impl Series {
     }
 
     /// The marker of the series around a point, as a path.
-    fn marker(self, x: f64, y: f64) -> String {
+    pub(super) fn marker(self, x: f64, y: f64) -> String {
         let r = MARKER;
         let (left, right, up, down) = (x - r, x + r, y - r, y + r);
         match self {
@@ -110,7 +110,7 @@ pub(super) fn legend_marker(series: Series) -> String {
 }
 
 /// The axis of a plot: from value to place.
-struct Axis {
+pub(super) struct Axis {
     low: f64,
     high: f64,
 }
@@ -120,7 +120,11 @@ impl Axis {
     fn of(plot: &Plot) -> Self {
         let points = plot.groups.iter().flat_map(|group| &group.points);
         let values = points.flat_map(|point| [point.low, point.value, point.high]);
-        let values = values.chain(plot.reference);
+        Self::over(values.chain(plot.reference))
+    }
+
+    /// An axis for these values, or for 1 to 10 if none is a positive number.
+    pub(super) fn over(values: impl Iterator<Item = f64>) -> Self {
         let values = values.filter(|value| value.is_finite() && *value > 0.0);
         let bounds = (f64::INFINITY, 0_f64);
         let (low, high) = values.fold(bounds, |(low, high), value| {
@@ -142,16 +146,20 @@ impl Axis {
 
     /// The place of a value; one that is not a number is at the low end.
     fn place(&self, value: f64) -> f64 {
+        MARGIN + self.share(value) * (WIDTH - 2.0 * MARGIN)
+    }
+
+    /// The place of a value on the axis, from 0 to 1.
+    pub(super) fn share(&self, value: f64) -> f64 {
         let value = match value.is_nan() {
             true => self.low,
             false => value.clamp(self.low, self.high),
         };
-        let share = (value / self.low).ln() / (self.high / self.low).ln();
-        MARGIN + share * (WIDTH - 2.0 * MARGIN)
+        (value / self.low).ln() / (self.high / self.low).ln()
     }
 
     /// The values with labels.
-    fn ticks(&self) -> Vec<f64> {
+    pub(super) fn ticks(&self) -> Vec<f64> {
         let ratio = self.high / self.low;
         if ratio < 4.0 {
             return self.even_ticks();
@@ -348,7 +356,7 @@ pub(super) fn published(value: f64) -> String {
 }
 
 /// A label of an axis.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     let unit = units.into_iter().find(|(size, _)| value >= *size);
     let (size, unit) = unit.unwrap_or((1.0, ""));

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use fourscore_lab::Ratio;
-use fourscore_lab::alloc::Published;
+use fourscore_lab::alloc::{PredictedCell, Published};
+use fourscore_lab::{Profile, Ratio};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -24,6 +24,9 @@ pub(super) struct Report {
     pub(super) machine: Value,
     pub(super) runs: Vec<Cell>,
     pub(super) published: Vec<PublishedRow>,
+    /// Rates on other machines that a model gives. None was measured.
+    #[serde(default)]
+    pub(super) predicted: Vec<PredictedCell>,
     /// Sides that the machine could not run.
     #[serde(default)]
     pub(super) missing: Vec<MissingSide>,
@@ -58,6 +61,9 @@ pub(super) struct SideReport {
     pub(super) ratio_to_first: f64,
     /// Further figures of the round with the median.
     pub(super) facts: BTreeMap<String, f64>,
+    /// Where the time of the threads went, in the same round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) profile: Option<Profile>,
     /// What only JSON has.
     #[serde(flatten)]
     pub(super) details: Map<String, Value>,
@@ -140,6 +146,7 @@ impl Report {
             machine: Value::Null,
             runs: Vec::new(),
             published: Vec::new(),
+            predicted: Vec::new(),
             missing: Vec::new(),
         }
     }
@@ -155,7 +162,7 @@ impl Report {
         names
     }
 
-    /// The report as rows of comma-separated values, the published figures included.
+    /// The report as rows of comma-separated values, the published and predicted figures included.
     pub(super) fn to_csv(&self) -> String {
         let mut text =
             "kind,case,threads,side,unit,value,least,most,rounds,ratio_to_first\n".to_owned();
@@ -180,6 +187,21 @@ impl Report {
             for (side, value, ratio) in sides {
                 let (what, unit) = (quoted(&row.what), quoted(&row.unit));
                 let _ = writeln!(text, "published,{what},,{side},{unit},{value},,,,{ratio}");
+            }
+        }
+        for cell in &self.predicted {
+            let what = quoted(&format!("{}, {}", cell.machine, cell.what));
+            let sides = [
+                ("base", cell.base),
+                ("patched", cell.patched),
+                ("ours", cell.ours),
+            ];
+            for (side, value) in sides {
+                let (threads, ratio) = (cell.threads, value / cell.base);
+                let _ = writeln!(
+                    text,
+                    "predicted,{what},{threads},{side},operations/s,{value},,,,{ratio}"
+                );
             }
         }
         text
@@ -207,6 +229,7 @@ pub(super) mod tests {
             samples: samples.to_vec(),
             ratio_to_first: 0.0,
             facts: BTreeMap::from([("records".to_owned(), 7.0)]),
+            profile: None,
             details: Map::new(),
         };
         let cell = |case: &str, threads| {
@@ -232,6 +255,19 @@ pub(super) mod tests {
                 base: 100.0,
                 patched: 250.0,
             })],
+            predicted: [1, 8]
+                .map(|threads| PredictedCell {
+                    machine: "A <machine>".to_owned(),
+                    what: "1 GB".to_owned(),
+                    threads,
+                    published_base: 100.0,
+                    published_patched: 150.0,
+                    base: 10.0,
+                    patched: 12.0,
+                    ours: 20.0,
+                    is_fitted: threads == 8,
+                })
+                .to_vec(),
             missing: Vec::new(),
         }
     }
@@ -240,7 +276,11 @@ pub(super) mod tests {
     fn a_table_of_values_has_a_row_for_each_side_and_published_figure() {
         let csv = sample().to_csv();
         let lines: Vec<&str> = csv.lines().collect();
-        assert_eq!(lines.len(), 1 + 2 * 3 + 2);
+        assert_eq!(lines.len(), 1 + 2 * 3 + 2 + 2 * 3);
+        assert_eq!(
+            lines[10],
+            "predicted,\"A <machine>, 1 GB\",1,patched,operations/s,12,,,,1.2"
+        );
         assert_eq!(
             lines[2],
             "measured,small,1,\"patched, a\",operations/s,22,20,25,3,2"

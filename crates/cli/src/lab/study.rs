@@ -110,6 +110,7 @@ pub(super) fn cell(case: &Case, threads: ThreadCount, sides: &[SideRuns]) -> Cel
                 .map(|(&name, &value)| (name.to_owned(), value))
                 .collect()
         },
+        profile: runs.median.profile.clone(),
         details: Map::new(),
     };
     let sides = sides.iter().map(side).collect();
@@ -136,6 +137,9 @@ pub(super) fn cell_text(cell: &Cell) -> String {
             side.ratio_to_first,
             facts.join("; "),
         );
+        if let Some(profile) = &side.profile {
+            text.push_str(&profile.to_string());
+        }
     }
     text
 }
@@ -168,6 +172,7 @@ mod tests {
             samples: vec![rate],
             ratio_to_first: 0.0,
             facts: Default::default(),
+            profile: None,
             details: Map::new(),
         };
         let mut growth = Growth::default();

@@ -18,7 +18,14 @@ fn json(arguments: &[&str]) -> Value {
 
 #[test]
 fn every_workload_runs_and_reports() {
-    for workload in ["pair", "fallocate2", "fallocate3", "files", "append"] {
+    for workload in [
+        "pair",
+        "fallocate2",
+        "fallocate3",
+        "files",
+        "large-goals",
+        "append",
+    ] {
         let mut arguments = SMALL.to_vec();
         arguments.extend([
             "--workload",
@@ -366,4 +373,61 @@ fn attributes_are_set_in_an_image_and_in_a_directory() {
         let (status, message) = failing(&[&["bench", "xattr", "x.img"], &wrong[..]].concat());
         assert_eq!(status, Some(2), "{wrong:?}: {message}");
     }
+}
+
+/// The rows of the profile of a run by name, with the shares checked.
+fn profile_of(run: &Value, threads: f64) -> impl Fn(&str) -> Value {
+    let profile = run["profile"].clone();
+    let rows = profile["rows"].as_array().expect("rows").clone();
+    let sum: f64 = rows.iter().filter_map(|row| row["seconds"].as_f64()).sum();
+    let wall = run["seconds"].as_f64();
+    let wall = wall.or_else(|| Some(run["wall_ns"].as_f64()? / 1e9));
+    let wall = wall.expect("a time");
+    assert!(sum > 0.0 && sum <= wall * threads * 1.000_001, "{run}");
+    move |name: &str| {
+        let mut rows = rows.iter();
+        let row = rows.find(|row| row["name"] == name);
+        row.unwrap_or_else(|| panic!("{name} in {profile}")).clone()
+    }
+}
+
+#[test]
+fn a_profile_says_where_the_time_of_the_allocator_goes() {
+    let arguments = [&SMALL[..], &["--workload", "fallocate2", "--threads", "2"]].concat();
+    let more = ["--steps", "20000", "--profile", "--json"];
+    let report = json(&[&arguments[..], &more].concat());
+    let run = &report["runs"][0];
+    let row = profile_of(run, 2.0);
+    assert!(row("group choice")["share"].as_f64() > Some(0.05), "{run}");
+    assert!(row("bitmap")["share"].as_f64() > Some(0.01), "{run}");
+    assert_eq!(row("device")["share"], 0.0, "{run}");
+    // One request for each step.
+    let entered = row("group choice")["entered_per_operation"].as_f64();
+    assert!((0.99..1.01).contains(&entered.expect("a count")), "{run}");
+    let measured = run["profile"]["measured"].as_u64().expect("a count");
+    assert!((2..20_000).contains(&measured), "{run}");
+    let text = printed(&mut fourscore(&[&arguments[..], &more[..3]].concat()));
+    assert!(text.contains("    group lock wait "), "{text}");
+    let without = json(&[&arguments[..], &["--steps", "20", "--json"]].concat());
+    assert_eq!(without["runs"][0]["profile"], Value::Null);
+}
+
+#[test]
+fn a_profile_says_where_the_time_of_a_file_system_goes() {
+    require!(Need::Program("mke2fs"));
+    let image = Image::builder(MiB(256))
+        .kind("ext4")
+        .make()
+        .expect("mke2fs");
+    let arguments = ["bench", "files", text(image.path()), "--workload", "append"];
+    let more = ["--threads", "2", "--steps", "3000", "--profile", "--json"];
+    let report = json(&[&arguments[..], &more].concat());
+    let run = &report["runs"][0];
+    let row = profile_of(run, 2.0);
+    for name in ["handle", "map", "group choice", "bitmap", "device"] {
+        assert!(row(name)["share"].as_f64() > Some(0.0), "{name}: {run}");
+    }
+    assert!(row("outside")["share"].as_f64() < Some(0.5), "{run}");
+    let (status, message) = failing(&["bench", "files", "--dir", "/tmp", "--profile"]);
+    assert_eq!(status, Some(2), "{message}");
 }

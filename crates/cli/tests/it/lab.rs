@@ -163,8 +163,18 @@ fn s5_sides_scan_and_trim_as_their_names_say() {
     let sides = sides("s5-bestavail");
     let (base, patched, ours) = (&sides[0].1, &sides[1].1, &sides[2].1);
     let best = |side| count(side, &["cr_best_avail_stats", "hits"]);
+    let slow = |side| count(side, &["cr_goal_slow_stats", "hits"]);
+    let any = |side| count(side, &["cr_any_free_stats", "hits"]);
+    let files = |side: &Value| side["outcome"]["operations"].as_u64().expect("a count");
+    // Each file has a search, and no free extent is as long as its goal.
+    for (name, side) in &sides {
+        assert_eq!(count(side, &["reqs"]), files(side), "{name}: {side}");
+        assert_eq!(count(side, &["len_goal_hits"]), 0, "{name}: {side}");
+    }
     assert_eq!(best(base), 0);
-    assert!(best(patched) > 0);
+    assert!((slow(base) + any(base)) * 10 > files(base) * 9, "{base}");
+    assert!(best(patched) * 10 > files(patched) * 9, "{patched}");
+    assert!(best(ours) * 10 > files(ours) * 9, "{ours}");
     let scanned = |side| count(side, &["extents_scanned"]);
     assert!(scanned(base) > scanned(patched), "{base} {patched}");
     assert!(scanned(patched) >= scanned(ours), "{patched} {ours}");

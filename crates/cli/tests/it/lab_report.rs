@@ -392,3 +392,28 @@ fn a_browser_renders_the_page_at_both_widths_and_in_both_colour_schemes() {
         assert!(looks[1].ends_with("rgb(255, 255, 255)"), "{looks:?}");
     }
 }
+
+#[test]
+fn a_report_has_the_profile_of_each_side() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let directory = folder.path().join("s4");
+    let run = ["lab", "run", "s4-goals", "--smallest", "--profile"];
+    let arguments = [&run[..], &["--report", text(&directory)]].concat();
+    let printed = printed(&mut fourscore(&arguments));
+    assert!(printed.contains("    group choice "), "{printed}");
+    let page = fs::read_to_string(directory.join("index.html")).expect("a page");
+    check_elements(&page);
+    assert!(page.contains("<h2>Where the time goes</h2>"), "{page}");
+    let report = json(&directory.join("report.json"));
+    let command = report["command"].as_str().expect("a command");
+    assert!(command.ends_with(" --profile"), "{command}");
+    for side in report["runs"][0]["sides"].as_array().expect("sides") {
+        let rows = side["profile"]["rows"].as_array().expect("rows");
+        let shares = rows.iter().filter_map(|row| row["share"].as_f64());
+        assert!((shares.sum::<f64>() - 1.0).abs() < 1e-6, "{side}");
+    }
+    // What has no sections is refused, with its name.
+    let (status, message) = failing(&["lab", "run", "s2-fastcommit", "--smallest", "--profile"]);
+    assert_eq!(status, Some(2));
+    assert!(message.contains("s2-fastcommit"), "{message}");
+}

@@ -11,6 +11,7 @@ use fourscore_block::CacheStats;
 use fourscore_cache::Stats as CacheCounts;
 use fourscore_journal::JournalStats;
 use fourscore_mballoc::stats::Tally;
+use fourscore_sync::profile::{self, Totals};
 
 use crate::Fs;
 use crate::mount::state::Mount;
@@ -28,6 +29,9 @@ pub struct Stats {
     pub inodes: CacheCounts,
     /// The name cache, in names. Hits and misses are not counted.
     pub names: CacheCounts,
+    /// The sections in which operations spent their time, while a profile was on
+    /// ([`crate::profile`]). As waits for locks, they are of all file systems of the process.
+    pub profile: Totals,
     /// The statistics of a read-write mount; `None` if the file system was opened for reading.
     pub mount: Option<MountStats>,
 }
@@ -82,6 +86,7 @@ impl Fs {
             buffers: self.core.buffers.stats(),
             inodes: self.core.inodes.stats(),
             names: self.core.names.stats(),
+            profile: profile::totals(),
             mount: self.mount.as_deref().map(mount_stats),
         }
     }

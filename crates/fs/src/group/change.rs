@@ -9,6 +9,7 @@ use fourscore_mballoc::{
 };
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::{Geometry, GroupNr, InodeNr, PhysBlock};
+use fourscore_sync::profile::{self, Section};
 use fourscore_sync::{Arc, epoch};
 
 use crate::core::Core;
@@ -93,6 +94,7 @@ pub(crate) fn prepare(
     kind: ChangeKind,
     counted: Counted,
 ) -> Result<BitsChange> {
+    let _section = profile::enter(Section::Bitmap);
     let BitRange {
         group,
         map,

@@ -28,6 +28,7 @@ use fourscore_ondisk::group::{self, BitmapSummary, GroupDescMut, GroupFlags};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use fourscore_sync::profile::{self, Section};
 use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore, Versions};
 
 use crate::Result;
@@ -419,6 +420,7 @@ impl Groups {
         handle: &mut Handle<'_>,
         change: &BitsChange,
     ) -> std::result::Result<(), Refused> {
+        let _section = profile::enter(Section::Bitmap);
         let Some(state) = self.get(change.group) else {
             return Ok(());
         };

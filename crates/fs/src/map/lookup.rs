@@ -18,6 +18,7 @@
 use fourscore_block::Structure;
 use fourscore_ondisk::extent::{self, Child, LOGICAL_END, Node};
 use fourscore_ondisk::{Corrupt, LogicalBlock, PhysBlock, blockmap};
+use fourscore_sync::profile::{self, Section};
 
 use crate::core::Core;
 use crate::guard::{Guard, with_guard};
@@ -32,6 +33,7 @@ pub(crate) fn map(
     logical: LogicalBlock,
     guard: &Guard,
 ) -> Result<Mapping> {
+    let _section = profile::enter(Section::Map);
     let Some(edits) = core.range_edits(inode.nr()) else {
         return map_on_disk(core, inode, logical, guard);
     };

@@ -17,6 +17,7 @@ use fourscore_block::VerifiedAs;
 use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::{BlockCount, LogicalBlock, PhysBlock, blockmap};
+use fourscore_sync::profile::{self, Section};
 
 use crate::core::Core;
 use crate::file::journal_data;
@@ -92,6 +93,7 @@ pub(crate) fn map_extent(
     slot: Slot,
     extent: Extent,
 ) -> Result<()> {
+    let _section = profile::enter(Section::Map);
     let blocks = extent.logical..extent.logical_end();
     match (MapForm::of(inode), extent.state) {
         (MapForm::Tree, _) => {
@@ -132,6 +134,7 @@ pub(crate) fn set_state(
     blocks: Range<LogicalBlock>,
     state: ExtentState,
 ) -> Result<()> {
+    let _section = profile::enter(Section::Map);
     match (MapForm::of(inode), state) {
         (MapForm::Tree, state) => extents::set_extent_state(plan, inode, slot, blocks, state),
         (MapForm::Pointers, ExtentState::Written) => Ok(()),
@@ -148,6 +151,7 @@ pub(crate) fn unmap(
     blocks: Range<LogicalBlock>,
     was: Content,
 ) -> Result<Freed> {
+    let _section = profile::enter(Section::Map);
     match MapForm::of(inode) {
         MapForm::Tree => cut::cut_extents(plan, inode, slot, blocks, was),
         MapForm::Pointers => {

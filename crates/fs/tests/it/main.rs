@@ -43,6 +43,7 @@ mod orphans;
 mod outcome;
 mod paths;
 mod permissions;
+mod profile;
 mod quota;
 mod random;
 mod reused_space;

@@ -127,6 +127,7 @@ impl AllocBench {
             holds,
             before,
             after: self.free_space(&target)?,
+            profile: driven.profile,
         })
     }
 

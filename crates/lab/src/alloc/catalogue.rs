@@ -5,7 +5,7 @@
 
 use crate::alloc::bench::{AllocBench, Bitmaps};
 use crate::alloc::target::{Changes, Reuse};
-use crate::alloc::workloads::{AllocFree, Fallocate3, MixedAppend, SmallFiles};
+use crate::alloc::workloads::{AllocFree, Fallocate3, LargeGoals, MixedAppend, SmallFiles};
 use crate::workload::{Fallocate2, Workload};
 
 /// A workload with its name.
@@ -43,6 +43,13 @@ impl NamedWorkload {
             workload: &SmallFiles {
                 file_bytes: 65_536,
                 keep: 512,
+            },
+        },
+        Self {
+            name: "large-goals",
+            about: "writes 64 KiB of a file of 16 MiB, whose goal is 8 MiB; all files stay",
+            workload: &LargeGoals {
+                written_bytes: 65_536,
             },
         },
         Self {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::alloc::free_space::FreeSpace;
 use crate::comparison::ThreadCount;
 use crate::fairness::Fairness;
+use crate::profile::Profile;
 
 /// Commits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -46,6 +47,8 @@ pub struct AllocOutcome {
     pub before: Option<FreeSpace>,
     /// Free space after the run; `None` if the run began without bitmaps.
     pub after: Option<FreeSpace>,
+    /// Where the time of the threads went, if a profile was on.
+    pub profile: Option<Profile>,
 }
 
 /// Groups that the searches of a run considered.
@@ -105,6 +108,7 @@ impl AllocOutcome {
             "lock_held_p99_ns": self.lock_held_p99_ns(),
             "free_before": space(&self.before),
             "free_after": space(&self.after),
+            "profile": self.profile,
         })
     }
 }

@@ -6,7 +6,7 @@
 //! them: its state words lie in the groups, and its freed extents in one list under one lock.
 
 use crate::alloc::experiment::{Experiment, Published, Variant};
-use crate::alloc::workloads::{Fallocate3, SmallFiles};
+use crate::alloc::workloads::{Fallocate3, LargeGoals};
 use crate::workload::Fallocate2;
 
 const OURS: Variant = Variant {
@@ -196,10 +196,9 @@ const S5: Experiment = Experiment {
     name: "s5-bestavail",
     about: "what a search costs whose goal is longer than all free extents",
     source: "O. Mujoo, [RFC 00/11] multiblock allocator improvements, 2023",
-    load: "writes files of 64 KiB, which stay",
-    workload: &SmallFiles {
-        file_bytes: 65_536,
-        keep: u32::MAX,
+    load: "writes 64 KiB of a new file at a time, with a goal of 8 MiB; all files stay",
+    workload: &LargeGoals {
+        written_bytes: 65_536,
     },
     scenario: "16g-aged-64k",
     seconds: None,

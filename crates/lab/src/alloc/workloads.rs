@@ -101,6 +101,44 @@ impl Workload for SmallFiles {
     }
 }
 
+/// Writes the beginning of one file after another that are to be larger, and closes them; the files
+/// stay. While a file is open the allocator looks for space for more of it, and what it got more is
+/// given back when the file is closed: so each file needs a search, whose goal is [`Self::GOAL_BYTES`]
+/// for blocks of 4 and of 64 KiB. One step is one file.
+#[derive(Clone, Copy, Debug)]
+pub struct LargeGoals {
+    /// Bytes that are written to a file.
+    pub written_bytes: u64,
+}
+
+impl LargeGoals {
+    /// What ext4's size classes make of a short write to a file of [`Self::FILE_BYTES`].
+    pub const GOAL_BYTES: u64 = 8 << 20;
+    /// The size of a file, of which most is a hole.
+    pub const FILE_BYTES: u64 = 16 << 20;
+}
+
+impl Workload for LargeGoals {
+    fn prepare(&self, _worker: &mut dyn Worker) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
+        let nr = FileNr(u32::try_from(step).map_err(io::Error::other)?);
+        worker.apply(nr, Operation::Create)?;
+        let len = Self::FILE_BYTES;
+        worker.apply(nr, Operation::Truncate { len })?;
+        let len = self.written_bytes;
+        let bytes = worker.apply(nr, Operation::Write { offset: 0, len })?;
+        worker.apply(nr, Operation::Close)?;
+        Ok(one(bytes))
+    }
+
+    fn clean_up(&self, _worker: &mut dyn Worker) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Appends of random length to a few files in random order, like those of logs and databases. One
 /// step is one append.
 #[derive(Clone, Copy, Debug)]

@@ -18,10 +18,12 @@
 use std::io;
 use std::time::Duration;
 
+use fourscore_sync::profile::operation;
 use fourscore_sync::thread;
 
 use crate::clock::Clock;
 use crate::comparison::ThreadCount;
+use crate::profile::Profiled;
 use crate::scratch::FsKind;
 use crate::study::peers::side;
 use crate::study::{
@@ -94,6 +96,10 @@ impl Measure for Aging {
         FsKind::by_name(side.name).and_then(FsKind::missing)
     }
 
+    fn has_sections(&self, side: &Side) -> bool {
+        side.name == FsKind::InProcess.name()
+    }
+
     fn run(
         &self,
         case: &Case,
@@ -112,7 +118,9 @@ impl Measure for Aging {
             share_bytes: wanted / threads.get() as u64,
             steps,
         };
+        let profiled = Profiled::begin();
         let aged = age(&*mounted.target(), &plan, threads, around.clock)?;
+        let profile = profiled.end(aged.iter().map(|aged| aged.churn).sum());
         let used = mounted.used()?;
         let image = mounted.unmount()?;
         let wall = aged.iter().map(|aged| aged.churn).max().unwrap_or_default();
@@ -152,6 +160,7 @@ impl Measure for Aging {
         Ok(Sample {
             operations_per_second: replaced as f64 / wall.as_secs_f64().max(1e-9),
             facts,
+            profile: profile.filter(|_| self.has_sections(side)),
         })
     }
 }
@@ -276,14 +285,18 @@ impl<'t> Files<'t> {
             if self.refusals >= MAX_REFUSALS {
                 break;
             }
+            let operation = operation();
             self.remove_one()?;
             if self.bytes < plan.share_bytes {
                 let size = self.draw_size();
                 self.create(size)?;
             }
+            drop(operation);
             replaced += 1;
         }
+        let last = operation();
         self.sync()?;
+        drop(last);
         let churn = clock.now().saturating_sub(began);
         let old = self.write_large(clock)?;
         Ok(Aged {

@@ -149,6 +149,7 @@ impl Measure for Passes {
         Ok(Sample {
             operations_per_second: operations as f64 / wall.as_secs_f64().max(1e-9),
             facts,
+            profile: None,
         })
     }
 }

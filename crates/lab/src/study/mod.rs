@@ -27,6 +27,7 @@ use std::io;
 use crate::alloc::Published;
 use crate::clock::Clock;
 use crate::comparison::{Rounds, ThreadCount};
+use crate::profile::Profile;
 use crate::scratch::Scratch;
 
 /// A side of a study.
@@ -57,6 +58,8 @@ pub struct Sample {
     pub operations_per_second: f64,
     /// Further figures.
     pub facts: Facts,
+    /// Where the time of the threads went, if a profile was on and the side has sections.
+    pub profile: Option<Profile>,
 }
 
 /// What a run uses.
@@ -118,6 +121,11 @@ pub trait Measure: Sync {
     /// What this machine lacks for a side; `None` if it can be run.
     fn missing(&self, _: &Side) -> Option<String> {
         None
+    }
+
+    /// Whether the time of a side is divided into sections while a profile is on.
+    fn has_sections(&self, _: &Side) -> bool {
+        false
     }
 
     /// Runs a side once.
@@ -366,6 +374,7 @@ mod tests {
         let sample = |rate: f64| Sample {
             operations_per_second: rate,
             facts: Facts::from([("rate", rate)]),
+            profile: None,
         };
         let side = Study::ALL[0].sides[0];
         let runs = SideRuns::of(side, [5.0, 1.0, 4.0, 2.0].map(sample).to_vec());

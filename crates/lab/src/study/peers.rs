@@ -44,7 +44,12 @@ pub(super) const PEERS: Study = Study {
         case("append", "appends 4 KiB at a time"),
         case("fallocate3", "allocates 70 MiB at a time"),
         case("random-5g", "writes 4 KiB anywhere in a file of 5 GiB"),
+        case("mixed-5g", "reads and writes 64 KiB, in order and anywhere"),
         case("fsmark-s1", "creates files of 16 KiB, each durable"),
+        case(
+            "fsmark-s5",
+            "creates files of 16 KiB, durable by the hundred",
+        ),
         case("fserver", "replaces, reads, extends and lists files"),
     ],
     smallest_cases: 2,
@@ -94,8 +99,8 @@ fn steps_of(case: &Case) -> u64 {
     match case.name {
         "readdir" => 2000,
         "write" => 512,
-        "fallocate3" | "fsmark-s1" => 2000,
-        "fserver" => 5000,
+        "fallocate3" | "fsmark-s1" | "fsmark-s5" => 2000,
+        "fserver" | "mixed-5g" => 5000,
         _ => 20_000,
     }
 }
@@ -113,6 +118,10 @@ impl Measure for FileWork {
 
     fn missing(&self, side: &Side) -> Option<String> {
         FsKind::by_name(side.name).and_then(FsKind::missing)
+    }
+
+    fn has_sections(&self, side: &Side) -> bool {
+        side.name == FsKind::InProcess.name()
     }
 
     fn run(
@@ -147,6 +156,7 @@ impl Measure for FileWork {
         Ok(Sample {
             operations_per_second: driven.operations_per_second(),
             facts,
+            profile: driven.profile.filter(|_| self.has_sections(side)),
         })
     }
 }

@@ -174,6 +174,7 @@ impl Measure for Caches {
         Ok(Sample {
             operations_per_second: driven.operations_per_second(),
             facts,
+            profile: None,
         })
     }
 }

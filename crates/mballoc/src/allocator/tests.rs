@@ -4,6 +4,7 @@
 mod counting;
 mod older;
 mod prefetching;
+mod profiling;
 mod requests;
 
 use std::collections::BTreeMap;
