@@ -36,6 +36,9 @@
 //! Hence all times together are never more than that of the threads. [`Sampling::All`] measures
 //! every operation; then each of them is exact.
 //!
+//! What threads of the library do in the background, a commit for instance, is in no operation; a
+//! thread that waits for it is in the section of its wait.
+//!
 //! A thread that was preempted in a measured operation would stand for a block of such. A piece of
 //! work whose weighted time is above a limit therefore counts as the limit, or once if it is longer.
 //!
