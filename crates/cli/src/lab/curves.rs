@@ -93,7 +93,7 @@ impl Curves {
         }
         let _ = writeln!(
             svg,
-            "<path class=\"reference\" d=\"M{LEFT} {0:.1}H{1:.1}\"/>",
+            "<path class=\"axis\" d=\"M{LEFT} {0:.1}H{1:.1}\"/>",
             y(self.reference),
             WIDTH - RIGHT
         );

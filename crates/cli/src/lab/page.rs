@@ -281,8 +281,9 @@ fn published_table(report: &Report) -> String {
 fn predicted_part(report: &Report) -> String {
     let mut text = "<h2>Predicted for other machines</h2>\n\
                     <p class=\"dim\">A model of a machine gives what is dashed: nothing of it was \
-                    measured there, and not all directions agree with what was published. Each \
-                    curve is by the state before the change, published or predicted.</p>\n"
+                    measured there, and not all directions agree with what was published. The \
+                    vertical axes have how many times as fast it is as before the change, as \
+                    published or as predicted.</p>\n"
         .to_owned();
     text.push_str("<ul class=\"legend\">\n");
     for (curve, about) in [
