@@ -406,8 +406,8 @@ impl Workload for RandomWrites {
     }
 }
 
-/// Reads and writes a large file, at places that follow each other and at any, in equal parts. It is
-/// a hole at first, of which reads return zeroes.
+/// Reads and writes a large file, at places that follow each other and at any, in equal parts. It
+/// is a hole at first, of which reads return zeroes.
 struct Mixed;
 
 /// A read or a write of [`Mixed`].

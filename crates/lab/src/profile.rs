@@ -1,10 +1,10 @@
-//! **Purpose.** Where the time of a run went: the sums of a profile ([`fourscore_sync::profile`]) as
-//! shares of the time of the threads.
+//! **Purpose.** Where the time of a run went: the sums of a profile ([`fourscore_sync::profile`])
+//! as shares of the time of the threads.
 //!
-//! **Model.** The driver marks each step of a workload as an operation, so preparing and cleaning up
-//! are not in the profile. The sums are estimated from a sample, so a share is that of the time in
-//! the sample, and a time is the share of the time of the threads, which is known. Hence no sum of
-//! sections exceeds that time, and all rows add up to it.
+//! **Model.** The driver marks each step of a workload as an operation, so preparing and cleaning
+//! up are not in the profile. Times of work are estimated from a sample, so a share is that of the
+//! time in the profile, and a time is the share of the time of the threads, which is known. Hence
+//! no sum of sections exceeds that time, and all rows add up to it.
 
 use std::fmt;
 use std::time::Duration;

@@ -40,10 +40,11 @@
 //! thread that waits for it is in the section of its wait.
 //!
 //! A thread that was preempted in a measured operation would stand for a block of such. A piece of
-//! work whose weighted time is above a limit therefore counts as the limit, or once if it is longer.
+//! work whose weighted time is above a limit therefore counts as the limit, or once if it is
+//! longer.
 //!
 //! **Invariants.** A section takes time only inside of an operation. While no profile is on, an
-//! operation reads one word that nobody writes, and a section one word of its own thread.
+//! operation reads one word that no thread writes, and a section one word of its own thread.
 //!
 //! **Locking.** None. What is measured is kept in words of the thread, and added to words of the
 //! core at the end of a measured operation. They are those of the process: operations on several
@@ -238,8 +239,8 @@ impl Block {
 const TICKS_BETWEEN: u64 = 100_000;
 /// The longest block.
 const LONGEST_BLOCK: u64 = 256;
-/// The limit of the weighted time of a piece of work: some milliseconds, as long as a thread that is
-/// preempted does not run.
+/// The limit of the weighted time of a piece of work: some milliseconds, as long as a preempted
+/// thread does not run.
 const MOST_WEIGHTED: u64 = 100 * TICKS_BETWEEN;
 
 impl ThreadWords {

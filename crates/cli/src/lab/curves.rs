@@ -1,9 +1,9 @@
-//! **Purpose.** Curves over numbers of threads as inline SVG: what was published, drawn through, and
-//! what was predicted, dashed.
+//! **Purpose.** Curves over numbers of threads as inline SVG: what was published, drawn through,
+//! and what was predicted, dashed.
 //!
-//! **Model.** Both axes are logarithmic, so that a doubling of threads and a gain by a factor have a
-//! length each. The drawing is 400 units wide, as the other plots are, and has the same classes. A
-//! curve has a marker for each value, so that curves are told apart without colours.
+//! **Model.** Both axes are logarithmic, so that a doubling of threads and a gain by a factor have
+//! a length each. The drawing is 400 units wide, as the other plots are, and has the same classes.
+//! A curve has a marker for each value, so that curves differ without colours.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Profiles of operations: a device that sleeps is in the section `device`, and the sections take no
-//! more than the time of the operations.
+//! Profiles of operations: a device that sleeps is in the section `device`, and the sections take
+//! no more than the time of the operations.
 //!
 //! No other test of the binary marks operations, so the sums are those of this module.
 

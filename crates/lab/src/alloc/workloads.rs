@@ -103,8 +103,8 @@ impl Workload for SmallFiles {
 
 /// Writes the beginning of one file after another that are to be larger, and closes them; the files
 /// stay. While a file is open the allocator looks for space for more of it, and what it got more is
-/// given back when the file is closed: so each file needs a search, whose goal is [`Self::GOAL_BYTES`]
-/// for blocks of 4 and of 64 KiB. One step is one file.
+/// given back when the file is closed: so each file needs a search. Its goal is
+/// [`Self::GOAL_BYTES`] for blocks of 4 and of 64 KiB. One step is one file.
 #[derive(Clone, Copy, Debug)]
 pub struct LargeGoals {
     /// Bytes that are written to a file.

@@ -1,4 +1,4 @@
-//! The sections of a profile that the allocator enters.
+//! **Purpose.** Tests of the sections of a profile that the allocator enters.
 
 use std::time::Duration;
 
