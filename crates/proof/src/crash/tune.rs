@@ -3,8 +3,9 @@
 //!
 //! **Model.** All writes of a change are recorded. A state that is marked as clean must be clean,
 //! and have all files, without a repair. Any other one must be so after ours, and one of some after
-//! e2fsck's; both may put a file of a feature into lost+found. The state after the call has the features that were wished; between, the features are
-//! the old ones, the new ones, or none of checksums.
+//! e2fsck's; both may put a file of a feature into lost+found. The state after the call has the
+//! features that were wished; between, they are the old ones, the new ones, or those without
+//! checksums.
 
 use std::cell::Cell;
 use std::fs;
