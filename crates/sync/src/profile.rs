@@ -234,14 +234,14 @@ impl Block {
     const ONE: Self = Self { len: 1, behind: 0 };
 }
 
-/// Ticks between operations that are measured, about: 40 microseconds at 2.5 GHz. Measuring one
+/// Ticks between operations that are measured, about: 80 microseconds at 2.5 GHz. Measuring one
 /// takes some hundred nanoseconds.
-const TICKS_BETWEEN: u64 = 100_000;
+const TICKS_BETWEEN: u64 = 200_000;
 /// The longest block.
 const LONGEST_BLOCK: u64 = 256;
 /// The limit of the weighted time of a piece of work: some milliseconds, as long as a preempted
 /// thread does not run.
-const MOST_WEIGHTED: u64 = 100 * TICKS_BETWEEN;
+const MOST_WEIGHTED: u64 = 50 * TICKS_BETWEEN;
 
 impl ThreadWords {
     const fn new() -> Self {

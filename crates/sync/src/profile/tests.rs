@@ -133,9 +133,9 @@ fn waiting_is_timed_in_every_operation_of_a_sample() {
         }
     });
     let device = totals.of(Section::Device);
-    // The last one may be behind the last operation that was measured.
-    assert!((10..=11).contains(&device.entered), "{totals:?}");
-    assert!(device.time >= PAUSE * 10, "{totals:?}");
+    // The last two may be behind the last operation that was measured.
+    assert!((9..=11).contains(&device.entered), "{totals:?}");
+    assert!(device.time >= PAUSE * 9, "{totals:?}");
     assert!(totals.of(Section::Journal).time < PAUSE, "{totals:?}");
     assert!(totals.all() <= wall + wall / 100, "{totals:?}, {wall:?}");
 }
