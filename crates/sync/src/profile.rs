@@ -129,7 +129,7 @@ impl Section {
 /// In which operations work is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampling {
-    /// So many that measuring takes about one percent of the time.
+    /// So many that measuring takes little of the time: about one in 80 microseconds.
     Some,
     /// All of them.
     All,
