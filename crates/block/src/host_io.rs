@@ -7,6 +7,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
+use fourscore_sync::profile::{self, Section};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::device::to_u64;
@@ -30,6 +31,7 @@ pub(crate) fn read_all(
     mut bufs: &mut [IoSliceMut<'_>],
     operation: &Operation,
 ) -> io::Result<()> {
+    let _section = profile::enter(Section::Device);
     let mut done_bytes = 0;
     IoSliceMut::advance_slices(&mut bufs, 0);
     while !bufs.is_empty() {
@@ -59,6 +61,7 @@ pub(crate) fn write_all(
     operation: &Operation,
     durability: Durability,
 ) -> io::Result<()> {
+    let _section = profile::enter(Section::Device);
     let mut done_bytes = 0;
     for bufs in bufs.chunks(MAX_BUFFERS) {
         let len_bytes = crate::device::total_bytes(bufs);
@@ -129,5 +132,6 @@ fn to_len(bytes: u64) -> usize {
 /// Makes all completed writes through any descriptor of this file durable. Not retried: after a
 /// failure the host may have dropped the pages that it could not write.
 pub(crate) fn flush(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let _section = profile::enter(Section::Device);
     rustix::fs::fdatasync(fd).map_err(|error| Operation::flush().host(error))
 }
