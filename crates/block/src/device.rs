@@ -188,9 +188,9 @@ pub(crate) const fn to_u64(len: usize) -> u64 {
     len as u64
 }
 
-/// A shared device. Transfers and flushes through it are the section `Device` of a profile, whatever
-/// the backend. A method that is called on the `dyn BlockDevice` itself goes past it: requests to
-/// the host enter the section in `host_io`, too.
+/// A shared device. Transfers and flushes through it are the section `Device` of a profile,
+/// whatever the backend. A method that is called on the `dyn BlockDevice` itself goes past it:
+/// requests to the host enter the section in `host_io`, too.
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()

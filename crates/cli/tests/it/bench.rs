@@ -428,6 +428,8 @@ fn a_profile_says_where_the_time_of_a_file_system_goes() {
     for name in ["handle", "map", "group choice", "bitmap", "device"] {
         assert!(row(name)["share"].as_f64() > Some(0.0), "{name}: {run}");
     }
+    let writes = row("device")["entered_per_operation"].as_f64();
+    assert!(writes > Some(0.9), "each append writes its data: {run}");
     assert!(row("outside")["share"].as_f64() < Some(0.5), "{run}");
     let (status, message) = failing(&["bench", "files", "--dir", "/tmp", "--profile"]);
     assert_eq!(status, Some(2), "{message}");
