@@ -292,7 +292,8 @@ fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
 }
 
 fn address(point: &Path) -> io::Result<SocketAddr> {
-    let device = device_of(point).ok_or(io::ErrorKind::NotFound)?;
+    let none = || io::Error::new(io::ErrorKind::NotFound, "is not a mount point");
+    let device = device_of(point).ok_or_else(none)?;
     SocketAddr::from_abstract_name(format!("fourscore/{device}"))
 }
 

@@ -204,7 +204,8 @@ fn umount_waits_for_the_server() {
     assert!(!is_mounted(&mounted.point));
     place.check("image").expect("clean");
     assert!(mounted.end().success());
-    let (status, _) = failing(&["umount", text(&mounted.point)]);
+    let (status, message) = failing(&["umount", text(&mounted.point)]);
+    assert!(message.contains("is not a mount point"), "{message}");
     assert_eq!(status, Some(1));
 }
 
