@@ -388,10 +388,7 @@ impl RandomWrites {
 
 impl Workload for RandomWrites {
     fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
-        worker.apply(FileNr(0), Operation::Create)?;
-        let len = Self::FILE_BYTES;
-        worker.apply(FileNr(0), Operation::Truncate { len })?;
-        worker.apply(FileNr(0), Operation::SyncAll).map(|_| ())
+        make_sparse(worker, Self::FILE_BYTES)
     }
 
     fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {
@@ -409,6 +406,13 @@ impl Workload for RandomWrites {
 /// Reads and writes a large file, at places that follow each other and at any, in equal parts. It
 /// is a hole at first, of which reads return zeroes.
 struct Mixed;
+
+/// Makes a file of `len` bytes without data.
+fn make_sparse(worker: &mut dyn Worker, len: u64) -> io::Result<()> {
+    worker.apply(FileNr(0), Operation::Create)?;
+    worker.apply(FileNr(0), Operation::Truncate { len })?;
+    worker.apply(FileNr(0), Operation::SyncAll).map(|_| ())
+}
 
 /// A read or a write of [`Mixed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -439,10 +443,7 @@ impl Mixed {
 
 impl Workload for Mixed {
     fn prepare(&self, worker: &mut dyn Worker) -> io::Result<()> {
-        worker.apply(FileNr(0), Operation::Create)?;
-        let len = Self::FILE_BYTES;
-        worker.apply(FileNr(0), Operation::Truncate { len })?;
-        worker.apply(FileNr(0), Operation::SyncAll).map(|_| ())
+        make_sparse(worker, Self::FILE_BYTES)
     }
 
     fn step(&self, worker: &mut dyn Worker, step: u64) -> io::Result<Work> {

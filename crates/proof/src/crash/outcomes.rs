@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
 use fourscore_sync::Arc;
+use fourscore_testkit::explore::rng::mix;
 use fourscore_testkit::explore::{self, CrashDisk, Effort, Failure, History};
 
 use super::external;
+use super::session::SUPERBLOCK;
 
 /// A recorded change.
 pub(super) struct Change<'r> {
@@ -15,6 +17,12 @@ pub(super) struct Change<'r> {
     pub(super) done: usize,
     /// One state of this many is given to e2fsck and to the kernel as well.
     pub(super) external_every: u64,
+    /// Chooses the crash states of each cut.
+    pub(super) seed: u64,
+    /// The number of states of each cut that are chosen.
+    pub(super) samples: usize,
+    /// The size of the file system's blocks, in bytes.
+    pub(super) block_bytes: u64,
 }
 
 /// How often the change was found.
@@ -37,9 +45,15 @@ impl Seen {
 /// well and returns whether the change is there. After the call returned it must be.
 pub(super) fn explore(
     change: &Change<'_>,
-    effort: Effort,
     check: impl Fn(&Arc<CrashDisk>, bool) -> Result<bool>,
 ) -> Result<Seen, Box<Failure>> {
+    let effort = Effort {
+        seed: mix(change.seed),
+        samples: change.samples,
+        block_bytes: change.block_bytes,
+        only: None,
+        whole: Some(SUPERBLOCK),
+    };
     let mut seen = Seen::default();
     let mut checked = HashMap::new();
     explore::explore(change.history, effort, |crash, disk| {

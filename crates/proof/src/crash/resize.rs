@@ -17,8 +17,7 @@ use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
 use fourscore_ondisk::BlockCount;
 use fourscore_resize::{Resizer, grow_mounted};
 use fourscore_sync::Arc;
-use fourscore_testkit::explore::rng::mix;
-use fourscore_testkit::explore::{CrashDisk, Effort, Failure, History};
+use fourscore_testkit::explore::{CrashDisk, Failure, History};
 use fourscore_testkit::oracle::{debugfs_write, e2fsck_repair};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch, tools};
@@ -27,7 +26,7 @@ use super::base::{BackgroundWork, POISON, mount_options};
 use super::external;
 use super::injected::InjectedFault;
 use super::outcomes::{self, Change, Seen};
-use super::session::{SUPERBLOCK, has_torn_commit};
+use super::session::has_torn_commit;
 use super::tree::{Facts, Tree};
 use super::workload::Mode;
 use crate::sound::check_clean;
@@ -167,21 +166,15 @@ struct Recording {
 
 impl Recording {
     fn explore(&self, samples: usize) -> Result<Seen, Box<Failure>> {
-        let effort = Effort {
-            seed: mix(self.done as u64),
-            samples,
-            block_bytes: 1024,
-            only: None,
-            whole: Some(SUPERBLOCK),
-        };
         let change = Change {
             history: &self.history,
             done: self.done,
             external_every: EXTERNAL_EVERY,
+            seed: self.done as u64,
+            samples,
+            block_bytes: 1024,
         };
-        outcomes::explore(&change, effort, |disk, is_external| {
-            self.check(disk, is_external)
-        })
+        outcomes::explore(&change, |disk, is_external| self.check(disk, is_external))
     }
 
     /// Recovers a state. Returns whether it has the new size.

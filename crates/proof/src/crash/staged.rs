@@ -6,8 +6,7 @@ use clap::ValueEnum;
 use fourscore::{Error, Fs, InodeNr, Staged};
 use fourscore_block::{BlockDevice, Event, RecordingDevice};
 use fourscore_sync::Arc;
-use fourscore_testkit::explore::rng::mix;
-use fourscore_testkit::explore::{CrashDisk, Effort, Failure, History};
+use fourscore_testkit::explore::{CrashDisk, Failure, History};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
@@ -15,7 +14,7 @@ use super::base::{BackgroundWork, Base, mount_options, tree_name};
 use super::external;
 use super::injected::InjectedFault;
 use super::outcomes::{self, Change, Seen};
-use super::session::{SUPERBLOCK, has_torn_commit};
+use super::session::has_torn_commit;
 use super::timeline::run_steps;
 use super::tree::Tree;
 use super::workload::{Format, Mode, Workload};
@@ -66,21 +65,15 @@ impl Recording {
 
     /// Recovers every crash state, and counts what is found.
     fn explore(&self, samples: usize) -> Result<Seen, Box<Failure>> {
-        let effort = Effort {
-            seed: mix(self.workload.seed),
-            samples,
-            block_bytes: self.workload.shape.block_bytes.into(),
-            only: None,
-            whole: Some(SUPERBLOCK),
-        };
         let change = Change {
             history: &self.history,
             done: self.done,
             external_every: EXTERNAL_EVERY,
+            seed: self.workload.seed,
+            samples,
+            block_bytes: self.workload.shape.block_bytes.into(),
         };
-        outcomes::explore(&change, effort, |disk, is_external| {
-            self.check(disk, is_external)
-        })
+        outcomes::explore(&change, |disk, is_external| self.check(disk, is_external))
     }
 
     /// Recovers a state. Returns whether it has all changes; it must have none otherwise.

@@ -21,8 +21,7 @@ use fourscore_ondisk::superblock::{
     SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State, Superblock,
 };
 use fourscore_sync::Arc;
-use fourscore_testkit::explore::rng::mix;
-use fourscore_testkit::explore::{CrashDisk, Effort, Failure, History};
+use fourscore_testkit::explore::{CrashDisk, Failure, History};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_repair};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch, tools};
@@ -31,7 +30,6 @@ use uuid::Uuid;
 use super::external;
 use super::outcomes::{self, Seen};
 use super::resize::{Names, mounted, names};
-use super::session::SUPERBLOCK;
 use crate::sound::check_clean;
 
 /// One state of this many is given to e2fsck as well.
@@ -142,21 +140,15 @@ struct Recording {
 
 impl Recording {
     fn explore(&self, samples: usize) -> Result<Seen, Box<Failure>> {
-        let effort = Effort {
-            seed: mix(self.done as u64),
-            samples,
-            block_bytes: 1024,
-            only: None,
-            whole: Some(SUPERBLOCK),
-        };
         let change = outcomes::Change {
             history: &self.history,
             done: self.done,
             external_every: EXTERNAL_EVERY,
+            seed: self.done as u64,
+            samples,
+            block_bytes: 1024,
         };
-        outcomes::explore(&change, effort, |disk, is_external| {
-            self.check(disk, is_external)
-        })
+        outcomes::explore(&change, |disk, is_external| self.check(disk, is_external))
     }
 
     /// Repairs a state. Returns whether it is that after the change.
