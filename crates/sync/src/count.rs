@@ -47,7 +47,7 @@ mod heap;
 mod lines;
 pub(crate) mod lock;
 mod report;
-#[cfg(test)]
+#[cfg(all(test, feature = "count"))]
 mod tests;
 
 use std::cell::RefCell;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::builds::{Build, Programs};
 use crate::run::{Steps, cargo, on_ci, run as run_command};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, files_below};
 use crate::{check, crash, fuzz, leftovers, oracle, package, setup, torture};
 
 /// The environment variable that names the file to which the test kit appends skipped tests.
@@ -144,11 +144,10 @@ pub(crate) fn model(workspace: &Workspace) -> Result<()> {
     run_command(cargo(workspace).args(["test", "--workspace", "--", "model"]))
 }
 
-/// The library's tests of every crate that has the feature, built with it, and the integration
-/// tests named after the feature (`count`, `count_*`). Other integration tests are left to the
-/// ordinary build: they use whole images, where nothing is counted and shuttle's scheduler does not
-/// run. One call of cargo builds all: calls for single crates would compile the crates below them
-/// again.
+/// The tests of a feature, in the crates that have some for it: the library's tests, and the
+/// integration tests named after the feature (`count`, `count_*`). All other tests are left to the
+/// ordinary build: they find nothing else in this one. One call of cargo builds all: calls for
+/// single crates would compile the crates below them again.
 pub(crate) fn feature(workspace: &Workspace, feature: Feature) -> Result<()> {
     run_command(cargo(workspace).args(feature_arguments(workspace, feature)?))
 }
@@ -167,15 +166,32 @@ fn feature_arguments(workspace: &Workspace, feature: Feature) -> Result<Vec<Stri
     let first = ["test", "--no-fail-fast", "--lib", "--features", name];
     let mut arguments = first.map(str::to_owned).to_vec();
     for manifest in workspace.manifests()? {
-        if !manifest.has_feature(name) {
-            continue;
-        }
-        arguments.extend(["--package".to_owned(), manifest.name().to_owned()]);
-        for test in tests_named_after(name, &manifest.path.with_file_name("tests"))? {
-            arguments.extend(["--test".to_owned(), test]);
+        let folder = |name: &str| manifest.path.with_file_name(name);
+        let tests = tests_named_after(name, &folder("tests"))?;
+        let has_tests = !tests.is_empty() || has_tests_of(name, &folder("src"))?;
+        if manifest.has_feature(name) && has_tests {
+            arguments.extend(["--package".to_owned(), manifest.name().to_owned()]);
+            arguments.extend(
+                tests
+                    .into_iter()
+                    .flat_map(|test| ["--test".to_owned(), test]),
+            );
         }
     }
     Ok(arguments)
+}
+
+/// Whether a file below `sources` declares tests for a feature, in the form that the head of
+/// `fourscore-sync` prescribes.
+fn has_tests_of(feature: &str, sources: &Path) -> Result<bool> {
+    let attribute = format!("#[cfg(all(test, feature = \"{feature}\"))]");
+    for path in files_below(sources, "rs")? {
+        let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+        if text.lines().any(|line| line.trim_start() == attribute) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The integration tests in `folder`, if there is one, that are named after a feature, in order.
@@ -196,4 +212,29 @@ fn tests_named_after(feature: &str, folder: &Path) -> Result<Vec<String>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_has_tests_of_a_feature_if_a_file_declares_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |text: &str| fs::write(folder.path().join("lib.rs"), text).unwrap();
+        let has = |feature: &str| has_tests_of(feature, folder.path()).unwrap();
+        write("#[cfg(all(test, feature = \"count\"))]\nmod count_tests;\n");
+        assert!(has("count") && !has("shuttle"));
+        write("//! Tests are marked `#[cfg(all(test, feature = \"count\"))]`.\n");
+        assert!(!has("count"));
+    }
+
+    #[test]
+    fn crates_without_tests_of_a_feature_are_not_built_with_it() {
+        let workspace = Workspace::locate().unwrap();
+        let arguments = feature_arguments(&workspace, Feature::Count).unwrap();
+        let has = |name: &str| arguments.iter().any(|argument| argument == name);
+        assert!(has("fourscore-cache") && has("fourscore") && has("count_apart"));
+        assert!(!has("fourscore-mballoc") && !has("fourscore-cli"));
+    }
 }

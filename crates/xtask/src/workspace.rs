@@ -156,6 +156,28 @@ impl Manifest {
     }
 }
 
+/// All files below a folder with an extension, sorted; build results are left out. A folder that
+/// does not exist has none.
+pub(crate) fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        if !folder.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(&folder).with_context(|| format!("{}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,5 +199,25 @@ mod tests {
         assert!(manifest.has_feature("shuttle"));
         assert!(!manifest.has_feature("count"));
         assert_eq!(manifest.find("dependencies", "b").map(|e| e.line), Some(4));
+    }
+
+    #[test]
+    fn only_files_with_the_extension_outside_of_target_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.rs", "b/c.rs", "b/d.md", "target/e.rs"] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let found = files_below(folder.path(), "rs").unwrap();
+        assert_eq!(
+            found,
+            [folder.path().join("a.rs"), folder.path().join("b/c.rs")]
+        );
+        assert!(
+            files_below(&folder.path().join("nothing"), "rs")
+                .unwrap()
+                .is_empty()
+        );
     }
 }

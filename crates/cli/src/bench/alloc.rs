@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use fourscore::profile::{self, Sampling};
-#[cfg(feature = "count")]
-use fourscore_lab::ThreadCount;
 use fourscore_lab::alloc::bench::Bitmaps;
 use fourscore_lab::alloc::{AllocBench, AllocOutcome, FreeSpace, NamedWorkload, Scenario, Switch};
 use fourscore_lab::{DirectoryTarget, MonotonicClock, drive};
@@ -78,16 +76,6 @@ pub(super) struct Options {
     /// Directory of this host, on any file system, instead of the allocator alone
     #[arg(long, conflicts_with_all = ["scenario", "set", "switch", "commit_every"])]
     dir: Option<PathBuf>,
-    /// Counts transfers between this number of virtual cores, in --steps rounds, instead of the
-    /// time
-    #[cfg(feature = "count")]
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "N,..",
-        conflicts_with = "dir"
-    )]
-    cores: Vec<usize>,
     /// Says where the time goes: in handles, maps, the choice of groups, waits for group locks,
     /// bitmaps, the journal, the device, or in none of them
     #[arg(long, conflicts_with = "dir")]
@@ -121,10 +109,6 @@ pub(super) fn run(options: &Options) -> Result<()> {
         return on_directory(options, workload, directory);
     }
     let bench = bench(options)?;
-    #[cfg(feature = "count")]
-    if !options.cores.is_empty() {
-        return count(options, &bench, workload);
-    }
     let until = options.extent.until()?;
     let mut out = Stdout::open()?;
     let mut runs = Vec::new();
@@ -295,47 +279,6 @@ fn on_directory(options: &Options, workload: NamedWorkload, directory: &Path) ->
     if options.json {
         let all = json!({ "dir": directory, "workload": workload.name, "runs": runs });
         out.write(format!("{all:#}\n").as_bytes())?;
-    }
-    out.flush()
-}
-
-/// Counts cache line transfers between virtual cores by the source location that causes them.
-#[cfg(feature = "count")]
-fn count(options: &Options, bench: &AllocBench, workload: NamedWorkload) -> Result<()> {
-    let rounds = usize::try_from(options.extent.steps.unwrap_or(100)).unwrap_or(usize::MAX);
-    let mut out = Stdout::open()?;
-    for &cores in &options.cores {
-        if !(1..=fourscore_sync::count::MAX_CORES).contains(&cores) {
-            let most = fourscore_sync::count::MAX_CORES;
-            return Err(Failure::usage(
-                "--cores",
-                format_args!("{cores} is not in the range 1 to {most}"),
-            ));
-        }
-        let cores = ThreadCount::new(cores);
-        let report = fourscore_lab::alloc::transfers::count_transfers(
-            bench,
-            workload.workload,
-            cores,
-            rounds,
-        );
-        let report = report.map_err(|why| Failure::new("bench alloc --cores", why))?;
-        let all = report.per_operation();
-        if options.json {
-            let rows: Vec<_> = report.rows().iter().map(|row| {
-                json!({ "location": row.name, "transfers": row.transfers, "writes": row.writes })
-            }).collect();
-            let run = json!({
-                "cores": cores,
-                "operations": report.operations(),
-                "transfers_per_operation": all.transfers,
-                "shared_writes_per_operation": all.writes,
-                "locations": rows,
-            });
-            out.write(format!("{run}\n").as_bytes())?;
-        } else {
-            out.write(format!("{}: {report}\n", workload.name).as_bytes())?;
-        }
     }
     out.flush()
 }

@@ -3,7 +3,7 @@
 //!
 //! **Model.** Inodes have numbers of the model's own, directories have names, files have runs of
 //! data. A call that may fail for several reasons may fail with any of their error numbers;
-//! `crates/fs/tests/it/errno.rs` checks which one comes first.
+//! `crates/proof/tests/it/errno.rs` checks which one comes first.
 //!
 //! | module | responsibility |
 //! |---|---|

@@ -128,15 +128,12 @@ pub(super) fn run(workspace: &Workspace, options: &Options) -> Result<String> {
     Ok(text)
 }
 
-/// Builds the command that counts transfers between cores and returns its path.
+/// Builds the program that counts transfers between cores and returns its path.
 fn build_counting(workspace: &Workspace) -> Result<PathBuf> {
     let mut command = cargo(workspace);
-    command.args(["build", "--release", "--package", "fourscore-cli"]);
-    run_command(command.args(["--features", "count"]))?;
-    let built = workspace.target().join("release/fourscore");
-    let counting = workspace.target().join("release/fourscore-count");
-    std::fs::copy(&built, &counting).with_context(|| counting.display().to_string())?;
-    Ok(counting)
+    command.args(["build", "--release", "--package", "fourscore-lab"]);
+    run_command(command.args(["--features", "count", "--bin", "transfers"]))?;
+    Ok(workspace.target().join("release/transfers"))
 }
 
 fn sides() -> Vec<Side> {
@@ -485,12 +482,9 @@ fn count(counting: &Path) -> Result<Counted> {
     let mut all = Vec::new();
     for (workload, rounds) in COUNTED {
         println!("counting {workload}");
-        let arguments = format!(
-            "bench alloc --json --scenario 15t --workload {workload} --cores {VIRTUAL_CORES} \
-             --steps {rounds}"
-        );
         let output = Command::new(counting)
-            .args(arguments.split_whitespace())
+            .args(["15t", workload, rounds])
+            .args(VIRTUAL_CORES.split(','))
             .stderr(Stdio::inherit())
             .output()?;
         if !output.status.success() {

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, files_below};
 use finding::Finding;
 use source::Source;
 
@@ -165,51 +165,4 @@ fn documents(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     }
     paths.sort();
     Ok(paths)
-}
-
-/// All files below a folder with an extension, sorted; build results are left out. A folder that
-/// does not exist has none.
-fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        if !folder.is_dir() {
-            continue;
-        }
-        for entry in fs::read_dir(&folder).with_context(|| format!("{}", folder.display()))? {
-            let path = entry?.path();
-            if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
-                folders.push(path);
-            } else if path.extension().is_some_and(|found| found == extension) {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_files_with_the_extension_outside_of_target_are_found() {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["a.rs", "b/c.rs", "b/d.md", "target/e.rs"] {
-            let path = folder.path().join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "").unwrap();
-        }
-        let found = files_below(folder.path(), "rs").unwrap();
-        assert_eq!(
-            found,
-            [folder.path().join("a.rs"), folder.path().join("b/c.rs")]
-        );
-        assert!(
-            files_below(&folder.path().join("nothing"), "rs")
-                .unwrap()
-                .is_empty()
-        );
-    }
 }

@@ -93,7 +93,7 @@ pub(crate) fn anywhere() -> [(&'static str, Error); 18] {
 
 /// The names of all variants of [`Error`], as they are in its source.
 pub(crate) fn variants() -> BTreeSet<String> {
-    let source = include_str!("../../../../src/error.rs");
+    let source = include_str!("../../../../../fs/src/error.rs");
     let (_, rest) = source.split_once("pub enum Error {\n").unwrap();
     let (body, _) = rest.split_once("\n}\n").unwrap();
     let item = |line: &str| {

@@ -721,7 +721,7 @@ fn compare_document(tables: &[(&str, String)]) {
     if std::env::var_os("FOURSCORE_WRITE_DOCS").is_some() {
         std::fs::write(&path, expected).unwrap();
     } else {
-        let hint = "run `FOURSCORE_WRITE_DOCS=1 cargo test -p fourscore --test it errno`";
+        let hint = "run `FOURSCORE_WRITE_DOCS=1 cargo test -p fourscore-proof --test it errno`";
         assert_eq!(found, expected, "docs/ERRNO.md differs: {hint}");
     }
 }

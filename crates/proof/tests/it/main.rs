@@ -1,5 +1,5 @@
 //! **Purpose.** All of the library's integration tests, a module for each subject:
-//! `cargo test -p fourscore --test it orphans` runs the tests of one. Each module says in its
+//! `cargo test -p fourscore-proof --test it orphans` runs the tests of one. Each module says in its
 //! header what it shows.
 //!
 //! **Model.** They are one binary because linking takes long and each binary is large, and because
