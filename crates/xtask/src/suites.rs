@@ -99,12 +99,11 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
 /// Why a step fails whose programs are missing.
 const NOT_BUILT: &str = "the build has failed, see above";
 
-/// Builds the tests of the workspace.
+/// Builds the tests of the workspace. Examples are not run; clippy has compiled them.
 fn build_ordinary(workspace: &Workspace) -> Result<Programs> {
-    Programs::build(
-        workspace,
-        &["test", "--workspace", crash::FAULTS, "--no-run"],
-    )
+    let targets = ["--lib", "--bins", "--tests"];
+    let call = ["test", "--workspace", crash::FAULTS, "--no-run"];
+    Programs::build(workspace, &[&call[..], &targets].concat())
 }
 
 /// The steps whose programs inject faults.
