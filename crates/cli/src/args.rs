@@ -172,13 +172,15 @@ pub(crate) enum Verb {
     /// Runs requests, for a command that is called as debugfs
     #[command(hide = true)]
     Debugfs(crate::debugfs::Debugfs),
-    /// Changes the size of a file system that is not mounted
+    /// Changes the size of a file system; of one that is mounted, makes it larger
     ///
     /// An image file gets the length that the file system needs. A crash leaves the old or the new
-    /// size, or one on the way, with all files.
+    /// size, or one on the way, with all files. What is mounted grows in the server of its mount,
+    /// while programs use it.
     #[command(after_help = "Examples:\n  fourscore resize disk.img 4G\n  \
                             fourscore resize disk.img@p2\n  \
-                            fourscore resize -M disk.img")]
+                            fourscore resize -M disk.img\n  \
+                            fourscore resize mnt 8G")]
     Resize(crate::resize::Resize),
     /// Prints the label, for a command that is called as e2label
     #[command(hide = true)]
@@ -198,12 +200,14 @@ pub(crate) enum Verb {
     /// Reruns published experiments: ext4 before a change, with it, and ours
     #[command(after_help = "Examples:\n  fourscore lab list\n  fourscore lab run s4-goals")]
     Lab(crate::lab::Lab),
-    /// Checks what e2fsck checks, on all cores, and changes nothing
+    /// Checks what e2fsck checks, on all cores, and repairs it if that is asked for
     ///
     /// Prints one line for each violated invariant: the object and what was found, the name of the
-    /// invariant, and what a repair would do. A dirty journal is first replayed in memory. Exit
-    /// status: 0 clean, 4 errors found, 8 the check could not run, 2 wrong command line.
-    #[command(after_help = "Example:\n  fourscore check -n --json disk.img")]
+    /// invariant, and what a repair would do. A dirty journal is first replayed in memory.
+    /// Exit status: 0 clean, 1 repaired, 4 errors found, 8 the check could not run, 2 wrong command
+    /// line.
+    #[command(after_help = "Examples:\n  fourscore check -n --json disk.img\n  \
+                            fourscore check -y disk.img")]
     Check(crate::check::Check),
     /// Prints completions for a shell
     #[command(after_help = "Example:\n  \

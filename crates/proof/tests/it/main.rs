@@ -1,15 +1,19 @@
-//! **Purpose.** All of the library's integration tests, a module for each subject:
+//! **Purpose.** The integration tests of the crate `fourscore`, a module for each subject:
 //! `cargo test -p fourscore-proof --test it orphans` runs the tests of one. Each module says in its
 //! header what it shows.
+//!
+//! They are tests of this crate because some compare the file system with the model: as tests of
+//! `fourscore` they would have this crate, and all that it needs, compiled for every build of the
+//! library with another feature.
 //!
 //! **Model.** They are one binary because linking takes long and each binary is large, and because
 //! cargo runs binaries one after the other, so that the last test of each would leave cores idle.
 //! Tests may run beside any other of the binary: none may change the state of its process (the
 //! current directory, the environment, the umask, limits) or measure it.
 //!
-//! Binaries of their own, each for the reason in its header: `count*` and `shuttle` need a build of
-//! the library with another feature, `readers_beside_writers` is built a second time with faults
-//! injected, and `xattrs` changes the umask of its process.
+//! Binaries of their own, each for the reason in its header: `count*` and `shuttle` in `crates/fs`
+//! need a build of the library with another feature, `readers_beside_writers`, also there, is built
+//! a second time with faults injected, and `xattrs` changes the umask of its process.
 //!
 //! | module | what the tests share |
 //! |---|---|
