@@ -22,8 +22,8 @@ use super::workload::{Format, FreeSpace, LogKind, Mode, Shape};
 use crate::BY_ROOT;
 use crate::model::{Model, Numbers, Pair, Rules};
 
-/// Memory for the caches of a mount.
-const CACHE_BYTES: usize = 1 << 20;
+/// Memory for the caches of a mount, in which all metadata of a history finds room.
+pub(super) const CACHE_BYTES: usize = 1 << 20;
 /// Blocks of a cluster, in the format with clusters.
 const CLUSTER_BLOCKS: u32 = 4;
 /// The byte that free blocks are filled with.

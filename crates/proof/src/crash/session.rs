@@ -206,10 +206,9 @@ impl Session {
             BackgroundWork::Threads => 20,
         };
         let device = Arc::new(RecordingDevice::new(base.disk()).yielding_in_flushes(yields));
-        let fs = Fs::mount(
-            device.clone(),
-            &mount_options(workload.mode, background, injected),
-        )?;
+        let options = mount_options(workload.mode, background, injected);
+        let options = options.open(OpenOptions::new().cache_bytes(workload.cache_bytes));
+        let fs = Fs::mount(device.clone(), &options)?;
         let ended = thread::scope(|scope| {
             let start = |nr: usize| {
                 let (fs, device) = (&fs, &device);

@@ -11,6 +11,7 @@ use fourscore_testkit::explore::Rng;
 use fourscore_testkit::explore::rng::mix;
 use serde::{Deserialize, Serialize};
 
+use super::base::CACHE_BYTES;
 use super::catalogue::{CHURN, OPS, place_of};
 use super::{few_blocks, few_files};
 use crate::model::{Call, Id, Model, Whole};
@@ -153,6 +154,8 @@ pub struct Workload {
     pub mode: Mode,
     /// The steps of each thread.
     pub threads: Vec<Vec<Step>>,
+    /// Memory for the caches of the mount.
+    pub cache_bytes: usize,
 }
 
 /// The last steps of a workload, which make it durable before it is unmounted.
@@ -161,6 +164,8 @@ const BLOCK_BYTES: [u32; 2] = [1024, 4096];
 const MODES: [Mode; 3] = [Mode::Ordered, Mode::Journal, Mode::Writeback];
 /// A prime that does not divide the number of pairs: its multiples visit all of them.
 const STRIDE: u64 = 7919;
+/// The place in a turn of the random history.
+const RANDOM: u64 = 3;
 /// The place in a turn of the workload that creates and removes the same files.
 const CHURNS: u64 = 4;
 /// The number of free blocks for it. All its operations together take fewer.
@@ -168,6 +173,9 @@ const CHURN_BLOCKS: u32 = 16;
 /// Divided by the first number, the seed leaves the second, for the histories with fast commits on
 /// a file system that is nearly full.
 const ON_FEW_BLOCKS: (u64, u64) = (8, 6);
+/// Memory for the caches in every second random history: so little that blocks leave memory while
+/// they are logged. With 40 KiB a call may lack memory for its own blocks.
+const SMALL_CACHE_BYTES: usize = 48 << 10;
 /// One of this many random histories has no journal.
 const WITHOUT_JOURNAL: usize = 8;
 
@@ -184,7 +192,7 @@ impl Workload {
             0 => Self::single(turn % Self::singles()),
             1 => Self::pair(2 * turn),
             2 => Self::pair(2 * turn + 1),
-            3 => {
+            RANDOM => {
                 let threads = random(&mut rng);
                 let mode = match rng.happens(1, WITHOUT_JOURNAL) {
                     true => Mode::None,
@@ -210,11 +218,16 @@ impl Workload {
                 _ => FreeSpace::Ample,
             },
         };
+        let cache_bytes = match seed % Self::TURN {
+            RANDOM => *rng.pick(&[CACHE_BYTES, SMALL_CACHE_BYTES]),
+            _ => CACHE_BYTES,
+        };
         Self {
             seed,
             shape,
             mode,
             threads,
+            cache_bytes,
         }
     }
 
@@ -317,7 +330,11 @@ impl Workload {
         });
         let threads = steps.collect::<Vec<_>>().join(" | ");
         let Shape { block_bytes, .. } = self.shape;
-        format!("blocks of {block_bytes}, {:?}: {threads}", self.mode)
+        let cache = match self.cache_bytes {
+            CACHE_BYTES => String::new(),
+            bytes => format!(", {} KiB of caches", bytes >> 10),
+        };
+        format!("blocks of {block_bytes}, {:?}{cache}: {threads}", self.mode)
     }
 }
 
