@@ -351,65 +351,95 @@ fn the_kernel_does_the_same_on_its_twin() {
     }
 }
 
+/// Files that share what their attributes are stored in.
+struct Sharers(Image);
+
+impl Sharers {
+    const FILES: u32 = 40;
+
+    fn name(number: u32) -> String {
+        format!("file {number}")
+    }
+
+    /// Has the kernel make the files. `give` gives each its attributes.
+    fn of_kernel(image: Image, give: impl Fn(&Path)) -> Self {
+        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+        for number in 0..Self::FILES {
+            let at = kernel.path().join(Self::name(number));
+            std::fs::write(&at, b"").unwrap();
+            give(&at);
+        }
+        drop(kernel);
+        Self(image)
+    }
+
+    /// Calls `change` for each file, four at once: inodes with different locks change what they
+    /// share. Each file has a turn from 0 to 3.
+    fn change(&self, fs: &Fs, change: impl Fn(InodeNr, &str, u32) + Sync) {
+        thread::scope(|scope| {
+            for part in 0..4 {
+                let change = &change;
+                scope.spawn(move || {
+                    for number in (part..Self::FILES).step_by(4) {
+                        let name = Self::name(number);
+                        let inode = fs.lookup(InodeNr::ROOT, name.as_bytes()).unwrap();
+                        change(inode, &name, number / 4 % 4);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Calls `check` for each file but those of turn 0, which are gone, and removes it.
+    fn check_and_remove(&self, fs: &Fs, check: impl Fn(InodeNr, &str, u32)) {
+        for number in 0..Self::FILES {
+            let name = Self::name(number);
+            let turn = number / 4 % 4;
+            match fs.lookup(InodeNr::ROOT, name.as_bytes()) {
+                Ok(inode) => check(inode, &name, turn),
+                Err(_) => {
+                    assert_eq!(turn, 0);
+                    continue;
+                }
+            }
+            fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap();
+        }
+        fs.sync().unwrap();
+    }
+}
+
 #[test]
 fn blocks_that_inodes_share_are_divided_and_go_with_their_last_user() {
     require_kernel!();
-    let image = image(1024, 128);
-    let name = |number: u32| format!("file {number}");
-    {
-        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
-        for number in 0..40 {
-            let at = kernel.path().join(name(number));
-            std::fs::write(&at, b"").unwrap();
-            let flags = XattrFlags::empty();
-            rustix::fs::lsetxattr(&at, "user.same", b"for all of them", flags).unwrap();
-        }
-    }
-    let fs = mount(&image);
+    let sharers = Sharers::of_kernel(image(1024, 128), |at| {
+        let flags = XattrFlags::empty();
+        rustix::fs::lsetxattr(at, "user.same", b"for all of them", flags).unwrap();
+    });
+    let fs = mount(&sharers.0);
     let free = fs.statfs().unwrap().free_blocks;
-    // All at once: inodes with different locks change one block.
-    thread::scope(|scope| {
-        for part in 0..4 {
-            let fs = &fs;
-            scope.spawn(move || {
-                for number in (part..40).step_by(4) {
-                    let name = name(number);
-                    let inode = fs.lookup(InodeNr::ROOT, name.as_bytes()).unwrap();
-                    match number / 4 % 4 {
-                        0 => fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap(),
-                        1 => fs.remove_xattr(inode, b"user.same").unwrap(),
-                        2 => fs
-                            .set_xattr(inode, b"user.own", name.as_bytes(), SetXattr::Create)
-                            .unwrap(),
-                        _ => {}
-                    }
-                }
-            });
-        }
+    sharers.change(&fs, |inode, name, turn| match turn {
+        0 => fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap(),
+        1 => fs.remove_xattr(inode, b"user.same").unwrap(),
+        2 => fs
+            .set_xattr(inode, b"user.own", name.as_bytes(), SetXattr::Create)
+            .unwrap(),
+        _ => {}
     });
     fs.sync().unwrap();
-    unmount_clean(fs, &image);
-    let fs = mount(&image);
-    for number in 0..40 {
-        let name = name(number);
-        let Ok(inode) = fs.lookup(InodeNr::ROOT, name.as_bytes()) else {
-            assert_eq!(number / 4 % 4, 0);
-            continue;
-        };
-        let found = attributes(&fs, inode);
+    unmount_clean(fs, &sharers.0);
+    let fs = mount(&sharers.0);
+    sharers.check_and_remove(&fs, |inode, name, turn| {
         let same = (b"user.same".to_vec(), b"for all of them".to_vec());
-        let own = (b"user.own".to_vec(), name.clone().into_bytes());
-        let expected: Attributes = match number / 4 % 4 {
+        let own = (b"user.own".to_vec(), name.as_bytes().to_vec());
+        let expected: Attributes = match turn {
             1 => Attributes::new(),
             2 => [same, own].into(),
             _ => [same].into(),
         };
-        assert_eq!(found, expected, "{name}");
-        fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap();
-    }
-    fs.sync().unwrap();
-    unmount_clean(fs, &image);
-    let free_now = open(&image).statfs().unwrap().free_blocks;
+        assert_eq!(attributes(&fs, inode), expected, "{name}");
+    });
+    unmount_clean(fs, &sharers.0);
+    let free_now = open(&sharers.0).statfs().unwrap().free_blocks;
     assert_eq!(free_now, free + 1, "the block that all shared");
 }
 
@@ -591,61 +621,37 @@ fn large_values_have_inodes_of_their_own() {
 fn values_that_inodes_share_go_with_their_last_user() {
     require_kernel!();
     let image = image_of_inodes(1024, 256, &["ea_inode"]);
-    let name = |number: u32| format!("file {number}");
-    {
-        let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
-        for number in 0..40 {
-            let at = kernel.path().join(name(number));
-            std::fs::write(&at, b"").unwrap();
-            let flags = XattrFlags::empty();
-            rustix::fs::lsetxattr(&at, "user.same", &[5; 3000], flags).unwrap();
-            // Most of the entries are in blocks then, which are shared, too.
-            rustix::fs::lsetxattr(&at, "user.more", &[6; 80], flags).unwrap();
-            rustix::fs::lsetxattr(&at, "user.same", &[7; 3000], flags).unwrap();
-        }
-    }
-    let fs = mount(&image);
-    thread::scope(|scope| {
-        for part in 0..4 {
-            let fs = &fs;
-            scope.spawn(move || {
-                for number in (part..40).step_by(4) {
-                    let name = name(number);
-                    let inode = fs.lookup(InodeNr::ROOT, name.as_bytes()).unwrap();
-                    assert_eq!(fs.xattr(inode, b"user.same").unwrap(), [7; 3000]);
-                    match number / 4 % 4 {
-                        0 => fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap(),
-                        1 => fs.remove_xattr(inode, b"user.same").unwrap(),
-                        2 => fs
-                            .set_xattr(inode, b"user.same", &[8; 4000], SetXattr::Replace)
-                            .unwrap(),
-                        _ => {}
-                    }
-                }
-            });
+    let sharers = Sharers::of_kernel(image, |at| {
+        let flags = XattrFlags::empty();
+        rustix::fs::lsetxattr(at, "user.same", &[5; 3000], flags).unwrap();
+        // Most of the entries are in blocks then, which are shared, too.
+        rustix::fs::lsetxattr(at, "user.more", &[6; 80], flags).unwrap();
+        rustix::fs::lsetxattr(at, "user.same", &[7; 3000], flags).unwrap();
+    });
+    let fs = mount(&sharers.0);
+    sharers.change(&fs, |inode, name, turn| {
+        assert_eq!(fs.xattr(inode, b"user.same").unwrap(), [7; 3000]);
+        match turn {
+            0 => fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap(),
+            1 => fs.remove_xattr(inode, b"user.same").unwrap(),
+            2 => fs
+                .set_xattr(inode, b"user.same", &[8; 4000], SetXattr::Replace)
+                .unwrap(),
+            _ => {}
         }
     });
-    unmount_clean(fs, &image);
-    let fs = mount(&image);
-    for number in 0..40 {
-        let name = name(number);
-        let Ok(inode) = fs.lookup(InodeNr::ROOT, name.as_bytes()) else {
-            assert_eq!(number / 4 % 4, 0);
-            continue;
-        };
-        match number / 4 % 4 {
-            1 => assert!(fs.xattr(inode, b"user.same").is_err()),
-            2 => assert_eq!(fs.xattr(inode, b"user.same").unwrap(), [8; 4000]),
-            _ => assert_eq!(fs.xattr(inode, b"user.same").unwrap(), [7; 3000]),
-        }
-        fs.unlink(InodeNr::ROOT, name.as_bytes()).unwrap();
-    }
-    fs.sync().unwrap();
+    unmount_clean(fs, &sharers.0);
+    let fs = mount(&sharers.0);
+    sharers.check_and_remove(&fs, |inode, _, turn| match turn {
+        1 => assert!(fs.xattr(inode, b"user.same").is_err()),
+        2 => assert_eq!(fs.xattr(inode, b"user.same").unwrap(), [8; 4000]),
+        _ => assert_eq!(fs.xattr(inode, b"user.same").unwrap(), [7; 3000]),
+    });
     let found = fs.statfs().unwrap();
     // The reserved inodes and lost+found.
     let inodes = fs.superblock().geometry().inodes();
     assert_eq!(inodes - found.free_inodes, 11);
-    unmount_clean(fs, &image);
+    unmount_clean(fs, &sharers.0);
 }
 
 #[test]

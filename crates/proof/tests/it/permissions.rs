@@ -117,6 +117,12 @@ fn objects(seed: u64) -> Populated<Vec<(String, InodeNr)>> {
     Populated::new(|fs| populate(fs, &mut Rng::new(seed)))
 }
 
+/// The objects in the root: those in a directory are reached only by users that may search it.
+fn at_the_top(objects: &[(String, InodeNr)]) -> Vec<(String, InodeNr)> {
+    let at_top = objects.iter().filter(|(path, _)| !path.contains('/'));
+    at_top.cloned().collect()
+}
+
 /// Runs a shell script on the mounted tree as `caller`, and returns its lines.
 fn run_as(caller: &Caller<'_>, root: &Path, script: &str) -> Vec<String> {
     let mut command = tools::command("setpriv").unwrap();
@@ -252,12 +258,7 @@ fn the_kernel_lets_users_do_what_we_say_they_may() {
         ..
     } = twins;
     let root = kernel.path();
-    // Objects in a directory are reached only by users that may search it.
-    let top: Vec<_> = all
-        .iter()
-        .filter(|(path, _)| !path.contains('/'))
-        .cloned()
-        .collect();
+    let top = at_the_top(&all);
     for caller in &PLAIN {
         hold_wishes(&fs, root, caller, &top);
         hold_changes(&fs, root, caller, &top);
@@ -295,11 +296,7 @@ fn a_capability_permits_what_it_permits_in_the_kernel() {
         made: all,
         ..
     } = twins;
-    let top: Vec<_> = all
-        .iter()
-        .filter(|(path, _)| !path.contains('/'))
-        .cloned()
-        .collect();
+    let top = at_the_top(&all);
     let with = |capabilities| Caller {
         capabilities,
         ..PLAIN[0]
