@@ -173,9 +173,9 @@ const CHURN_BLOCKS: u32 = 16;
 /// Divided by the first number, the seed leaves the second, for the histories with fast commits on
 /// a file system that is nearly full.
 const ON_FEW_BLOCKS: (u64, u64) = (8, 6);
-/// Memory for the caches in every second random history: so little that blocks leave memory while
-/// they are logged. With 40 KiB a call may lack memory for its own blocks.
-const SMALL_CACHE_BYTES: usize = 48 << 10;
+/// Memory for the caches in every second random history, for each thread: so little that blocks
+/// leave memory while they are logged. With 40 KiB a call may lack memory for its own blocks.
+const SMALL_CACHE_BYTES: usize = 64 << 10;
 /// One of this many random histories has no journal.
 const WITHOUT_JOURNAL: usize = 8;
 
@@ -219,7 +219,7 @@ impl Workload {
             },
         };
         let cache_bytes = match seed % Self::TURN {
-            RANDOM => *rng.pick(&[CACHE_BYTES, SMALL_CACHE_BYTES]),
+            RANDOM => *rng.pick(&[CACHE_BYTES, SMALL_CACHE_BYTES * threads.len()]),
             _ => CACHE_BYTES,
         };
         Self {
