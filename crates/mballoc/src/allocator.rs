@@ -157,6 +157,15 @@ impl Allocator {
         taken.or_else(|_| self.reserve_slow(clusters, privilege))
     }
 
+    /// Reserves clusters without counting whether there are as many, for comparison with ext4: its
+    /// counter has freed clusters at once, those included that wait for the commit, so there it is
+    /// the search that finds none. A request with such a reservation fails with
+    /// [`Error::CommitFirst`] where any other one would not have been reserved.
+    pub fn reserve_ahead(&self, clusters: u64) -> Reservation {
+        let core = CoreNr::current();
+        self.table.shared.tokens.take_ahead(core, clusters)
+    }
+
     /// Returns what is left of a reservation.
     pub fn unreserve(&self, reservation: Reservation) {
         if reservation.clusters() > 0 {
@@ -172,8 +181,8 @@ impl Allocator {
     /// # Errors
     /// [`Error::BadRequest`]; [`Error::NotContiguous`] if no free run is as long, aligned or low
     /// as the request needs; [`Error::NoSpace`] and [`Error::CommitFirst`] only if clusters were
-    /// lost to a group that turned out to be unusable; [`Error::Source`] if a bitmap could not be
-    /// read.
+    /// lost to a group that turned out to be unusable, or with [`Allocator::reserve_ahead`];
+    /// [`Error::Source`] if a bitmap could not be read.
     pub fn allocate(
         &self,
         request: &Request,
@@ -188,7 +197,8 @@ impl Allocator {
         let core = CoreNr::current();
         let mut tally = Tally::default();
         let mut hit = None;
-        let result = self.attempts(request, file, core, &mut tally, &mut hit);
+        let pending_is_free = reservation.is_ahead();
+        let result = self.attempts(request, file, core, pending_is_free, &mut tally, &mut hit);
         let len = result.as_ref().map_or(ClusterCount(0), |run| run.len);
         reservation.spend(len);
         if self.table.absent() > 0 {
@@ -207,13 +217,45 @@ impl Allocator {
         request: &Request,
         file: Option<&Arc<FilePrealloc>>,
         core: CoreNr,
+        pending_is_free: bool,
         tally: &mut Tally,
         hit: &mut Option<Hit>,
     ) -> Result<Run, Error> {
-        match self.attempt(request, file, core, tally, hit)? {
-            Some(run) => Ok(run),
-            None => self.retry_after_discard(request, file, core, tally, hit),
+        if let Some(run) = self.attempt(request, file, core, tally, hit)? {
+            return Ok(run);
         }
+        if !pending_is_free {
+            return self.retry_after_discard(request, file, core, tally, hit);
+        }
+        self.expect_none_pending(request)?;
+        match self.retry_after_discard(request, file, core, tally, hit) {
+            Err(Error::CommitFirst {
+                wanted,
+                available,
+                waiting: 0,
+                ..
+            }) => Err(Error::NoSpace { wanted, available }),
+            result => result,
+        }
+    }
+
+    /// For a request that was reserved ahead and has found nothing.
+    ///
+    /// # Errors
+    /// [`Error::CommitFirst`] if clusters are pending.
+    #[cold]
+    fn expect_none_pending(&self, request: &Request) -> Result<(), Error> {
+        let waiting = self.table.becoming_free();
+        if waiting.clusters == 0 {
+            // They have become free since, or other requests hold them.
+            return Ok(());
+        }
+        Err(Error::CommitFirst {
+            wanted: u64::from(request.len.0),
+            available: 0,
+            waiting: waiting.clusters,
+            tid: waiting.newest,
+        })
     }
 
     /// Discards preallocations and tries again, as long as that frees any cluster. Separate from

@@ -53,18 +53,33 @@ pub enum Privilege {
 #[must_use = "a reservation must be used up or returned"]
 pub struct Reservation {
     clusters: u64,
+    /// See [`Tokens::take_ahead`].
+    is_ahead: bool,
 }
 
 impl Reservation {
+    fn of(clusters: u64) -> Self {
+        Self {
+            clusters,
+            is_ahead: false,
+        }
+    }
+
     /// The number of clusters reserved.
     #[must_use]
     pub fn clusters(&self) -> u64 {
         self.clusters
     }
 
+    /// Whether there may be no clusters for it before a commit.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.is_ahead
+    }
+
     /// Moves all of `other` into this one.
     pub fn absorb(&mut self, mut other: Self) {
         self.clusters += std::mem::take(&mut other.clusters);
+        self.is_ahead |= other.is_ahead;
     }
 
     /// Splits off a reservation of `clusters` clusters.
@@ -78,7 +93,10 @@ impl Reservation {
             self.clusters
         );
         self.clusters -= clusters;
-        Self { clusters }
+        Self {
+            clusters,
+            is_ahead: self.is_ahead,
+        }
     }
 
     /// Uses tokens up, for clusters that now belong to a claim.
@@ -269,9 +287,20 @@ impl Tokens {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, enough)
             .is_ok()
         {
-            return Ok(Reservation { clusters });
+            return Ok(Reservation::of(clusters));
         }
         self.take_counting(clusters, privilege, || 0)
+    }
+
+    /// Takes `clusters` tokens from this core, whether it has as many or not: its word may become
+    /// negative. [`Tokens::total`] stays right.
+    pub(crate) fn take_ahead(&self, core: CoreNr, clusters: u64) -> Reservation {
+        let mine = self.cores.of(core);
+        mine.fetch_sub(signed(clusters), Ordering::AcqRel);
+        Reservation {
+            clusters,
+            is_ahead: true,
+        }
     }
 
     /// As [`Tokens::take`], on the slow path. `count` returns how many clusters are becoming free:
@@ -306,7 +335,7 @@ impl Tokens {
             }
         });
         self.settle(&mut pools, gathered);
-        refused.map(|()| Reservation { clusters })
+        refused.map(|()| Reservation::of(clusters))
     }
 
     /// Keeps all tokens, including those returned later, for `thread` alone, and for no other

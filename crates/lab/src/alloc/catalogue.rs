@@ -197,7 +197,7 @@ impl Switch {
         Self {
             name: "reuse",
             values: "transaction or commit",
-            about: "commit: clusters freed in the transaction that allocated them wait for its commit, as in ext4",
+            about: "commit: clusters freed in the transaction that allocated them wait for its commit, and count as free meanwhile, as in ext4",
             set: |bench, value| {
                 let after = bit(value, ["transaction", "commit"])? == 1;
                 bench.reuse = if after {

@@ -38,7 +38,8 @@ pub enum Changes {
 pub enum Reuse {
     /// At once: no durable state refers to them.
     InTransaction,
-    /// After the commit, as in ext4.
+    /// After the commit, as in ext4. As there, clusters that wait for it count as free, so a
+    /// request fails for lack of space only after a search.
     AfterCommit,
 }
 
@@ -48,6 +49,7 @@ pub struct AllocTarget {
     groups: Arc<RamGroups>,
     allocator: Allocator,
     changes: Changes,
+    reuse: Reuse,
     /// The goal of every file: the first block of the second group, as ext4 with delayed allocation
     /// chooses it for all files of a directory in the first flex group.
     goal: PhysBlock,
@@ -77,6 +79,7 @@ impl AllocTarget {
             groups,
             allocator,
             changes,
+            reuse,
             goal: geometry.block_of(GroupNr(1.min(geometry.groups() - 1)), GroupOffset(0)),
             tid: CachePadded::new(AtomicU32::new(1)),
             commit: Mutex::new(()),
@@ -323,9 +326,11 @@ impl AllocTarget {
     fn allocate(&self, request: &Request, prealloc: &Arc<FilePrealloc>) -> io::Result<Run> {
         loop {
             let seen = self.tid();
-            let reserved = self
-                .allocator
-                .reserve(u64::from(request.len.0), Privilege::User);
+            let clusters = u64::from(request.len.0);
+            let reserved = match self.reuse {
+                Reuse::InTransaction => self.allocator.reserve(clusters, Privilege::User),
+                Reuse::AfterCommit => Ok(self.allocator.reserve_ahead(clusters)),
+            };
             let result = reserved.and_then(|mut reservation| {
                 let result = self
                     .allocator

@@ -96,3 +96,42 @@ fn before_busy_groups_were_skipped_a_search_waits_for_them() {
         assert_eq!(got, expected[wait as usize]);
     }
 }
+
+/// With ext4's counter, which has pending clusters already, it is the search that finds none.
+#[test]
+fn a_request_that_counts_pending_clusters_as_free_fails_after_a_search() {
+    for mode in Mode::ALL {
+        let bench = bench(&[300], mode);
+        let all = [run(0, 1, 300), run(1, 1, 300)];
+        let ahead = |len, tid| {
+            let mut reservation = bench.allocator.reserve_ahead(u64::from(len));
+            let request = exact(len);
+            let claim = bench.allocator.allocate(&request, None, &mut reservation);
+            bench.allocator.unreserve(reservation);
+            claim.map(|claim| bench.mark(claim, tid))
+        };
+        let mut taken = [ahead(300, Tid(1)).unwrap(), ahead(300, Tid(1)).unwrap()];
+        taken.sort_unstable_by_key(|run| run.group.0);
+        assert_eq!(taken, all, "{mode:?}");
+        assert_eq!(bench.allocator.free_clusters(), 0);
+        assert!(matches!(
+            ahead(1, Tid(1)),
+            Err(Error::NoSpace { wanted: 1, .. })
+        ));
+        bench.free(taken[1], Tid(2));
+        let passes = || bench.allocator.mb_stats()[Count::ExactPasses];
+        let before = passes();
+        let counted = bench.allocator.reserve(200, Privilege::User);
+        assert!(matches!(counted, Err(Error::CommitFirst { .. })));
+        assert_eq!(passes(), before, "a counted request is not searched for");
+        let error = ahead(200, Tid(2)).unwrap_err();
+        let is_right = matches!(error, Error::CommitFirst { waiting: 300, .. });
+        assert!(is_right, "{mode:?}: {error}");
+        assert_eq!(passes(), before + 1, "{mode:?}: one search, and no other");
+        bench.allocator.set_durable(Tid(2));
+        bench.allocator.sweep();
+        assert_eq!(ahead(200, Tid(3)).unwrap().len, ClusterCount(200));
+        assert_eq!(bench.allocator.free_clusters(), 100);
+        bench.settle(Tid(3));
+    }
+}
