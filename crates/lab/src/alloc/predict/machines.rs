@@ -103,10 +103,10 @@ pub const EPYC_9654: MachineModel = MachineModel {
 };
 
 const FIT_920_2: u64 = 2654;
-const FIT_920_3: u64 = 1_015_625;
-const FIT_920B_3: u64 = 33_691;
+const FIT_920_3: u64 = 953_125;
+const FIT_920B_3: u64 = 25_390;
 const FIT_9654_2: u64 = 5920;
-const FIT_9654_3: u64 = 56_640;
+const FIT_9654_3: u64 = 46_386;
 
 impl MachineModel {
     /// The surroundings of the allocator for a workload; `None` if they were not fitted.

@@ -4,7 +4,9 @@
 //! and with a change. Each table names the machine, the file system, and the switches of both
 //! sides, which are those of the kernel that was measured: one stream goal for all and busy groups
 //! waited for in Linux 6.6, goals by inode number and busy groups skipped in 7.0 and 7.1, the scan
-//! of a group under its lock in both, freed clusters that wait for the commit.
+//! of a group under its lock in both, freed clusters that wait for the commit. Meanwhile these are
+//! in ext4's counter of free clusters, so a request that finds the space used up fails after a
+//! search of all groups; it does not wait for a count.
 //!
 //! File systems on which groups are walked are predicted at a part of their size, 133 GB at a half,
 //! because a cycle takes time with the square of the size. Half of the groups means walks of half
