@@ -2,6 +2,8 @@
 
 use std::io;
 
+use fourscore_ondisk::Geometry;
+
 /// Why the size of a file system is not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -36,6 +38,18 @@ pub enum ResizeError {
         /// The limit, and what would lift it.
         why: &'static str,
     },
+    /// The device is too short.
+    #[error(
+        "{blocks} blocks are too many: the device has {device_blocks} blocks of {block_bytes} bytes"
+    )]
+    DeviceTooShort {
+        /// The size that was wished.
+        blocks: u64,
+        /// The blocks that the device has.
+        device_blocks: u64,
+        /// Bytes of a block.
+        block_bytes: usize,
+    },
     /// The file system on the device is damaged.
     #[error("the file system is damaged ({0}): check it first")]
     Corrupt(String),
@@ -48,6 +62,15 @@ pub enum ResizeError {
 }
 
 impl ResizeError {
+    /// A file system like `wish` is longer than a device of `len_bytes`.
+    pub(crate) fn device_too_short(wish: &Geometry, len_bytes: u64) -> Self {
+        Self::DeviceTooShort {
+            blocks: wish.blocks().0,
+            device_blocks: len_bytes >> wish.block_size().bits(),
+            block_bytes: wish.block_size().bytes(),
+        }
+    }
+
     pub(crate) fn corrupt(why: impl std::fmt::Display) -> Self {
         Self::Corrupt(why.to_string())
     }

@@ -56,7 +56,8 @@ impl Resizer {
     /// a journal of its own it has to be checked then.
     ///
     /// # Errors
-    /// `TooSmall`, `TooLarge`, before anything is changed; `Corrupt`; `Io`; `Fs`.
+    /// `TooSmall`, `TooLarge`, `DeviceTooShort`, before anything is changed; `Corrupt`; `Io`;
+    /// `Fs`.
     pub fn resize(&mut self, blocks: BlockCount) -> Result<BlockCount> {
         let new = target::of(self.volume.sb(), blocks.0)?;
         let after = new.geometry().blocks();
@@ -114,9 +115,7 @@ impl Resizer {
     fn check_device(&self, new: &Superblock) -> Result<()> {
         let has = self.volume.device().len_bytes();
         if new.geometry().size_bytes() > has {
-            let blocks = new.geometry().blocks().0;
-            let why = "the device is shorter";
-            return Err(ResizeError::TooLarge { blocks, why });
+            return Err(ResizeError::device_too_short(new.geometry(), has));
         }
         Ok(())
     }

@@ -29,8 +29,8 @@ const ZEROED_GROUPS: u64 = 16;
 /// content.
 ///
 /// # Errors
-/// `TooSmall` for fewer blocks than it has, `TooLarge` for more than the device, the format or this
-/// mount allows, both with nothing changed; `Corrupt`; `Io`; `Fs` with `Busy` if it is frozen or
+/// `TooSmall` for fewer blocks than it has, `TooLarge` for more than the format or this mount
+/// allows, `DeviceTooShort`, all with nothing changed; `Corrupt`; `Io`; `Fs` with `Busy` if it is frozen or
 /// grows already, and with `ReadOnly`. What was done until an error stays.
 pub fn grow_mounted(fs: &Fs, blocks: BlockCount) -> Result<BlockCount> {
     let now = fs.geometry().blocks();
@@ -46,15 +46,15 @@ pub fn grow_mounted(fs: &Fs, blocks: BlockCount) -> Result<BlockCount> {
     if after <= now {
         return Ok(now);
     }
-    let too_large = |why| {
-        let blocks = after.0;
-        Err(ResizeError::TooLarge { blocks, why })
-    };
     if after > fs.most_blocks()? {
-        return too_large("this mount has tables for fewer; mount it again to grow further");
+        return Err(ResizeError::TooLarge {
+            blocks: after.0,
+            why: "this mount has tables for fewer; mount it again to grow further",
+        });
     }
-    if fs.device().lengthen(wish.geometry().size_bytes())? < wish.geometry().size_bytes() {
-        return too_large("the device is shorter");
+    let has_bytes = fs.device().lengthen(wish.geometry().size_bytes())?;
+    if has_bytes < wish.geometry().size_bytes() {
+        return Err(ResizeError::device_too_short(wish.geometry(), has_bytes));
     }
     loop {
         let has = piece(fs, after)?;
