@@ -15,6 +15,7 @@ use crate::Result;
 use crate::core::Core;
 use crate::group::descriptor;
 use crate::inode::cache;
+use crate::txn::faults::Sabotage;
 
 /// How full a file system is, in blocks and inodes, as `statfs` of a mount returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,11 @@ pub(crate) fn statfs(core: &Core) -> Result<StatFs> {
             let extent = live.groups.extent();
             let sums = live.groups.sums_in(extent);
             let free_inodes = u32::try_from(sums.free_inodes).unwrap_or(u32::MAX);
-            (&extent.superblock, (sums.free_clusters, free_inodes))
+            let superblock = match core.faults.lacks(Sabotage::SizeBeforeSpace) {
+                true => core.superblock(),
+                false => &extent.superblock,
+            };
+            (superblock, (sums.free_clusters, free_inodes))
         }
         None => (core.superblock(), free_counts(core)?),
     };

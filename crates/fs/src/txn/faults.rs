@@ -70,6 +70,10 @@ pub enum Sabotage {
     UnsealedUsage,
     /// A reader does not notice that the inode that it reads has left memory.
     UnnoticedEviction,
+    /// A growth reads the device before what was changed is in its place there.
+    UnsettledGrowth,
+    /// `statfs` returns the size of a growth before it has the free space of the new groups.
+    SizeBeforeSpace,
 }
 
 /// The injected fault of a mount, if any.

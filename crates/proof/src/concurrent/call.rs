@@ -190,10 +190,29 @@ pub(super) enum Call {
     Fsync(FileId),
     Sync,
     StatFs,
+    /// Makes the file system as large as possible with at most so many blocks.
+    GrowFs(u64),
     /// Creates a file without a name.
     Open(FileId),
     /// Closes a file, which frees it if it has no name.
     Close(FileId),
+}
+
+/// How full a file system is, as statfs(2) returns it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Space {
+    pub(super) block_bytes: u64,
+    /// The blocks without those of the format itself.
+    pub(super) blocks: u64,
+    pub(super) free_blocks: u64,
+    pub(super) inodes: u64,
+    pub(super) free_inodes: u64,
+}
+
+impl Space {
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.free_blocks * self.block_bytes
+    }
 }
 
 /// An error, as its number and as text.
@@ -215,6 +234,8 @@ pub(super) enum Outcome {
     Bytes(u64, Vec<Run>),
     /// The entries that were listed, in order, and whether they are all.
     Entries(Vec<(Name, u64)>, Listed),
+    /// How full the file system is.
+    Space(Space),
     Failed(Failure),
 }
 

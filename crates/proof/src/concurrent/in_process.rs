@@ -3,10 +3,13 @@
 use fourscore::{
     Error, Fallocate, Follow, Fs, InodeNr, LogicalBlock, OpenInode, Replace, Seek, SetXattr,
 };
+use fourscore_ondisk::BlockCount;
+use fourscore_resize::{ResizeError, grow_mounted};
 use fourscore_sync::Arc;
 use std::ops::ControlFlow;
 
-use super::call::{Failure, Kind, Listed, Name, Range};
+use super::call::{Failure, Kind, Listed, Name, Range, Space};
+use super::judge::errno;
 use super::shared::linked;
 use super::target::{Answer, IoMode, Target};
 use crate::BY_ROOT;
@@ -235,13 +238,39 @@ impl Target for InProcess {
         answer(self.fs.sync())
     }
 
-    fn stat_fs(&self) -> Answer<u64> {
+    fn stat_fs(&self) -> Answer<Space> {
         let stat = answer(self.fs.statfs())?;
-        if stat.free_blocks > stat.blocks || u64::from(stat.free_inodes) > u64::from(stat.inodes) {
-            let text = format!("more blocks or inodes are free than exist: {stat:?}");
-            return Err(Failure { errno: 0, text });
+        Ok(Space {
+            block_bytes: stat.block_bytes as u64,
+            blocks: stat.blocks,
+            free_blocks: stat.free_blocks,
+            inodes: stat.inodes.into(),
+            free_inodes: stat.free_inodes.into(),
+        })
+    }
+
+    fn fs_blocks(&self) -> u64 {
+        self.fs.geometry().blocks().0
+    }
+
+    fn grow_fs(&self, blocks: u64) -> Answer<u64> {
+        match grow_mounted(&self.fs, BlockCount(blocks)) {
+            Ok(blocks) => Ok(blocks.0),
+            Err(ResizeError::Fs(error)) => answer(Err(error)),
+            Err(ResizeError::Io(error)) => answer(Err(error.into())),
+            Err(
+                error @ (ResizeError::TooSmall { .. }
+                | ResizeError::TooLarge { .. }
+                | ResizeError::DeviceTooShort { .. }),
+            ) => Err(Failure {
+                errno: errno::INVAL,
+                text: error.to_string(),
+            }),
+            Err(error) => Err(Failure {
+                errno: errno::UCLEAN,
+                text: error.to_string(),
+            }),
         }
-        Ok(stat.free_blocks * stat.block_bytes as u64)
     }
 }
 

@@ -24,15 +24,16 @@ impl InjectedFault {
 #[cfg(feature = "sabotage")]
 impl InjectedFault {
     /// All faults, by name.
-    pub const ALL: [(&str, Self); 13] = {
+    pub const ALL: [(&str, Self); 15] = {
         use Theme::{
-            Attributes, Content, Copies, Eviction, Listings, Names, NewNames, OneAttribute, Reuse,
-            Tree,
+            Attributes, Content, Copies, Eviction, Growth, Listings, Names, NewNames, OneAttribute,
+            Reuse, Tree,
         };
         use fourscore::Sabotage::{
             CopyWithoutLock, ForgetBeforePublish, FreedStaysKnown, ListingToOldEnd,
-            NameBeforeInode, PathWithoutRevalidation, RenameByNumber, TakenUnseen, UncountedFree,
-            UnnoticedEviction, UnnoticedMove, UnnoticedReuse, UnsequencedKeyChange,
+            NameBeforeInode, PathWithoutRevalidation, RenameByNumber, SizeBeforeSpace, TakenUnseen,
+            UncountedFree, UnnoticedEviction, UnnoticedMove, UnnoticedReuse, UnsequencedKeyChange,
+            UnsettledGrowth,
         };
         [
             ("rename-by-number", Self::fs(RenameByNumber, Tree)),
@@ -57,6 +58,8 @@ impl InjectedFault {
             ("unnoticed-eviction", Self::fs(UnnoticedEviction, Eviction)),
             ("freed-stays-known", Self::fs(FreedStaysKnown, Attributes)),
             ("taken-unseen", Self::fs(TakenUnseen, OneAttribute)),
+            ("unsettled-growth", Self::fs(UnsettledGrowth, Growth)),
+            ("size-before-space", Self::fs(SizeBeforeSpace, Growth)),
         ]
     };
 

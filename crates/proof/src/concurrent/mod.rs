@@ -16,6 +16,7 @@
 //! - a cell of a file that is read holds the data of the last change before the read, or of a
 //!   change that overlaps the read, but neither stale data of the device nor data of another file;
 //! - sizes and extended attributes are registers as well;
+//! - the file system only grows, and what a growth adds is seen at once, with its free space;
 //! - at the end the directories form a tree, the checker finds nothing, and reading everything
 //!   again gives a state that some order of the calls leaves.
 //!

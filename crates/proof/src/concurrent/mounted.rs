@@ -29,15 +29,15 @@ use fourscore::Fs;
 use fourscore_fuse::{Cache, Session, SessionOptions, Unmounter};
 use fourscore_sync::Arc;
 use fourscore_sync::thread::{self, JoinHandle};
-use fourscore_testkit::scratch;
+use fourscore_testkit::{scratch, tools};
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, RawDir, RenameFlags, SeekFrom, XattrFlags,
 };
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use super::call::{Failure, Kind, Listed, Name, Range};
-use super::in_process::link_target;
+use super::call::{Failure, Kind, Listed, Name, Range, Space};
+use super::in_process::{InProcess, link_target};
 use super::target::{Answer, IoMode, Target};
 
 /// The source of this mount in `/proc/mounts`, which identifies one that was left behind.
@@ -48,6 +48,7 @@ const LISTED_BYTES: usize = 2048;
 /// A mount with its server.
 pub(super) struct Mounted {
     folder: TempDir,
+    fs: Arc<Fs>,
     unmounter: Unmounter,
     server: Option<JoinHandle<io::Result<()>>>,
 }
@@ -63,7 +64,7 @@ impl Mounted {
         };
         let session = Session::mount(folder.path(), &options).context("mounting")?;
         let unmounter = session.unmounter();
-        let fs = Arc::clone(fs);
+        let (served, fs) = (Arc::clone(fs), Arc::clone(fs));
         let server = thread::spawn(move || {
             // Only this process uses the device, so the file system may be used after the mount
             // ends.
@@ -72,6 +73,7 @@ impl Mounted {
         });
         Ok(Self {
             folder,
+            fs: served,
             unmounter,
             server: Some(server),
         })
@@ -83,6 +85,10 @@ impl Mounted {
         let root = rustix::fs::open(self.folder.path(), flags, Mode::empty())?;
         Ok(Mount {
             root: Dir::new(root).map_err(|failure| anyhow::anyhow!(failure.text))?,
+            point: self.folder.path().to_owned(),
+            served: InProcess {
+                fs: Arc::clone(&self.fs),
+            },
         })
     }
 
@@ -119,10 +125,18 @@ impl Drop for Mounted {
     }
 }
 
-/// The root of a mount.
+/// The root of a mount, and the file system behind it.
 pub(super) struct Mount {
     root: Dir,
+    point: PathBuf,
+    served: InProcess,
 }
+
+/// Calls `EXT4_IOC_RESIZE_FS` and prints the number of its error, in Perl: the crate has no unsafe
+/// code, and the ioctls of others that are safe do not include it.
+const GROW: &str = r#"sysopen(my $dir, $ARGV[0], 0) or die $!+0, "\n";
+    my $size = pack("Q", $ARGV[1]);
+    ioctl($dir, 0x40086610, $size) or die $!+0, "\n";"#;
 
 /// An `O_PATH` descriptor, mostly of a directory.
 #[derive(Clone)]
@@ -403,14 +417,37 @@ impl Target for Mount {
         answer(rustix::fs::syncfs(root))
     }
 
-    fn stat_fs(&self) -> Answer<u64> {
+    fn stat_fs(&self) -> Answer<Space> {
         let stat = answer(rustix::fs::fstatvfs(&self.root.fd))?;
-        if stat.f_bfree > stat.f_blocks || stat.f_ffree > stat.f_files {
-            let (blocks, inodes) = (stat.f_bfree, stat.f_ffree);
-            let text = format!("more blocks ({blocks}) or inodes ({inodes}) are free than exist");
-            return Err(Failure { errno: 0, text });
+        Ok(Space {
+            block_bytes: stat.f_frsize,
+            blocks: stat.f_blocks,
+            free_blocks: stat.f_bfree,
+            inodes: stat.f_files,
+            free_inodes: stat.f_ffree,
+        })
+    }
+
+    fn fs_blocks(&self) -> u64 {
+        self.served.fs_blocks()
+    }
+
+    fn grow_fs(&self, blocks: u64) -> Answer<u64> {
+        let Ok(mut perl) = tools::command("perl") else {
+            return self.served.grow_fs(blocks);
+        };
+        perl.args(["-e", GROW])
+            .arg(&self.point)
+            .arg(blocks.to_string());
+        let failed = |errno, text| Err(Failure { errno, text });
+        match tools::output_of(&mut perl) {
+            Ok(output) if output.status.success() => Ok(self.fs_blocks()),
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stderr).into_owned();
+                failed(text.trim().parse().unwrap_or(0), text)
+            }
+            Err(error) => failed(0, format!("{error:#}")),
         }
-        Ok(stat.f_bfree * stat.f_frsize)
     }
 }
 

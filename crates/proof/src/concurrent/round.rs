@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::call::{Call, Event, Kind, Outcome, Place};
 use super::in_process::InProcess;
 use super::injected::InjectedFault;
-use super::judge::{Context, judge};
+use super::judge::{Context, Size, final_blocks, judge};
 use super::mounted::{Mounted, Tree};
 use super::shape::{Format, Shape};
 use super::shared::Shared;
@@ -77,17 +77,18 @@ fn on_device(setup: &Setup<'_>, ram: &Arc<RamDevice>) -> Result<usize> {
     let slow = shape.device(Arc::clone(ram));
     let mounted = shape.mount(Arc::clone(&slow), injected);
     let fs = mounted.context("mounting")?;
+    let size = size(&fs);
     let is_over = || slow.hurry();
     let (calls, tree) = match through {
         Through::Library => {
             let target = InProcess {
                 fs: Arc::clone(&fs),
             };
-            (work(target, shape, seed, is_over)?.len(), None)
+            (work(target, setup, size, is_over)?, None)
         }
         Through::Mount => {
             let mounted = Mounted::new(&fs, shape.cache())?;
-            let calls = work(mounted.target()?, shape, seed, is_over)?.len();
+            let calls = work(mounted.target()?, setup, size, is_over)?;
             let tree = mounted.tree().context("the tree through the mount")?;
             mounted.end()?;
             (calls, Some(tree))
@@ -100,6 +101,11 @@ fn on_device(setup: &Setup<'_>, ram: &Arc<RamDevice>) -> Result<usize> {
     let fs = Fs::open(Arc::clone(&device), &OpenOptions::new())?;
     let noted = fs.superblock().error_count();
     ensure!(noted == 0, "the superblock counts {noted} errors");
+    let (blocks, least) = (fs.geometry().blocks().0, final_blocks(size.blocks, &calls));
+    ensure!(
+        blocks >= least,
+        "it has {blocks} blocks, and had {least} before it was unmounted"
+    );
     tree::check(&fs).context("the tree, opened again")?;
     drop(fs);
     check_clean(device)?;
@@ -114,18 +120,28 @@ fn on_device(setup: &Setup<'_>, ram: &Arc<RamDevice>) -> Result<usize> {
         let theirs = oracle::e2fsck(&image)?;
         ensure!(theirs.is_clean(), "e2fsck -fn: {}", theirs.output);
     }
-    Ok(calls)
+    Ok(calls.len())
+}
+
+/// The size of a file system.
+fn size(fs: &Fs) -> Size {
+    let geometry = fs.geometry();
+    Size {
+        blocks: geometry.blocks().0,
+        group_blocks: geometry.blocks_per_group().into(),
+    }
 }
 
 /// Lets threads work on a file system, calls `is_over` when they have ended, reads everything
 /// again, and judges all results.
 pub(super) fn work<T: Target>(
     target: T,
-    shape: &Shape,
-    seed: u64,
+    setup: &Setup<'_>,
+    size: Size,
     is_over: impl FnOnce(),
 ) -> Result<Vec<Event>> {
-    let (shared, made) = failed_as_error(Shared::new(target, *shape))
+    let Setup { seed, shape, .. } = *setup;
+    let (shared, made) = failed_as_error(Shared::new(target, *shape, size.group_blocks))
         .context("creating the permanent directories")?;
     let until = Instant::now() + SPAN;
     let mut events: Vec<Event> = made
@@ -161,6 +177,9 @@ pub(super) fn work<T: Target>(
         tiny_caches: shape.has_tiny_caches(),
         has_page_cache: T::HAS_PAGE_CACHE,
         pointers: shape.format == Format::Pointers,
+        first_size: size,
+        device_blocks: shape.device_blocks(),
+        spacious_blocks: shape.spacious_blocks(),
     };
     drop(shared);
     judge(&context, &events).map_err(|wrong| anyhow!("{wrong}"))?;

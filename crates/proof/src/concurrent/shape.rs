@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use fourscore::{DataMode, Fs, MountOptions, OpenOptions, Times};
-use fourscore_block::{BlockDevice, RamDevice};
+use fourscore_block::RamDevice;
 use fourscore_fuse::Cache;
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mkfs::{
@@ -40,6 +40,12 @@ pub(super) struct Shape {
     pub(super) format: Format,
     pub(super) block_bytes: u32,
     device_mib: u64,
+    /// The size of the file system at first.
+    fs_mib: u64,
+    /// The blocks, or clusters, of a group, if not as usual.
+    group_blocks: Option<u32>,
+    /// Features that decide where metadata is.
+    places: &'static str,
     inodes: u64,
     journal_mib: u32,
     data: DataMode,
@@ -63,6 +69,18 @@ pub(super) struct Shape {
 }
 
 const FEW_INODES: u64 = 64;
+/// Layouts of file systems that grow: with blocks reserved for descriptors, without, with
+/// descriptors in their groups, tables in their groups, and without checksums.
+const PLACES: [&str; 6] = [
+    "",
+    "",
+    "^resize_inode",
+    "^resize_inode,meta_bg",
+    "^flex_bg",
+    "^metadata_csum,uninit_bg",
+];
+/// More than the files of a round that grows take, with what was freed and not committed yet.
+const SPACIOUS_MIB: u64 = 24;
 /// Mixed into a seed, for the choice of quota.
 const QUOTA: u64 = 0x51;
 /// The size of a cache that is large enough.
@@ -73,7 +91,7 @@ const TINY_CACHE_BYTES: usize = 64 << 10;
 impl Shape {
     pub(super) fn draw(seed: u64, wanted: Option<Theme>) -> Self {
         use Theme::{
-            Attributes, Content, Copies, Everything, Eviction, Listings, Names, NewNames,
+            Attributes, Content, Copies, Everything, Eviction, Growth, Listings, Names, NewNames,
             OneAttribute, Reuse, Tree,
         };
         let random = &mut Rng::new(mix(seed));
@@ -90,6 +108,7 @@ impl Shape {
             Attributes,
             OneAttribute,
             Copies,
+            Growth,
         ];
         let nth = usize::try_from(seed % themes.len() as u64).unwrap_or(0);
         let theme = wanted.unwrap_or(themes[nth]);
@@ -103,12 +122,16 @@ impl Shape {
         let data = [DataMode::Ordered, DataMode::Journal, DataMode::Writeback];
         let is_few = theme == Tree || random.happens(1, 3);
         let latencies = [0, 0, 20, 300, 3000];
+        let device_mib = *random.pick(&[24, 64]);
         let drawn = Self {
             theme,
             threads: 2 + random.below(5),
             format: *random.pick(&formats),
             block_bytes: *random.pick(&[1024, 4096]),
-            device_mib: *random.pick(&[24, 64]),
+            device_mib,
+            fs_mib: device_mib,
+            group_blocks: None,
+            places: "",
             inodes: if is_few { FEW_INODES } else { 1024 },
             journal_mib: *random.pick(&[4, 8]),
             data: *random.pick(&data),
@@ -134,7 +157,7 @@ impl Shape {
     /// The shape with the settings that its theme needs.
     fn for_theme(self, random: &mut Rng) -> Self {
         use Theme::{
-            Attributes, Content, Copies, Everything, Eviction, Listings, Names, NewNames,
+            Attributes, Content, Copies, Everything, Eviction, Growth, Listings, Names, NewNames,
             OneAttribute, Reuse, Tree,
         };
         match self.theme {
@@ -203,6 +226,18 @@ impl Shape {
                 bystanders: 500,
                 ..self
             },
+            // From one group, or a few, to many. Half of them are almost full at first.
+            Growth => Self {
+                threads: 4 + random.below(3),
+                device_mib: 96,
+                fs_mib: *random.pick(&[12, 16, 24]),
+                group_blocks: *random.pick(&[Some(1024), Some(1024), Some(4096), None]),
+                places: *random.pick(&PLACES),
+                journal_mib: 4,
+                file_bytes: 16 << 10,
+                spare_bytes: random.happens(1, 2).then_some(256 << 10),
+                ..self
+            },
             Names | Listings | Content | Everything => self,
         }
     }
@@ -228,6 +263,21 @@ impl Shape {
                 ..self
             },
             _ => self,
+        }
+    }
+
+    /// The blocks of the device.
+    pub(super) fn device_blocks(&self) -> u64 {
+        (self.device_mib << 20) / u64::from(self.block_bytes)
+    }
+
+    /// The size in blocks from which there is space for everything, however much is taken at first.
+    pub(super) fn spacious_blocks(&self) -> u64 {
+        match self.spare_bytes {
+            Some(_) if self.theme == Theme::Growth => {
+                ((self.fs_mib + SPACIOUS_MIB) << 20) / u64::from(self.block_bytes)
+            }
+            _ => 0,
         }
     }
 
@@ -269,11 +319,10 @@ impl Shape {
             Format::Clusters => "bigalloc",
             Format::Inline => "inline_data,ea_inode",
         };
-        let features = match (self.has_quota, of_format) {
-            (false, of_format) => of_format.to_owned(),
-            (true, "") => "quota".to_owned(),
-            (true, of_format) => format!("{of_format},quota"),
-        };
+        let quota = if self.has_quota { "quota" } else { "" };
+        let features = [of_format, self.places, quota];
+        let features: Vec<&str> = features.into_iter().filter(|f| !f.is_empty()).collect();
+        let features = features.join(",");
         let log = if self.block_bytes == 1024 { 0 } else { 2 };
         let block_size = BlockSize::from_log(log).context("a block size")?;
         let options = Options {
@@ -281,6 +330,7 @@ impl Shape {
             features: Some(features).filter(|features| !features.is_empty()),
             block_size: Some(BlockSizeWish::Exactly(block_size)),
             cluster_size_bytes: (self.format == Format::Clusters).then_some(4 * self.block_bytes),
+            blocks_per_group: self.group_blocks,
             inodes: Some(self.inodes),
             inode_size_bytes: Some(256),
             journal: JournalWish {
@@ -292,7 +342,7 @@ impl Shape {
             discard: Some(Choice::No),
             ..Options::default()
         };
-        let layout = Layout::new(&options, &Profile::upstream(), ram.len_bytes())?;
+        let layout = Layout::new(&options, &Profile::upstream(), self.fs_mib << 20)?;
         layout.write(&*ram)?;
         if self.theme == Theme::OneAttribute {
             one_attribute::leave_blocks(&ram)?;

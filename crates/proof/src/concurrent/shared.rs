@@ -62,11 +62,13 @@ pub(super) struct Shared<T: Target> {
     pub(super) anchor: T::File,
     /// The inode numbers of files that are only read.
     pub(super) bystanders: Vec<u64>,
+    /// The blocks of a group.
+    pub(super) group_blocks: u64,
 }
 
 impl<T: Target> Shared<T> {
     /// Creates the files and directories. These calls are not judged, only their results.
-    pub(super) fn new(target: T, shape: Shape) -> Answer<(Self, Made)> {
+    pub(super) fn new(target: T, shape: Shape, group_blocks: u64) -> Answer<(Self, Made)> {
         let root = target.root();
         let (permanent, mut made) = permanent(&target)?;
         let link = Name::fixed(permanent.len());
@@ -122,6 +124,7 @@ impl<T: Target> Shared<T> {
             grown: AtomicUsize::new(1),
             anchor,
             bystanders,
+            group_blocks,
         };
         Ok((shared, made))
     }
@@ -215,7 +218,7 @@ fn take<T: Target>(target: &T, file: &T::File, spare: u64) -> Answer<()> {
     const PIECE: usize = 64 << 10;
     let zeroes = vec![0; PIECE];
     let mut at = 0;
-    while target.stat_fs()? > spare + PIECE as u64 {
+    while target.stat_fs()?.free_bytes() > spare + PIECE as u64 {
         target.write(file, &zeroes, at, IoMode::Buffered)?;
         at += PIECE as u64;
     }

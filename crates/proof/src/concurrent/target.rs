@@ -2,7 +2,7 @@
 //!
 //! **Model.** Names are relative to a directory; files are open. Errors are those of Linux.
 
-use super::call::{Failure, Kind, Listed, Name, Range};
+use super::call::{Failure, Kind, Listed, Name, Range, Space};
 
 /// The result of a call.
 pub(super) type Answer<T> = Result<T, Failure>;
@@ -77,6 +77,9 @@ pub(super) trait Target: Send + Sync {
     fn xattr(&self, file: &Self::File, name: &str) -> Answer<Vec<u8>>;
     fn fsync(&self, file: &Self::File) -> Answer<()>;
     fn sync(&self) -> Answer<()>;
-    /// The number of free bytes. Fails if more blocks or inodes are free than exist.
-    fn stat_fs(&self) -> Answer<u64>;
+    fn stat_fs(&self) -> Answer<Space>;
+    /// The blocks of the file system, those of the format itself included.
+    fn fs_blocks(&self) -> u64;
+    /// Makes the file system as large as possible with at most so many blocks; returns its size.
+    fn grow_fs(&self, blocks: u64) -> Answer<u64>;
 }

@@ -26,6 +26,8 @@ pub enum Theme {
     OneAttribute,
     /// Blocks are freed and reused while slow reads are in progress.
     Reuse,
+    /// The file system grows, from almost full or not, while all else is done.
+    Growth,
     /// All of it.
     Everything,
 }

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `names` | calls on names and directories |
 //! | `content` | calls on files |
+//! | `growth` | growths of the file system |
 
 mod content;
+mod growth;
 mod names;
 
 use std::time::Instant;
@@ -56,6 +58,7 @@ enum Step {
     OneXattr,
     Sync,
     StatFs,
+    GrowFs,
     NewFile,
     Bystander,
 }
@@ -163,6 +166,28 @@ const EVERYTHING: &Weights = &[
     (Step::NewFile, 2),
 ];
 
+const GROWTH: &Weights = &[
+    (Step::Make, 8),
+    (Step::MakeDirectory, 8),
+    (Step::Remove, 6),
+    (Step::RemoveDirectory, 4),
+    (Step::Rename, 4),
+    (Step::Lookup, 4),
+    (Step::List, 2),
+    (Step::Grow, 8),
+    (Step::Read, 8),
+    (Step::Write, 12),
+    (Step::Append, 2),
+    (Step::Truncate, 3),
+    (Step::Punch, 6),
+    (Step::Range, 3),
+    (Step::Copy, 3),
+    (Step::Xattr, 6),
+    (Step::Sync, 1),
+    (Step::StatFs, 8),
+    (Step::NewFile, 4),
+];
+
 impl Theme {
     /// The steps of a thread.
     fn weights(self, thread: usize) -> &'static Weights {
@@ -186,6 +211,10 @@ impl Theme {
             Self::Eviction => &[(Step::List, 1)],
             Self::Attributes => ATTRIBUTES,
             Self::OneAttribute => &[(Step::OneXattr, 300), (Step::NewFile, 1)],
+            Self::Growth if thread == 1 => &[(Step::GrowFs, 1)],
+            // Looks at the free space, and grows now and then while the other one does.
+            Self::Growth if thread == 2 => &[(Step::StatFs, 100), (Step::GrowFs, 1)],
+            Self::Growth => GROWTH,
             Self::Everything => EVERYTHING,
         }
     }
@@ -270,10 +299,18 @@ impl<'s, T: Target> Worker<'s, T> {
             Step::Xattr => self.xattr(),
             Step::OneXattr => self.one_xattr(),
             Step::Sync => self.sync(),
-            Step::StatFs => self.note(Call::StatFs, |shared| number(shared.target.stat_fs())),
+            Step::StatFs => self.stat_fs(),
+            Step::GrowFs => self.grow_fs(),
             Step::NewFile => self.new_file(),
             Step::Bystander => self.stat_bystander(),
         }
+    }
+
+    fn stat_fs(&mut self) {
+        self.note(Call::StatFs, |shared| {
+            let answer = shared.target.stat_fs();
+            answer.map_or_else(Outcome::Failed, Outcome::Space)
+        });
     }
 
     /// Runs a call and records its result.

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 /// Linux's numbers of the errors that the rules name.
-pub(super) mod errno {
+pub(in crate::concurrent) mod errno {
     pub(crate) const NOENT: i32 = 2;
     pub(crate) const NOMEM: i32 = 12;
+    pub(crate) const BUSY: i32 = 16;
     pub(crate) const EXIST: i32 = 17;
     pub(crate) const NOTDIR: i32 = 20;
     pub(crate) const ISDIR: i32 = 21;
@@ -14,6 +15,15 @@ pub(super) mod errno {
     pub(crate) const NOTEMPTY: i32 = 39;
     pub(crate) const NODATA: i32 = 61;
     pub(crate) const OPNOTSUPP: i32 = 95;
+    pub(crate) const UCLEAN: i32 = 117;
+}
+
+/// The size of a file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::concurrent) struct Size {
+    pub(in crate::concurrent) blocks: u64,
+    /// The blocks of a group.
+    pub(in crate::concurrent) group_blocks: u64,
 }
 
 /// Facts about a round other than its calls.
@@ -32,6 +42,12 @@ pub(in crate::concurrent) struct Context {
     pub(in crate::concurrent) has_page_cache: bool,
     /// Whether files have indirect blocks: ranges are then not preallocated or moved.
     pub(in crate::concurrent) pointers: bool,
+    /// The size of the file system at the begin.
+    pub(in crate::concurrent) first_size: Size,
+    /// The blocks that the device has.
+    pub(in crate::concurrent) device_blocks: u64,
+    /// The size in blocks from which there is space for everything; below it calls may find none.
+    pub(in crate::concurrent) spacious_blocks: u64,
 }
 
 impl Context {

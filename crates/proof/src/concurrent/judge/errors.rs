@@ -6,6 +6,7 @@
 
 use super::super::call::{Call, Event, Outcome};
 use super::context::{Context, errno};
+use super::space::Growths;
 use super::violation::Violation;
 
 /// Judges the errors of a round.
@@ -14,6 +15,8 @@ use super::violation::Violation;
 /// The first error that is not allowed.
 pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Violation>> {
     let mut made = 0;
+    let growths = Growths::of(context, events);
+    let spacious = growths.spacious();
     for (index, event) in events.iter().enumerate() {
         made += usize::from(matches!(event.call, Call::Make(..) | Call::Open(_)));
         let inodes_may_be_short = made > context.free_inodes;
@@ -21,6 +24,12 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Viola
             continue;
         };
         if failure.errno == errno::NOSPC && is_making(event.call) && inodes_may_be_short {
+            continue;
+        }
+        if failure.errno == errno::NOSPC && event.begin < spacious && takes_space(event.call) {
+            continue;
+        }
+        if matches!(event.call, Call::GrowFs(_)) && growths.may_fail(index, failure.errno) {
             continue;
         }
         if !may_fail(context, event.call, failure.errno) {
@@ -32,6 +41,23 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Viola
         }
     }
     Ok(())
+}
+
+/// Whether a call may need another block.
+fn takes_space(call: Call) -> bool {
+    is_making(call)
+        || matches!(
+            call,
+            Call::Link(..)
+                | Call::Rename { .. }
+                | Call::Exchange(..)
+                | Call::Write { .. }
+                | Call::Append { .. }
+                | Call::Truncate { .. }
+                | Call::Change { .. }
+                | Call::Copy { .. }
+                | Call::RemoveXattr(..)
+        )
 }
 
 /// Whether a call creates an inode.

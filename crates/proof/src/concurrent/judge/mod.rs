@@ -9,6 +9,7 @@
 //! | `names` | names of directories: created, removed, found, listed |
 //! | `content` | data that was read from files |
 //! | `registers` | sizes and attributes of files |
+//! | `space` | the size of the file system, and how full it is |
 
 mod content;
 mod context;
@@ -16,10 +17,12 @@ mod errors;
 mod linear;
 mod names;
 mod registers;
+mod space;
 mod violation;
 
 use super::call::Event;
-pub(super) use context::Context;
+pub(super) use context::{Context, Size, errno};
+pub(super) use space::final_blocks;
 use violation::Violation;
 
 /// Judges the calls of a round, in the order of their begins.
@@ -30,7 +33,8 @@ pub(super) fn judge(context: &Context, events: &[Event]) -> Result<(), Box<Viola
     errors::judge(context, events)?;
     content::judge(context, events)?;
     names::judge(context, events)?;
-    registers::judge(context, events)
+    registers::judge(context, events)?;
+    space::judge(context, events)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::super::call::{Call, Event, Outcome, Range};
 use super::super::stamp::FileId;
-use super::context::Context;
+use super::context::{Context, errno};
 use super::linear::{Effect, Timed, explain};
 use super::violation::Violation;
 
@@ -221,7 +221,9 @@ fn attribute_effect(event: &Event) -> Option<((FileId, u32), AttributeEffect)> {
         }
         (Call::RemoveXattr(file, name), Outcome::Done) => ((file, name), Removes),
         (Call::GetXattr(file, name), &Outcome::Number(value)) => ((file, name), Sees(Some(value))),
-        (Call::GetXattr(file, name) | Call::RemoveXattr(file, name), Outcome::Failed(_)) => {
+        (Call::GetXattr(file, name) | Call::RemoveXattr(file, name), Outcome::Failed(failure))
+            if failure.errno == errno::NODATA =>
+        {
             ((file, name), Sees(None))
         }
         _ => return None,

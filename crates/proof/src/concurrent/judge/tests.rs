@@ -1,8 +1,8 @@
 //! Histories made by hand: possible ones pass, impossible ones are rejected.
 
-use super::super::call::{Call, Event, Failure, Kind, Listed, Name, Outcome, Place, Range};
+use super::super::call::{Call, Event, Failure, Kind, Listed, Name, Outcome, Place, Range, Space};
 use super::super::stamp::{FileId, Run, Value, Version};
-use super::{Context, judge};
+use super::{Context, Size, judge};
 
 const DIR: u64 = 12;
 const A: FileId = FileId(1);
@@ -427,4 +427,113 @@ fn an_attribute_has_the_value_that_was_set() {
         ],
         "attribute",
     );
+}
+
+/// What statfs returns: blocks and free ones, and half as many inodes.
+fn space(when: (u64, u64), blocks: u64, free_blocks: u64) -> Event {
+    let space = Space {
+        block_bytes: 1024,
+        blocks,
+        free_blocks,
+        inodes: blocks / 2,
+        free_inodes: free_blocks / 2,
+    };
+    event(when, Call::StatFs, Outcome::Space(space))
+}
+
+fn grow(when: (u64, u64), wish: u64, outcome: Outcome) -> Event {
+    event(when, Call::GrowFs(wish), outcome)
+}
+
+fn sized(when: (u64, u64), wish: u64, size: u64) -> Event {
+    grow(when, wish, Outcome::Number(size))
+}
+
+/// The violation in a round of a file system of 8 192 blocks on a device of 65 536.
+fn refused_while_growing(events: &[Event]) -> Option<String> {
+    let context = Context {
+        first_size: Size {
+            blocks: 8192,
+            group_blocks: 1024,
+        },
+        device_blocks: 65_536,
+        spacious_blocks: 30_000,
+        ..Context::default()
+    };
+    judge(&context, events).err().map(|wrong| wrong.to_string())
+}
+
+#[track_caller]
+fn grows(events: &[Event]) {
+    assert_eq!(refused_while_growing(events), None);
+}
+
+#[track_caller]
+fn does_not_grow_so(events: &[Event], why: &str) {
+    let said = refused_while_growing(events).expect("the history is impossible");
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn a_growth_is_seen_at_once_and_with_its_free_space() {
+    let grown = sized((3, 8), 20_000, 20_000);
+    let before = space((1, 2), 8000, 5000);
+    let after = |last: &[Event]| [&[before.clone(), grown.clone()], last].concat();
+    grows(&after(&[space((9, 10), 19_800, 16_700)]));
+    // While it grows the one or the other, and then the other.
+    grows(&after(&[
+        space((4, 5), 8000, 5000),
+        space((6, 7), 19_800, 16_700),
+    ]));
+    does_not_grow_so(
+        &after(&[space((4, 5), 19_800, 16_700), space((6, 7), 8000, 5000)]),
+        "at least, before",
+    );
+    does_not_grow_so(&after(&[space((9, 10), 8000, 5000)]), "at least, before");
+    does_not_grow_so(
+        &after(&[space((9, 10), 19_800, 19_801)]),
+        "are free than exist",
+    );
+    does_not_grow_so(&after(&[space((4, 5), 19_800, 5000)]), "more are in use");
+    // A write may have taken that.
+    let all = 12 << 20;
+    let taken = write((3, 6), A, 1, 0..all);
+    grows(&[before.clone(), taken, space((4, 5), 19_800, 5000)]);
+}
+
+#[test]
+fn a_growth_has_the_size_that_was_wished() {
+    grows(&[sized((1, 2), 20_000, 19_500), sized((3, 4), 20_000, 19_500)]);
+    does_not_grow_so(&[sized((1, 2), 20_000, 18_900)], "lacks a group");
+    does_not_grow_so(&[sized((1, 2), 20_000, 20_001)], "more blocks than");
+    let two = [sized((1, 2), 20_000, 20_000), sized((3, 4), 19_900, 19_500)];
+    does_not_grow_so(&two, "blocks before");
+    // Two at the same time.
+    grows(&[sized((1, 4), 20_000, 20_000), sized((2, 3), 10_000, 20_000)]);
+    grows(&[
+        sized((1, 4), 20_000, 20_000),
+        grow((2, 3), 30_000, failed(16)),
+    ]);
+    let busy = [
+        sized((1, 2), 20_000, 20_000),
+        grow((3, 4), 30_000, failed(16)),
+    ];
+    does_not_grow_so(&busy, "error 16");
+    grows(&[
+        grow((1, 2), 70_000, failed(22)),
+        grow((3, 4), 8000, failed(22)),
+    ]);
+    does_not_grow_so(&[grow((1, 2), 60_000, failed(22))], "error 22");
+    does_not_grow_so(&[grow((1, 2), 60_000, failed(117))], "error 117");
+}
+
+#[test]
+fn space_is_short_until_the_file_system_has_grown() {
+    let full = |when| event(when, Call::Truncate { file: A, size: 0 }, failed(28));
+    grows(&[full((1, 2)), sized((3, 4), 30_000, 30_000)]);
+    grows(&[sized((1, 4), 30_000, 30_000), full((2, 6))]);
+    grows(&[sized((1, 2), 29_000, 29_000), full((3, 4))]);
+    does_not_grow_so(&[sized((1, 2), 30_000, 30_000), full((3, 4))], "error 28");
+    let read = Call::GetXattr(A, 0);
+    does_not_grow_so(&[event((1, 2), read, failed(28))], "error 28");
 }
