@@ -39,6 +39,15 @@ impl LoopDevice {
         Ok(Self { path })
     }
 
+    /// Gives the device the length that its file has now.
+    ///
+    /// # Errors
+    /// If the user lacks the privilege.
+    pub fn update_length(&self) -> Result<()> {
+        let arguments = ["--set-capacity".as_ref(), self.path.as_os_str()];
+        tools::run("losetup", &arguments).map(drop)
+    }
+
     /// The path of the device.
     #[must_use]
     pub fn path(&self) -> &Path {

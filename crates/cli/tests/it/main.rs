@@ -60,6 +60,7 @@ mod place;
 mod quota;
 mod reading;
 mod resize;
+mod resize_device;
 mod resize_mounted;
 mod stats;
 mod superblock_fields;
