@@ -160,6 +160,7 @@ impl Shape {
             Attributes, Content, Copies, Everything, Eviction, Growth, Listings, Names, NewNames,
             OneAttribute, Reuse, Tree,
         };
+        let latencies = [0, 0, 0, 20, 100];
         match self.theme {
             Attributes => Self {
                 threads: 4,
@@ -234,6 +235,9 @@ impl Shape {
                 group_blocks: *random.pick(&[Some(1024), Some(1024), Some(4096), None]),
                 places: *random.pick(&PLACES),
                 journal_mib: 4,
+                // A growth reads and writes many blocks one after the other.
+                read_micros: *random.pick(&latencies),
+                write_micros: *random.pick(&latencies),
                 file_bytes: 16 << 10,
                 spare_bytes: random.happens(1, 2).then_some(256 << 10),
                 ..self

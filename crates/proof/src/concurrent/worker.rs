@@ -23,7 +23,8 @@ use super::theme::Theme;
 
 /// The most events that a thread records in a round.
 const MOST_EVENTS: usize = 40_000;
-/// The number of calls after which a thread checks the time.
+/// The number of calls after which a thread checks the time; one that only grows the file system
+/// checks after each.
 const CALLS_BETWEEN_CHECKS: usize = 16;
 
 /// A kind of call, or of a short sequence of calls.
@@ -246,8 +247,12 @@ impl<'s, T: Target> Worker<'s, T> {
     pub(super) fn work(mut self, until: Instant) -> Vec<Event> {
         let weights = self.shared.shape.theme.weights(self.thread);
         let total: usize = weights.iter().map(|(_, weight)| weight).sum();
+        let between = match weights {
+            [(Step::GrowFs, _)] => 1,
+            _ => CALLS_BETWEEN_CHECKS,
+        };
         while self.events.len() < MOST_EVENTS && Instant::now() < until {
-            for _ in 0..CALLS_BETWEEN_CHECKS {
+            for _ in 0..between {
                 let mut drawn = self.random.below(total);
                 let step = weights.iter().find(|(_, weight)| {
                     let here = drawn < *weight;
