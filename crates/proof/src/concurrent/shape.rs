@@ -261,12 +261,19 @@ impl Shape {
     /// The shape for a round through a mount. With `data=journal` a small cache makes writes fail,
     /// which the kernel reports as `EIO` for dirty pages; the cache is large then.
     pub(super) fn for_mount(self) -> Self {
-        match self.data {
-            DataMode::Journal => Self {
-                cache_bytes: LARGE_CACHE_BYTES,
-                ..self
-            },
-            _ => self,
+        let spare_bytes = match self.theme {
+            // Data that is in the page cache finds no space when it is written, and is lost.
+            Theme::Growth => None,
+            _ => self.spare_bytes,
+        };
+        let cache_bytes = match self.data {
+            DataMode::Journal => LARGE_CACHE_BYTES,
+            _ => self.cache_bytes,
+        };
+        Self {
+            spare_bytes,
+            cache_bytes,
+            ..self
         }
     }
 
