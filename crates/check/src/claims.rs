@@ -1,7 +1,8 @@
 //! **Purpose.** Finds the owners of shared blocks: the passes 1B to 1D of e2fsck.
 //!
 //! **Model.** Only if pass 1 met a cluster twice, the maps of all inodes are followed once more, to
-//! find which of them map shared clusters. Runs with the same owners become one finding.
+//! find which of them map shared clusters. Runs with the same owners become one finding. Of inodes
+//! that a memory knows nothing is read.
 //!
 //! **Invariants.** Memory is bounded: each thread keeps at most [`MOST_CLAIMS`] claims. Of images
 //! that share more, pass 1 reports each inode.
@@ -10,15 +11,17 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use fourscore_ondisk::extent::ExtentState;
-use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
+use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
 
 use crate::bits::Bits;
 use crate::finding::{Finding, Inodes};
 use crate::inode::InodeView;
+use crate::memory::{Kind, Memory, Slot, Slots};
 use crate::parallel::{Pieces, on_threads};
 use crate::pass1::has_map;
 use crate::report::Findings;
 use crate::state::State;
+use crate::table::{self, TableBlock, Visitor};
 use crate::volume::Volume;
 use crate::walk::{Role, Sink, Walker};
 
@@ -63,62 +66,105 @@ impl Sink for Searcher<'_> {
 }
 
 /// Reports the owners of shared clusters.
-pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, findings: &mut Findings) {
+pub(crate) fn run(
+    volume: &Volume,
+    state: &State,
+    threads: NonZeroUsize,
+    memory: Option<&Memory>,
+    findings: &mut Findings,
+) {
+    let memory = memory.filter(|memory| memory.is_on());
     let Some(shared) = state.shared.get() else {
         return;
     };
     let pieces = Pieces::new(volume.groups.len() as u64, 1);
     let found = on_threads(threads, || {
-        let mut walker = Walker::new(volume);
-        let mut searcher = Searcher {
-            volume,
-            shared,
-            inode: InodeNr(0),
-            claims: Vec::new(),
+        let mut search = Search {
+            state,
+            walker: Walker::new(volume),
+            searcher: Searcher {
+                volume,
+                shared,
+                inode: InodeNr(0),
+                claims: Vec::new(),
+            },
         };
+        let mut piece = Vec::new();
         while let Some(groups) = pieces.take() {
             for nr in groups {
-                let group = GroupNr(u32::try_from(nr).unwrap_or(u32::MAX));
-                search_group(volume, state, group, &mut walker, &mut searcher);
+                let nr = GroupNr(u32::try_from(nr).unwrap_or(u32::MAX));
+                table::visit(volume, nr, memory, &mut piece, &mut search);
             }
         }
-        searcher.claims
+        search.searcher.claims
     });
     let mut claims: Vec<Claim> = found.into_iter().flatten().collect();
     claims.sort_unstable_by_key(|(run, inode)| (run.start, run.end, inode.0));
     report(volume, state, &claims, findings);
 }
 
-fn search_group(
-    volume: &Volume,
-    state: &State,
-    nr: GroupNr,
-    walker: &mut Walker<'_>,
-    searcher: &mut Searcher<'_>,
-) {
-    let Some(group) = volume.group(nr) else {
-        return;
-    };
-    let mut bytes = Vec::new();
-    for index in 0..volume.inodes_to_read(group) {
-        let number = volume.geometry().inode_at(nr, GroupOffset(index));
-        let Some(number) = number.filter(|nr| state.used.contains(nr.0.into())) else {
-            continue;
-        };
-        let read = volume.read_inode(number, &mut bytes);
-        let Some(inode) = read.and_then(|()| InodeView::new(&bytes, number)) else {
-            continue;
-        };
-        searcher.inode = number;
+/// The search of one thread.
+struct Search<'s> {
+    state: &'s State,
+    walker: Walker<'s>,
+    searcher: Searcher<'s>,
+}
+
+impl Search<'_> {
+    fn inode(&mut self, inode: &InodeView<'_>) {
+        let nr = inode.number;
+        if !self.state.used.contains(nr.0.into()) {
+            return;
+        }
+        let searcher = &mut self.searcher;
+        let volume = searcher.volume;
+        searcher.inode = nr;
         let attributes = inode.file_acl(&volume.sb);
         if volume.physical().contains(&attributes) {
             let run = attributes..PhysBlock(attributes.0 + 1);
             searcher.claim(run, Role::Attributes);
         }
-        if has_map(&inode) || number == InodeNr(1) {
-            walker.follow(&inode, searcher);
+        if has_map(inode) || nr == InodeNr(1) {
+            self.walker.follow(inode, searcher);
         }
     }
+
+    /// Looks at a remembered inode; returns whether its bytes are not needed.
+    fn recall(&mut self, nr: InodeNr, slot: &Slot) -> bool {
+        if slot.kind == Kind::Again {
+            return false;
+        }
+        let run = slot.run();
+        if !run.is_empty() && self.walker.spend(run.end.0 - run.start.0) {
+            self.searcher.inode = nr;
+            self.searcher.claim(run, Role::Data);
+        }
+        true
+    }
+}
+
+impl Visitor for Search<'_> {
+    fn remembered(&mut self, slots: &Slots) {
+        for (nr, slot) in slots.iter() {
+            self.recall(nr, slot);
+        }
+    }
+
+    fn read(&mut self, block: &TableBlock<'_>, slots: Option<&Slots>) {
+        match slots {
+            Some(slots) => {
+                for (inode, (nr, slot)) in block.inodes().zip(slots.iter()) {
+                    if !self.recall(nr, slot) {
+                        self.inode(&inode);
+                    }
+                }
+            }
+            None => block.inodes().for_each(|inode| self.inode(&inode)),
+        }
+    }
+
+    // Pass 1 has reported it, and found no inode in it.
+    fn unreadable(&mut self, _block: PhysBlock, _error: std::io::Error) {}
 }
 
 /// Reports each run of clusters with the same owners.

@@ -26,6 +26,8 @@
 //! | `replay` | the state after recovery of the journal, in memory |
 //! | `volume`, `inode` | the file system and its inodes as stored on the device |
 //! | `walk` | follows the block map of an inode |
+//! | `table` | reads inode tables in pieces |
+//! | `memory` | what the checks of one repair remember of inodes |
 //! | `bits`, `links`, `state` | the state that passes share |
 //! | `parallel` | divides work among threads |
 //! | `pass0`, `journal` | superblock, descriptors, copies, journal |
@@ -51,6 +53,7 @@ mod finding;
 mod inode;
 mod journal;
 mod links;
+mod memory;
 mod open;
 mod parallel;
 mod pass0;
@@ -65,6 +68,7 @@ mod repair;
 mod replay;
 mod report;
 mod state;
+mod table;
 mod text;
 mod volume;
 mod walk;
@@ -84,6 +88,7 @@ pub use repair::{
 pub use report::{Report, Tally};
 
 use fourscore_ondisk::quota::QuotaUsage;
+use memory::Memory;
 use report::Findings;
 use state::State;
 use volume::Volume;
@@ -128,7 +133,7 @@ pub enum CheckError {
 /// There is no superblock, or it has unknown features. Everything else is a finding, also blocks
 /// that cannot be read.
 pub fn check(device: Arc<dyn BlockDevice>, options: &CheckOptions) -> Result<Report, CheckError> {
-    examine(device, options, &|_| false).map(|examined| examined.report)
+    examine(device, options, None, &|_| false).map(|examined| examined.report)
 }
 
 /// The result of a check, with everything that it found out.
@@ -143,10 +148,12 @@ struct Examined {
 }
 
 /// As [`check`]. If `is_enough` says so of the findings of the superblock, the groups, the inodes
-/// and their blocks, the other passes are left out, and the tree has no directories.
+/// and their blocks, the other passes are left out, and the tree has no directories. Inodes that
+/// `memory` knows are not examined again; it learns of the others.
 fn examine(
     device: Arc<dyn BlockDevice>,
     options: &CheckOptions,
+    mut memory: Option<&mut Memory>,
     is_enough: &dyn Fn(&[Finding]) -> bool,
 ) -> Result<Examined, CheckError> {
     let threads = options.threads;
@@ -166,8 +173,18 @@ fn examine(
     let volume = volume;
     let state = State::new(&volume, orphans);
     pass0::check(&volume, &state, &mut findings);
-    let scanned = pass1::run(&volume, &state, threads, &mut findings, &mut tally);
-    claims::run(&volume, &state, threads, &mut findings);
+    if let Some(memory) = memory.as_deref_mut() {
+        memory.meet(&volume);
+    }
+    let scanned = pass1::run(
+        &volume,
+        &state,
+        threads,
+        memory.as_deref_mut(),
+        &mut findings,
+        &mut tally,
+    );
+    claims::run(&volume, &state, threads, memory.as_deref(), &mut findings);
     if is_enough(findings.kept()) {
         return Ok(Examined {
             volume,

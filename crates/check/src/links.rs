@@ -9,6 +9,7 @@
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::Mutex;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::bits::Bits;
 
@@ -53,6 +54,16 @@ impl LinkCounts {
         }
     }
 
+    /// Adds one to each of a run of inodes.
+    pub(crate) fn add_one_each(&self, inodes: Range<u64>) {
+        self.one.insert_run(inodes, |again| {
+            for nr in again {
+                // It is set, so this counts as one more.
+                self.add(InodeNr(u32::try_from(nr).unwrap_or(u32::MAX)), 1);
+            }
+        });
+    }
+
     /// The count of `inode`.
     pub(crate) fn get(&self, inode: InodeNr) -> u32 {
         let nr = u64::from(inode.0);
@@ -86,5 +97,8 @@ mod tests {
         counts.add(InodeNr(8), 0);
         let found = [0, 1, 2, 7, 8, 100, 101].map(|nr| counts.get(InodeNr(nr)));
         assert_eq!(found, [0, 1, 3, 65_000, 0, 1, 0]);
+        counts.add_one_each(2..9);
+        let found = [1, 2, 3, 7, 8, 9].map(|nr| counts.get(InodeNr(nr)));
+        assert_eq!(found, [1, 4, 1, 65_001, 1, 0]);
     }
 }

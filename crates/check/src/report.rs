@@ -14,6 +14,8 @@ pub(crate) struct Findings {
     kept: Vec<Finding>,
     counts: BTreeMap<&'static str, u64>,
     limit: u64,
+    /// All that were pushed, also those that were not kept.
+    pushed: u64,
 }
 
 impl Findings {
@@ -33,9 +35,15 @@ impl Findings {
     pub(crate) fn push(&mut self, finding: Finding) {
         let count = self.counts.entry(finding.invariant().code).or_default();
         *count += 1;
+        self.pushed += 1;
         if *count <= self.limit {
             self.kept.push(finding);
         }
+    }
+
+    /// The number of findings, also of those that are not kept.
+    pub(crate) fn pushed(&self) -> u64 {
+        self.pushed
     }
 
     /// The findings that are kept.
@@ -46,6 +54,7 @@ impl Findings {
     /// Adds the findings of another thread.
     pub(crate) fn merge(&mut self, other: Self) {
         self.kept.extend(other.kept);
+        self.pushed += other.pushed;
         for (code, count) in other.counts {
             *self.counts.entry(code).or_default() += count;
         }
@@ -79,6 +88,7 @@ impl Report {
             kept,
             counts,
             limit,
+            ..
         } = findings;
         let mut keyed: Vec<_> = kept
             .into_iter()

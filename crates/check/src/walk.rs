@@ -129,6 +129,16 @@ impl<'a> Walker<'a> {
         self.left
     }
 
+    /// Counts a run of data that is not walked; returns whether it may be claimed. If not, the
+    /// caller reports it as a walk would.
+    pub(crate) fn spend(&mut self, blocks: u64) -> bool {
+        let may = self.left.blocks >= blocks;
+        if may {
+            self.left.blocks -= blocks;
+        }
+        may
+    }
+
     /// Follows the map of an inode that has one.
     pub(crate) fn follow(&mut self, inode: &InodeView<'_>, sink: &mut impl Sink) -> Mapped {
         let volume = self.volume;

@@ -15,6 +15,7 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 use super::Scanner;
 use crate::finding::Finding;
 use crate::inode::InodeView;
+use crate::memory::Claimed;
 use crate::quota::owners_of;
 use crate::replay::Charged;
 use crate::report::Findings;
@@ -28,6 +29,7 @@ struct Claimer<'s> {
     state: &'s State,
     findings: &'s mut Findings,
     runs: &'s mut Vec<Run>,
+    claimed: &'s mut Claimed,
     inode: InodeNr,
 }
 
@@ -37,17 +39,14 @@ impl Sink for Claimer<'_> {
         if run.end <= run.start {
             return;
         }
+        self.claimed.add(&run, role);
         let (inode, block) = (self.inode, run.start);
         if role == Role::Map && inode != RESIZE_INODE && state.metadata.contains(block.0) {
             self.findings.push(Finding::MapOnMetadata { inode, block });
         }
         let last = volume.cluster(PhysBlock(run.end.0 - 1));
         let clusters = volume.cluster(run.start)..last + 1;
-        if volume.ro_compat(RoCompat::SHARED_BLOCKS) {
-            state.found.insert_run(clusters, |_| {});
-        } else {
-            state.claim(clusters);
-        }
+        claim_clusters(volume, state, clusters);
     }
 
     fn wants_content(&self, inode: &InodeView<'_>) -> bool {
@@ -77,6 +76,15 @@ impl Sink for Claimer<'_> {
     }
 }
 
+/// Claims clusters; those of files may be shared if the file system has the feature.
+pub(super) fn claim_clusters(volume: &Volume, state: &State, clusters: Range<u64>) {
+    if volume.ro_compat(RoCompat::SHARED_BLOCKS) {
+        state.found.insert_run(clusters, |_| {});
+    } else {
+        state.claim(clusters);
+    }
+}
+
 /// Whether `i_block` of an inode is a map.
 pub(crate) fn has_map(inode: &InodeView<'_>) -> bool {
     if inode.has(InodeFlags::INLINE_DATA_FL) {
@@ -97,6 +105,7 @@ impl Scanner<'_> {
             state: self.state,
             findings: &mut self.findings,
             runs: &mut self.directories.runs,
+            claimed: &mut self.claimed,
             inode: inode.number,
         };
         self.walker.follow(inode, &mut claimer)
@@ -109,6 +118,7 @@ impl Scanner<'_> {
             state: self.state,
             findings: &mut self.findings,
             runs: &mut self.directories.runs,
+            claimed: &mut self.claimed,
             inode,
         };
         claimer.claim(block..PhysBlock(block.0 + 1), Role::Attributes);

@@ -9,6 +9,7 @@ use fourscore_ondisk::{InodeNr, PhysBlock, extent};
 use super::Scanner;
 use crate::finding::Finding;
 use crate::inode::InodeView;
+use crate::memory::Slot;
 use crate::state::Charge;
 use crate::walk::RESIZE_INODE;
 
@@ -44,6 +45,7 @@ impl Scanner<'_> {
             return;
         }
         let nr = u64::from(inode.number.0);
+        self.slot = Slot::AGAIN;
         self.state.links.add(inode.number, inode.links());
         self.flags(inode, role);
         match role {
@@ -340,6 +342,7 @@ impl Scanner<'_> {
             }
         }
         self.blocks(inode, charge);
+        self.slot = Slot::of(inode, charge, &self.claimed, self.volume);
     }
 
     /// Checks fields that are reserved, or reserved without a feature.

@@ -2,7 +2,8 @@
 //!
 //! **Model.** Threads take groups in order. The used part of each inode table is read in large
 //! pieces, and inodes are checked in place. The map of an inode is followed at once, and its blocks
-//! are claimed in a bitmap. Directories are collected for pass 2.
+//! are claimed in a bitmap. Directories are collected for pass 2. What an earlier check remembers
+//! of an inode is added without reading it.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -11,33 +12,34 @@
 //! | `blocks` | the map, compared with size and counts |
 //! | `xattrs` | attributes inside the inode and in blocks |
 //! | `orphans` | the orphan list and the orphan file |
+//! | `recall` | inodes that an earlier check remembers |
 //!
 //! **Invariants.** An inode whose map fits into its `i_block` is checked without allocation.
 
 mod blocks;
 mod fields;
 pub(crate) mod orphans;
+mod recall;
 mod special;
 mod xattrs;
 
 use std::num::NonZeroUsize;
 
 use fourscore_ondisk::quota::QuotaUsage;
-use fourscore_ondisk::{GroupNr, GroupOffset, PhysBlock};
+use fourscore_ondisk::{GroupNr, PhysBlock};
 
 use crate::finding::Finding;
-use crate::inode::InodeView;
+use crate::memory::{Claimed, Memory, Slot, Slots};
 use crate::parallel::{Pieces, on_threads};
 use crate::policies::PolicyRuns;
 use crate::report::{Findings, Tally};
 use crate::state::{Directories, Scanned, State};
+use crate::table::{self, TableBlock, Visitor};
 use crate::volume::Volume;
 use crate::walk::Walker;
 
 pub(crate) use blocks::has_map;
-
-/// Bytes of an inode table that are read at once.
-const PIECE_BYTES: usize = 512 << 10;
+use recall::Pending;
 
 /// The state of one thread.
 struct Scanner<'a> {
@@ -57,24 +59,40 @@ struct Scanner<'a> {
     places: Vec<(usize, usize)>,
     /// Whether small times of deletion are links of an orphan list: not if the clock was that low.
     checks_dtime: bool,
+    /// What the inode at hand claimed.
+    claimed: Claimed,
+    /// What a later check may use instead of the inode at hand.
+    slot: Slot,
+    /// What is new to the memory.
+    learned: Vec<(PhysBlock, Slots)>,
+    learns: bool,
+    /// Remembered inodes that are not added yet.
+    pending: Pending,
 }
 
-/// Checks all inodes.
+/// Checks all inodes, but for those that `memory` knows and has not forgotten.
 pub(crate) fn run(
     volume: &Volume,
     state: &State,
     threads: NonZeroUsize,
+    mut memory: Option<&mut Memory>,
     findings: &mut Findings,
     tally: &mut Tally,
 ) -> Scanned {
     let limit = findings.limit();
+    let known = memory.as_deref().filter(|memory| memory.is_on());
+    // Orphans are reported, whatever their inodes say.
+    let recalled = known.filter(|_| state.orphans.is_empty());
     let pieces = Pieces::new(volume.groups.len() as u64, 1);
     let scanners = on_threads(threads, || {
         let mut scanner = Scanner::new(volume, state, limit);
+        scanner.learns = known.is_some();
         let mut piece = Vec::new();
         while let Some(groups) = pieces.take() {
             for nr in groups {
-                scanner.group(GroupNr(u32::try_from(nr).unwrap_or(u32::MAX)), &mut piece);
+                let nr = GroupNr(u32::try_from(nr).unwrap_or(u32::MAX));
+                table::visit(volume, nr, recalled, &mut piece, &mut scanner);
+                scanner.add_pending();
             }
         }
         (
@@ -83,11 +101,15 @@ pub(crate) fn run(
             scanner.policies,
             scanner.usage,
             scanner.tally,
+            scanner.learned,
         )
     });
     let mut scanned = Scanned::default();
     let mut policies = Vec::new();
-    for (found, directories, runs, usage, part) in scanners {
+    for (found, directories, runs, usage, part, learned) in scanners {
+        if let Some(memory) = &mut memory {
+            memory.learn(learned);
+        }
         findings.merge(found);
         scanned.directories.push(directories);
         policies.push(runs);
@@ -118,50 +140,52 @@ impl<'a> Scanner<'a> {
             other_inode: Vec::new(),
             places: Vec::new(),
             checks_dtime: times.iter().all(|&time| time == 0 || time >= inodes),
+            claimed: Claimed::default(),
+            slot: Slot::AGAIN,
+            learned: Vec::new(),
+            learns: false,
+            pending: Pending::default(),
+        }
+    }
+}
+
+impl Visitor for Scanner<'_> {
+    fn remembered(&mut self, slots: &Slots) {
+        for (nr, slot) in slots.iter() {
+            self.recall(nr, slot);
         }
     }
 
-    /// Checks the inodes of a group; `piece` is a buffer for parts of its table.
-    fn group(&mut self, nr: GroupNr, piece: &mut Vec<u8>) {
-        let volume = self.volume;
-        let Some((group, table)) = volume
-            .group(nr)
-            .and_then(|group| Some((group, group.inode_table?)))
-        else {
+    fn read(&mut self, block: &TableBlock<'_>, slots: Option<&Slots>) {
+        if let Some(slots) = slots {
+            for (inode, (nr, slot)) in block.inodes().zip(slots.iter()) {
+                if !self.recall(nr, slot) {
+                    self.inode(&inode);
+                }
+            }
             return;
-        };
-        let per_block = volume.geometry().inodes_per_block();
-        let blocks = u64::from(volume.inodes_to_read(group).div_ceil(per_block));
-        let block_bytes = volume.block_bytes();
-        let step = (PIECE_BYTES / block_bytes).max(1) as u64;
-        let mut index = 0;
-        let mut at = 0;
-        while at < blocks {
-            let count = step.min(blocks - at);
-            piece.resize(usize::try_from(count).unwrap_or(1) * block_bytes, 0);
-            let findings = &mut self.findings;
-            volume.read_run(PhysBlock(table.0 + at), piece, |block, error| {
-                let why = error.to_string();
-                findings.push(Finding::Unreadable { block, why });
-            });
-            self.inodes(nr, index, volume.inodes_to_read(group), piece);
-            index += u32::try_from(count).unwrap_or(1) * per_block;
-            at += count;
         }
-    }
-
-    /// Checks the inodes from `index` on that lie in a piece, up to `end`.
-    fn inodes(&mut self, nr: GroupNr, index: u32, end: u32, piece: &[u8]) {
-        let geometry = self.volume.geometry();
-        let size = geometry.inode_size_bytes();
-        let end = end.min(geometry.inodes_per_group());
-        for (index, bytes) in (index..end).zip(piece.chunks_exact(size)) {
-            let Some(number) = geometry.inode_at(nr, GroupOffset(index)) else {
-                return;
-            };
-            if let Some(inode) = InodeView::new(bytes, number) {
-                self.inode(&inode);
+        let mut new = Vec::new();
+        for inode in block.inodes() {
+            let before = self.findings.pushed();
+            self.slot = Slot::NOTHING;
+            self.claimed = Claimed::default();
+            self.inode(&inode);
+            if self.findings.pushed() > before {
+                self.slot = Slot::AGAIN;
+            }
+            if self.learns {
+                new.push(self.slot);
             }
         }
+        if self.learns && block.is_read {
+            let slots = Slots::new(block.first, &new);
+            self.learned.push((block.block, slots));
+        }
+    }
+
+    fn unreadable(&mut self, block: PhysBlock, error: std::io::Error) {
+        let why = error.to_string();
+        self.findings.push(Finding::Unreadable { block, why });
     }
 }

@@ -9,7 +9,8 @@
 //! A round patches one stage ([`rules`]), because what later stages find may follow from it. So a
 //! patch may rely on everything of earlier stages, and never has to bring anything up to date that
 //! a later stage computes. A check ends before the directories if inodes or their blocks are to be
-//! patched first; the last one is whole.
+//! patched first; the last one makes all passes. What a check found out about plain inodes is used
+//! by the next ones as long as no patch writes to the same block ([`crate::memory`]).
 //!
 //! Where nothing that a user stored can be lost, a repair may do without being asked ([`Scope`]).
 //! It then does all that is found, or nothing.
@@ -69,6 +70,7 @@ use fourscore_sync::Arc;
 use zerocopy::IntoBytes;
 
 use crate::finding::{Finding, Severity};
+use crate::memory::Memory;
 use crate::report::Report;
 use crate::{CheckError, CheckOptions, Examined};
 pub use convert::{Change, ConvertError, NewJournal, Switch, convert};
@@ -196,6 +198,8 @@ struct Rounds {
     taken: Vec<std::ops::Range<u64>>,
     /// Directories that lost their index.
     unindexed: BTreeSet<InodeNr>,
+    /// What the checks know of inodes that no patch has changed since.
+    memory: Memory,
 }
 
 impl Rounds {
@@ -207,6 +211,7 @@ impl Rounds {
             tries: BTreeMap::new(),
             taken: Vec::new(),
             unindexed: BTreeSet::new(),
+            memory: Memory::default(),
         }
     }
 
@@ -245,10 +250,7 @@ impl Rounds {
         let mut rounds = 0;
         let mut must_be_whole = scope == Scope::Safe;
         loop {
-            let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
-            let is_enough =
-                |found: &[Finding]| !must_be_whole && found.iter().any(|f| self.is_due_early(f));
-            let found = crate::examine(device, options, &is_enough)?;
+            let found = self.check(options, must_be_whole)?;
             self.left.clear();
             let all = found.report.findings();
             let is_stuck = all.iter().any(is_stop);
@@ -268,6 +270,25 @@ impl Rounds {
             rounds += 1;
             must_be_whole = scope == Scope::Safe || !is_patched || rounds == MOST_ROUNDS;
         }
+    }
+
+    /// Checks the image with the patches. Inodes that no patch has changed since the last check are
+    /// not read again.
+    fn check(&mut self, options: &CheckOptions, must_be_whole: bool) -> Result<Examined, CheckError> {
+        let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
+        let mut memory = std::mem::take(&mut self.memory);
+        for range in self.overlay.take_written() {
+            memory.forget(&range);
+        }
+        let is_enough =
+            |found: &[Finding]| !must_be_whole && found.iter().any(|f| self.is_due_early(f));
+        let found = crate::examine(Arc::clone(&device), options, Some(&mut memory), &is_enough)?;
+        if cfg!(debug_assertions) {
+            let afresh = crate::examine(device, options, None, &is_enough)?;
+            assert_same(&found, &afresh);
+        }
+        self.memory = memory;
+        Ok(found)
     }
 
     /// Whether a finding is patched before the directories are looked at, so that what a check
@@ -337,6 +358,7 @@ impl Rounds {
             return Ok(again);
         }
         self.overlay.restore(saved);
+        self.memory = Memory::default();
         self.taken.truncate(taken);
         self.left.clear();
         Ok(found)
@@ -393,6 +415,18 @@ impl Rounds {
         if is_stuck || !is_allowed {
             self.mended.clear();
         }
+    }
+}
+
+/// Panics if a check that used what earlier ones remember differs from one that did not. Which of
+/// several users of a broken attribute block is named depends on the threads, and so does where the
+/// search of blocks that are shared too often ends.
+fn assert_same(found: &Examined, afresh: &Examined) {
+    let both = [found, afresh];
+    if both.map(|checked| checked.report.counts().contains_key("shared-beyond-measure")) == [false; 2] {
+        let results =
+            both.map(|checked| (checked.is_whole, checked.report.tally(), checked.report.counts()));
+        assert_eq!(results[0], results[1], "a check by memory, and one without");
     }
 }
 

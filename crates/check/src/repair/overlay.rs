@@ -6,13 +6,15 @@
 //! the base holds is dropped when the changes are listed, so a repair that changes nothing writes
 //! nothing.
 //!
-//! **Locking.** One lock for the map. It is not held while the base is read.
+//! **Locking.** One lock for the map, which is not held while the base is read, and one for the list
+//! of what was written. No two are held at once.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 
 use fourscore_block::{BlockDevice, Hints};
-use fourscore_sync::{Arc, RwLock};
+use fourscore_sync::{Arc, Mutex, RwLock};
 
 /// The unit of changes, in bytes.
 pub(super) const UNIT_BYTES: usize = 1024;
@@ -28,6 +30,8 @@ pub(super) struct Saved(BTreeMap<u64, Unit>);
 pub(super) struct Overlay {
     base: Arc<dyn BlockDevice>,
     units: RwLock<BTreeMap<u64, Unit>>,
+    /// Ranges that were written since they were last taken, in bytes.
+    written: Mutex<Vec<Range<u64>>>,
 }
 
 /// Adjacent bytes that change.
@@ -43,7 +47,14 @@ impl Overlay {
         Self {
             base,
             units: RwLock::new(BTreeMap::new()),
+            written: Mutex::new(Vec::new()),
         }
+    }
+
+    /// The ranges that were written since the last call, in bytes. What [`restore`](Self::restore)
+    /// brings back is not among them.
+    pub(super) fn take_written(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut *self.written.lock())
     }
 
     pub(super) fn base(&self) -> &Arc<dyn BlockDevice> {
@@ -101,6 +112,7 @@ impl Overlay {
         if end.is_none_or(|end| end > self.base.len_bytes()) {
             return Err(io::ErrorKind::StorageFull.into());
         }
+        self.written.lock().push(at..at + bytes.len() as u64);
         while !bytes.is_empty() {
             let unit = at / UNIT_BYTES as u64;
             let within = usize::try_from(at % UNIT_BYTES as u64).unwrap_or(0);

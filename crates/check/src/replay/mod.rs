@@ -78,6 +78,11 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// Whether nothing differs from the device.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.maps.is_empty() && self.dirs.is_empty() && self.charged.is_empty()
+    }
+
     /// The parent of a directory that fast commits made outside of its inode: it has no block.
     pub(crate) fn made_in(&self, dir: InodeNr) -> Option<InodeNr> {
         self.dirs.get(&dir)?.made_in

@@ -244,7 +244,7 @@ impl Layers {
 
     fn examine(&self, overlay: &Arc<Overlay>) -> Result<Examined, CheckError> {
         let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(overlay);
-        crate::examine(device, &self.options, &|_| false)
+        crate::examine(device, &self.options, None, &|_| false)
     }
 
     /// Completes the last step with the rest and with what follows from all steps, and writes them.

@@ -1,0 +1,245 @@
+//! **Purpose.** What the checks of one repair remember of plain inodes, so that a round of a repair
+//! examines again only what its patches changed.
+//!
+//! **Model.** What pass 1 adds to the shared state for a plain inode is a function of three things:
+//! its bytes, its number, and the superblock. So it is kept for each block of an inode table:
+//! ```text
+//! block of an inode table -> one slot for each of its inodes
+//! slot = nothing                                 not in use
+//!      | plain file or short link, its links, its one run of blocks
+//!      | again                                   everything else
+//! ```
+//! An inode is plain if no finding is about it, it is a regular file or a symbolic link inside its
+//! inode, and it has no attributes in blocks or other inodes, no encryption, and at most one run of
+//! blocks, without a node of an extent tree. All others are examined again in each check:
+//! directories, large files, and whatever has a finding.
+//!
+//! **Invariants.**
+//! - A block is forgotten when any of its bytes is written ([`Memory::forget`]), and everything is
+//!   forgotten when a field of the superblock changes that pass 1 reads ([`Memory::meet`]).
+//! - A slot is used only for the inode number and the number of inodes that it was made for, so
+//!   descriptors may change: tables that moved, grew or overlap are read again.
+//! - Nothing is remembered of file systems with clusters or quota, or while changes of fast commits
+//!   are laid over the device: there an inode adds more than a slot says.
+//! - Slots are of checks of one device. At most [`MOST_INODES`] are kept, 16 bytes each.
+//!
+//! **Locking.** None: passes read a memory that does not change, and collect what is new.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+
+use crate::inode::InodeView;
+use crate::state::Charge;
+use crate::volume::Volume;
+use crate::walk::Role;
+
+/// The most inodes of which something is kept.
+const MOST_INODES: usize = 4 << 20;
+
+/// What pass 1 adds for one inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Its only run of blocks.
+    first: PhysBlock,
+    blocks: u32,
+    pub(crate) links: u16,
+    pub(crate) kind: Kind,
+}
+
+/// What is known of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It must be examined.
+    #[default]
+    Again,
+    /// It is not in use, and adds nothing.
+    Nothing,
+    Regular,
+    Symlink,
+}
+
+impl Slot {
+    pub(crate) const AGAIN: Self = Self::of_kind(Kind::Again);
+    pub(crate) const NOTHING: Self = Self::of_kind(Kind::Nothing);
+
+    const fn of_kind(kind: Kind) -> Self {
+        Self {
+            first: PhysBlock(0),
+            blocks: 0,
+            links: 0,
+            kind,
+        }
+    }
+
+    /// The slot of an inode in use without findings, given its charge for attribute values and what
+    /// it claimed.
+    pub(crate) fn of(
+        inode: &InodeView<'_>,
+        charge: Charge,
+        claimed: &Claimed,
+        volume: &Volume,
+    ) -> Self {
+        let kind = match inode.file_type() {
+            Some(FileType::Regular) => Kind::Regular,
+            Some(FileType::Symlink) if inode.is_fast_symlink() => Kind::Symlink,
+            _ => return Self::AGAIN,
+        };
+        let is_charged = charge.clusters != 0 || charge.inodes != 0;
+        let special = InodeFlags::ENCRYPT_FL | InodeFlags::EA_INODE_FL;
+        let has_more = inode.flags().intersects(special) || inode.file_acl(&volume.sb).0 != 0;
+        let (Ok(blocks), Ok(links)) = (
+            u32::try_from(claimed.run.end.0 - claimed.run.start.0),
+            u16::try_from(inode.links()),
+        ) else {
+            return Self::AGAIN;
+        };
+        if is_charged || has_more || !claimed.is_one_run || links == 0 {
+            return Self::AGAIN;
+        }
+        Self {
+            first: claimed.run.start,
+            blocks,
+            links,
+            kind,
+        }
+    }
+
+    /// The blocks that it claims.
+    pub(crate) fn run(&self) -> Range<PhysBlock> {
+        self.first..PhysBlock(self.first.0 + u64::from(self.blocks))
+    }
+}
+
+/// What an inode claimed.
+#[derive(Clone, Debug)]
+pub(crate) struct Claimed {
+    run: Range<PhysBlock>,
+    /// Whether it claimed nothing but this run of data.
+    is_one_run: bool,
+}
+
+impl Default for Claimed {
+    fn default() -> Self {
+        Self {
+            run: PhysBlock(0)..PhysBlock(0),
+            is_one_run: true,
+        }
+    }
+}
+
+impl Claimed {
+    pub(crate) fn add(&mut self, run: &Range<PhysBlock>, role: Role) {
+        self.is_one_run &= role == Role::Data && self.run.is_empty();
+        self.run = run.clone();
+    }
+}
+
+/// The slots of the inodes of one block of a table.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    first: InodeNr,
+    slots: Box<[Slot]>,
+    is_plain: bool,
+}
+
+impl Slots {
+    pub(crate) fn new(first: InodeNr, slots: &[Slot]) -> Self {
+        Self {
+            first,
+            slots: slots.into(),
+            is_plain: slots.iter().all(|slot| slot.kind != Kind::Again),
+        }
+    }
+
+    /// Whether no inode must be examined.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
+    /// The inodes and their slots, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (InodeNr, &Slot)> {
+        (self.first.0..).map(InodeNr).zip(&self.slots)
+    }
+}
+
+/// What is remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    blocks: HashMap<PhysBlock, Slots>,
+    inodes: usize,
+    superblock: Option<Box<RawSuperblock>>,
+    block_bytes: u64,
+    /// Whether anything may be remembered of this file system.
+    is_on: bool,
+}
+
+impl Memory {
+    /// Prepares for a check of `volume`: forgets everything if another superblock is used than at
+    /// the last check.
+    pub(crate) fn meet(&mut self, volume: &Volume) {
+        let superblock = without_counts(volume.sb.raw());
+        self.is_on = !volume.ro_compat(RoCompat::BIGALLOC)
+            && !volume.ro_compat(RoCompat::QUOTA)
+            && volume.changes.is_empty();
+        if !self.is_on || self.superblock.as_deref() != Some(&superblock) {
+            self.blocks.clear();
+            self.inodes = 0;
+        }
+        self.superblock = Some(Box::new(superblock));
+        self.block_bytes = volume.block_bytes() as u64;
+    }
+
+    /// Whether slots are to be collected.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// What is known of the `count` inodes from `first` on, which lie in `block`.
+    pub(crate) fn slots(&self, block: PhysBlock, first: InodeNr, count: usize) -> Option<&Slots> {
+        let slots = self.blocks.get(&block)?;
+        (slots.first == first && slots.slots.len() == count).then_some(slots)
+    }
+
+    /// Remembers what is new.
+    pub(crate) fn learn(&mut self, new: impl IntoIterator<Item = (PhysBlock, Slots)>) {
+        for (block, slots) in new {
+            if self.inodes + slots.slots.len() > MOST_INODES {
+                return;
+            }
+            self.inodes += slots.slots.len();
+            if let Some(old) = self.blocks.insert(block, slots) {
+                self.inodes -= old.slots.len();
+            }
+        }
+    }
+
+    /// Forgets the blocks of a range that was written, in bytes.
+    pub(crate) fn forget(&mut self, written: &Range<u64>) {
+        // Before the first check nothing is known.
+        let size = self.block_bytes.max(1);
+        let end = if self.blocks.is_empty() { 0 } else { written.end.div_ceil(size) };
+        for block in written.start / size..end {
+            if let Some(old) = self.blocks.remove(&PhysBlock(block)) {
+                self.inodes -= old.slots.len();
+            }
+        }
+    }
+}
+
+/// A superblock without the fields that say nothing about an inode and that a repair sets.
+fn without_counts(raw: &RawSuperblock) -> RawSuperblock {
+    let mut raw = *raw;
+    raw.s_free_blocks_count_lo = 0.into();
+    raw.s_free_blocks_count_hi = 0.into();
+    raw.s_free_inodes_count = 0.into();
+    raw.s_state = 0.into();
+    raw.s_checksum = 0.into();
+    raw
+}
+
+#[cfg(test)]
+mod tests;

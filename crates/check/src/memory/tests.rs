@@ -1,0 +1,210 @@
+//! What a check with a memory reads, and that it finds the same.
+
+use std::io::{IoSlice, IoSliceMut, Result};
+use std::num::NonZeroUsize;
+
+use fourscore_block::{BlockDevice, DeviceOptions, Hints, open_path};
+use fourscore_ondisk::GroupNr;
+use fourscore_sync::Arc;
+use fourscore_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::scratch;
+use fourscore_testkit::tools::{self, Need};
+
+use super::*;
+use crate::{CheckOptions, Examined, examine};
+
+/// More files than fit into a few blocks of inodes.
+const FILES: u32 = 600;
+
+/// A device that counts the bytes that are read.
+#[derive(Debug)]
+struct Counting {
+    base: Arc<dyn BlockDevice>,
+    read_bytes: AtomicU64,
+}
+
+impl BlockDevice for Counting {
+    fn len_bytes(&self) -> u64 {
+        self.base.len_bytes()
+    }
+
+    fn hints(&self) -> Hints {
+        self.base.hints()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
+        self.base.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.base.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.base.flush()
+    }
+}
+
+/// An image with [`FILES`] files, and its device.
+struct Patient {
+    _image: Image,
+    device: Arc<Counting>,
+}
+
+impl Patient {
+    fn new() -> Option<Self> {
+        if !tools::are_met(&[Need::Program("mke2fs")]) {
+            return None;
+        }
+        let folder = scratch::folder().expect("a folder");
+        for nr in 0..FILES {
+            let content = if nr % 2 == 0 { "some bytes" } else { "" };
+            std::fs::write(folder.path().join(format!("file-{nr}")), content).expect("a file");
+        }
+        let image = Image::builder(MiB(24)).source(folder.path()).make();
+        let image = image.expect("mke2fs runs");
+        let base = open_path(image.path(), DeviceOptions::read_write()).expect("an image");
+        let device = Arc::new(Counting {
+            base: Arc::new(base),
+            read_bytes: AtomicU64::new(0),
+        });
+        Some(Self {
+            _image: image,
+            device,
+        })
+    }
+
+    /// Checks with a memory; returns also how many bytes were read.
+    fn check(&self, memory: Option<&mut Memory>) -> (Examined, u64) {
+        let before = self.device.read_bytes.load(Relaxed);
+        let device: Arc<dyn BlockDevice> = Arc::<Counting>::clone(&self.device);
+        let options = CheckOptions {
+            threads: NonZeroUsize::MIN,
+            ..CheckOptions::default()
+        };
+        let found = examine(device, &options, memory, &|_| false).expect("a superblock");
+        (found, self.device.read_bytes.load(Relaxed) - before)
+    }
+
+    /// Asserts that a check with the memory finds what one without finds; returns the bytes that it
+    /// read.
+    fn assert_same(&self, memory: &mut Memory) -> u64 {
+        let ((with, bytes), (without, _)) = (self.check(Some(memory)), self.check(None));
+        assert_eq!(with.report.findings(), without.report.findings());
+        assert_eq!(with.report.tally(), without.report.tally());
+        bytes
+    }
+
+    /// The offset of an inode in bytes, and the size of inodes.
+    fn inode(&self, nr: InodeNr) -> (u64, usize) {
+        let (found, _) = self.check(None);
+        let geometry = found.volume.geometry();
+        let (group, index) = geometry.inode_group(nr).expect("an inode");
+        let group = found.volume.group(group).expect("a group");
+        let table = group.inode_table.expect("a table");
+        let place = geometry.inode_place(table, fourscore_ondisk::GroupOffset(index.0));
+        let at = geometry.block_size().offset(place.block) + place.offset_bytes as u64;
+        (at, geometry.inode_size_bytes())
+    }
+}
+
+/// The bytes of the used part of the first inode table.
+fn table_bytes(found: &Examined) -> u64 {
+    let geometry = found.volume.geometry();
+    let group = found.volume.group(GroupNr(0)).expect("a group");
+    u64::from(found.volume.inodes_to_read(group)) * geometry.inode_size_bytes() as u64
+}
+
+#[test]
+fn plain_inodes_are_read_once() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let mut memory = Memory::default();
+    let (first, all_bytes) = patient.check(Some(&mut memory));
+    let table = table_bytes(&first);
+    assert!(table > 32 * 1024, "too few inodes for the test: {table} bytes");
+    let again = patient.assert_same(&mut memory);
+    // Blocks with a directory or a reserved inode are read again.
+    assert!(again + table / 2 < all_bytes, "{again} of {all_bytes} bytes");
+}
+
+#[test]
+fn a_change_of_a_forgotten_block_is_found() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let mut memory = Memory::default();
+    patient.check(Some(&mut memory));
+    // The number of links, at offset 26, of an inode in the middle.
+    let (at, _) = patient.inode(InodeNr(FILES / 2));
+    patient.device.write_at(&[7, 0], at + 26).expect("inside");
+    memory.forget(&(at + 26..at + 28));
+    patient.assert_same(&mut memory);
+    let (found, _) = patient.check(Some(&mut memory));
+    assert_eq!(found.report.counts().get("links-count"), Some(&1));
+    // It is no longer plain, as it has a finding, so it is found also when nothing is forgotten.
+    patient.assert_same(&mut memory);
+}
+
+#[test]
+fn shared_blocks_are_found_by_memory() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let (at, size) = patient.inode(InodeNr(FILES / 2));
+    let mut bytes = vec![0; size];
+    patient.device.read_at(&mut bytes, at).expect("inside");
+    let mut memory = Memory::default();
+    patient.check(Some(&mut memory));
+    // Another inode gets its map, and both are in blocks of their own.
+    let (other, _) = patient.inode(InodeNr(FILES / 2 - 100));
+    let map = &bytes[40..100];
+    patient.device.write_at(map, other + 40).expect("inside");
+    memory.forget(&(other + 40..other + 100));
+    patient.assert_same(&mut memory);
+    let (found, _) = patient.check(Some(&mut memory));
+    assert_eq!(found.report.counts().get("shared-blocks"), Some(&1));
+}
+
+#[test]
+fn another_superblock_ends_all_memories() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let mut memory = Memory::default();
+    let (mut found, _) = patient.check(Some(&mut memory));
+    assert!(!memory.blocks.is_empty() && memory.inodes > 0);
+    let mut raw = *found.volume.sb.raw();
+    raw.s_free_inodes_count = 1.into();
+    raw.s_free_blocks_count_lo = 1.into();
+    raw.seal();
+    found.volume.sb = (&raw).try_into().expect("a superblock");
+    memory.meet(&found.volume);
+    assert!(!memory.blocks.is_empty(), "counts say nothing about inodes");
+    raw.s_wtime = 1.into();
+    raw.seal();
+    found.volume.sb = (&raw).try_into().expect("a superblock");
+    memory.meet(&found.volume);
+    assert!(memory.blocks.is_empty() && memory.inodes == 0);
+}
+
+#[test]
+fn slots_are_for_the_same_inodes_only() {
+    let mut memory = Memory::default();
+    let slots = Slots::new(InodeNr(33), &[Slot::NOTHING; 16]);
+    memory.learn([(PhysBlock(70), slots)]);
+    assert!(memory.slots(PhysBlock(70), InodeNr(33), 16).is_some());
+    assert!(memory.slots(PhysBlock(70), InodeNr(49), 16).is_none());
+    assert!(memory.slots(PhysBlock(70), InodeNr(33), 8).is_none());
+    assert!(memory.slots(PhysBlock(71), InodeNr(33), 16).is_none());
+    memory.block_bytes = 1024;
+    memory.forget(&(70 * 1024 - 9..70 * 1024));
+    assert!(memory.slots(PhysBlock(70), InodeNr(33), 16).is_some());
+    memory.forget(&(71 * 1024 - 1..71 * 1024));
+    assert!(memory.slots(PhysBlock(70), InodeNr(33), 16).is_none());
+    assert_eq!(memory.inodes, 0);
+}

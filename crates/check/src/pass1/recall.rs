@@ -1,0 +1,97 @@
+//! **Purpose.** Adds what an earlier check remembers of plain inodes ([`crate::memory`]) to the shared
+//! state.
+//!
+//! **Model.** Inodes that follow each other mostly map blocks that follow each other. Runs of both
+//! are gathered and added at once.
+//!
+//! **Invariants.** What is added for an inode is what its examination would add: the inode as used,
+//! of its type, its links, its blocks, and what the walk of its map takes from the walker's limit.
+
+use std::ops::Range;
+
+use fourscore_ondisk::{InodeNr, PhysBlock};
+
+use super::Scanner;
+use super::blocks::claim_clusters;
+use crate::finding::Finding;
+use crate::memory::{Kind, Slot};
+
+/// Inodes and blocks that are to be added.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// Regular files with one link.
+    files: Range<u64>,
+    blocks: Range<u64>,
+}
+
+impl Scanner<'_> {
+    /// Adds a remembered inode; returns whether it need not be examined.
+    pub(super) fn recall(&mut self, inode: InodeNr, slot: &Slot) -> bool {
+        let nr = u64::from(inode.0);
+        match slot.kind {
+            Kind::Again => return false,
+            Kind::Nothing => return true,
+            Kind::Regular if slot.links == 1 => self.add_file(nr),
+            Kind::Regular => {
+                self.state.used.insert(nr);
+                self.state.regular.insert(nr);
+                self.state.links.add(inode, slot.links.into());
+            }
+            Kind::Symlink => {
+                self.state.used.insert(nr);
+                self.state.symlinks.insert(nr);
+                self.state.links.add(inode, slot.links.into());
+            }
+        }
+        self.tally.inodes += 1;
+        let run = slot.run();
+        if run.is_empty() {
+            return true;
+        }
+        if self.walker.spend(run.end.0 - run.start.0) {
+            self.add_blocks(run);
+        } else {
+            self.findings.push(Finding::SharedBeyond { inode });
+        }
+        true
+    }
+
+    fn add_file(&mut self, nr: u64) {
+        if self.pending.files.end != nr {
+            self.add_pending_files();
+            self.pending.files = nr..nr;
+        }
+        self.pending.files.end = nr + 1;
+    }
+
+    fn add_blocks(&mut self, run: Range<PhysBlock>) {
+        if self.pending.blocks.end != run.start.0 {
+            self.add_pending_blocks();
+            self.pending.blocks = run.start.0..run.start.0;
+        }
+        self.pending.blocks.end = run.end.0;
+    }
+
+    /// Adds what was gathered.
+    pub(super) fn add_pending(&mut self) {
+        self.add_pending_files();
+        self.add_pending_blocks();
+    }
+
+    fn add_pending_files(&mut self) {
+        let files = std::mem::take(&mut self.pending.files);
+        self.state.used.insert_run(files.clone(), |_| {});
+        self.state.regular.insert_run(files.clone(), |_| {});
+        self.state.links.add_one_each(files);
+    }
+
+    fn add_pending_blocks(&mut self) {
+        let blocks = std::mem::take(&mut self.pending.blocks);
+        if !blocks.is_empty() {
+            let volume = self.volume;
+            let last = volume.cluster(PhysBlock(blocks.end - 1));
+            let clusters = volume.cluster(PhysBlock(blocks.start))..last + 1;
+            claim_clusters(volume, self.state, clusters);
+        }
+    }
+}
