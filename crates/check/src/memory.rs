@@ -6,13 +6,13 @@
 //! ```text
 //! block of an inode table -> one slot for each of its inodes
 //! slot = nothing                                 not in use
-//!      | plain file or short link, its links, its one run of blocks
+//!      | plain inode                             its type, links, and one run of blocks
 //!      | again                                   everything else
 //! ```
-//! An inode is plain if no finding is about it, it is a regular file or a symbolic link inside its
-//! inode, and it has no attributes in blocks or other inodes, no encryption, and at most one run of
-//! blocks, without a node of an extent tree. All others are examined again in each check:
-//! directories, large files, and whatever has a finding.
+//! An inode is plain if no finding is about it, it is a regular file, a directory in blocks or a
+//! symbolic link inside its inode, and it has no attributes in blocks or other inodes, no
+//! encryption, and at most one run of blocks, without a node of an extent tree. All others are
+//! examined again in each check. What a directory holds is read in each check that has a pass 2.
 //!
 //! **Invariants.**
 //! - A block is forgotten when any of its bytes is written ([`Memory::forget`]), and everything is
@@ -21,7 +21,8 @@
 //!   descriptors may change: tables that moved, grew or overlap are read again.
 //! - Nothing is remembered of file systems with clusters or quota, or while changes of fast commits
 //!   are laid over the device: there an inode adds more than a slot says.
-//! - Slots are of checks of one device. At most [`MOST_INODES`] are kept, 16 bytes each.
+//! - Slots are of checks of one device. At most [`MOST_INODES`] are kept, 16 bytes each, and 32 more
+//!   for a directory.
 //!
 //! **Locking.** None: passes read a memory that does not change, and collect what is new.
 
@@ -33,7 +34,7 @@ use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
 
 use crate::inode::InodeView;
-use crate::state::Charge;
+use crate::state::{Charge, Directory};
 use crate::volume::Volume;
 use crate::walk::Role;
 
@@ -60,6 +61,8 @@ pub(crate) enum Kind {
     Nothing,
     Regular,
     Symlink,
+    /// It maps one run of blocks, from its first block on.
+    Directory,
 }
 
 impl Slot {
@@ -86,6 +89,7 @@ impl Slot {
         let kind = match inode.file_type() {
             Some(FileType::Regular) => Kind::Regular,
             Some(FileType::Symlink) if inode.is_fast_symlink() => Kind::Symlink,
+            Some(FileType::Directory) if !claimed.run.is_empty() => Kind::Directory,
             _ => return Self::AGAIN,
         };
         let is_charged = charge.clusters != 0 || charge.inodes != 0;
@@ -143,14 +147,17 @@ impl Claimed {
 pub(crate) struct Slots {
     first: InodeNr,
     slots: Box<[Slot]>,
+    /// The directories among them.
+    directories: Box<[Directory]>,
     is_plain: bool,
 }
 
 impl Slots {
-    pub(crate) fn new(first: InodeNr, slots: &[Slot]) -> Self {
+    pub(crate) fn new(first: InodeNr, slots: &[Slot], directories: &[Directory]) -> Self {
         Self {
             first,
             slots: slots.into(),
+            directories: directories.into(),
             is_plain: slots.iter().all(|slot| slot.kind != Kind::Again),
         }
     }
@@ -158,6 +165,13 @@ impl Slots {
     /// Whether no inode must be examined.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain
+    }
+
+    /// A directory, as pass 2 needs it.
+    pub(crate) fn directory(&self, inode: InodeNr) -> Option<&Directory> {
+        self.directories
+            .iter()
+            .find(|directory| directory.inode == inode)
     }
 
     /// The inodes and their slots, in order.
@@ -221,7 +235,11 @@ impl Memory {
     pub(crate) fn forget(&mut self, written: &Range<u64>) {
         // Before the first check nothing is known.
         let size = self.block_bytes.max(1);
-        let end = if self.blocks.is_empty() { 0 } else { written.end.div_ceil(size) };
+        let end = if self.blocks.is_empty() {
+            0
+        } else {
+            written.end.div_ceil(size)
+        };
         for block in written.start / size..end {
             if let Some(old) = self.blocks.remove(&PhysBlock(block)) {
                 self.inodes -= old.slots.len();

@@ -111,7 +111,9 @@ pub(crate) fn visit(
             continue;
         }
         let end = part.blocks().min(nth.saturating_add(most));
-        let end = (nth + 1..end).find(|&nth| plain(nth).is_some()).unwrap_or(end);
+        let end = (nth + 1..end)
+            .find(|&nth| plain(nth).is_some())
+            .unwrap_or(end);
         read_run(volume, &part, nth..end, memory, buffer, visitor);
         nth = end;
     }

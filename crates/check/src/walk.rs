@@ -132,11 +132,16 @@ impl<'a> Walker<'a> {
     /// Counts a run of data that is not walked; returns whether it may be claimed. If not, the
     /// caller reports it as a walk would.
     pub(crate) fn spend(&mut self, blocks: u64) -> bool {
-        let may = self.left.blocks >= blocks;
+        let may = self.may_claim(blocks);
         if may {
             self.left.blocks -= blocks;
         }
         may
+    }
+
+    /// Whether a run of so many blocks may be claimed.
+    pub(crate) fn may_claim(&self, blocks: u64) -> bool {
+        self.left.blocks >= blocks
     }
 
     /// Follows the map of an inode that has one.
@@ -324,7 +329,7 @@ impl<'a> Walker<'a> {
         if first < run.end {
             let clusters = (run.end.0 - first.0).div_ceil(1 << log);
             walk.mapped.clusters += clusters;
-            if self.left.blocks < blocks {
+            if !self.may_claim(blocks) {
                 let inode = walk.inode;
                 walk.sink.fault(Finding::SharedBeyond { inode });
             } else {
@@ -332,7 +337,7 @@ impl<'a> Walker<'a> {
                 walk.sink.claim(first..run.end, Role::Data);
             }
         }
-        if walk.wants_content && self.left.blocks >= blocks {
+        if walk.wants_content && self.may_claim(blocks) {
             walk.sink.content(logical, run.clone(), state);
         }
         walk.mapped.end = logical + blocks;

@@ -126,10 +126,16 @@ fn plain_inodes_are_read_once() {
     let mut memory = Memory::default();
     let (first, all_bytes) = patient.check(Some(&mut memory));
     let table = table_bytes(&first);
-    assert!(table > 32 * 1024, "too few inodes for the test: {table} bytes");
+    assert!(
+        table > 32 * 1024,
+        "too few inodes for the test: {table} bytes"
+    );
     let again = patient.assert_same(&mut memory);
     // Blocks with a directory or a reserved inode are read again.
-    assert!(again + table / 2 < all_bytes, "{again} of {all_bytes} bytes");
+    assert!(
+        again + table / 2 < all_bytes,
+        "{again} of {all_bytes} bytes"
+    );
 }
 
 #[test]
@@ -195,7 +201,7 @@ fn another_superblock_ends_all_memories() {
 #[test]
 fn slots_are_for_the_same_inodes_only() {
     let mut memory = Memory::default();
-    let slots = Slots::new(InodeNr(33), &[Slot::NOTHING; 16]);
+    let slots = Slots::new(InodeNr(33), &[Slot::NOTHING; 16], &[]);
     memory.learn([(PhysBlock(70), slots)]);
     assert!(memory.slots(PhysBlock(70), InodeNr(33), 16).is_some());
     assert!(memory.slots(PhysBlock(70), InodeNr(49), 16).is_none());

@@ -18,6 +18,9 @@ const USER_QUOTA: InodeNr = InodeNr(3);
 const GROUP_QUOTA: InodeNr = InodeNr(4);
 const BOOT_LOADER: InodeNr = InodeNr(5);
 
+/// Reserved descriptor blocks that are read at once.
+const RESERVED_AT_ONCE: u32 = 32;
+
 /// The role of an inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
@@ -285,21 +288,29 @@ impl Scanner<'_> {
         };
         let mut table = vec![0; self.volume.block_bytes()];
         self.volume.read(double, &mut table).ok()?;
-        let mut below = vec![0; self.volume.block_bytes()];
-        for nth in 0..reserved.min(per_block) {
+        let blocks = reserved.min(per_block);
+        let starts: Vec<u64> = geometry
+            .groups_with_super()
+            .filter(|group| group.0 > 0)
+            .map(|group| geometry.group_first_block(group).0)
+            .collect();
+        let mut piece = Vec::new();
+        for nth in 0..blocks {
             let expected = first + u64::from(nth);
             let slot = geometry.desc_blocks().wrapping_add(nth) % per_block;
             if u64::from(word(&table, slot)) != expected {
                 return Some("its double indirect block does not map the reserved blocks");
             }
-            if self.volume.read(PhysBlock(expected), &mut below).is_err() {
-                return None;
+            let within = nth % RESERVED_AT_ONCE;
+            if within == 0 {
+                let count = RESERVED_AT_ONCE.min(blocks - nth) as usize;
+                piece.resize(count * self.volume.block_bytes(), 0);
+                self.volume.read(PhysBlock(expected), &mut piece).ok()?;
             }
-            let copies = geometry.groups_with_super().filter(|group| group.0 > 0);
-            for (slot, group) in (0..per_block).zip(copies) {
-                let copy =
-                    expected - geometry.first_data_block().0 + geometry.group_first_block(group).0;
-                if u64::from(word(&below, slot)) != copy {
+            let below = piece.get(within as usize * self.volume.block_bytes()..)?;
+            for (slot, start) in (0..per_block).zip(&starts) {
+                let copy = expected - geometry.first_data_block().0 + start;
+                if u64::from(word(below, slot)) != copy {
                     return Some("a reserved block does not map its copies");
                 }
             }

@@ -29,7 +29,7 @@ use fourscore_ondisk::quota::QuotaUsage;
 use fourscore_ondisk::{GroupNr, PhysBlock};
 
 use crate::finding::Finding;
-use crate::memory::{Claimed, Memory, Slot, Slots};
+use crate::memory::{Claimed, Kind, Memory, Slot, Slots};
 use crate::parallel::{Pieces, on_threads};
 use crate::policies::PolicyRuns;
 use crate::report::{Findings, Tally};
@@ -152,20 +152,20 @@ impl<'a> Scanner<'a> {
 impl Visitor for Scanner<'_> {
     fn remembered(&mut self, slots: &Slots) {
         for (nr, slot) in slots.iter() {
-            self.recall(nr, slot);
+            self.recall(nr, slot, slots);
         }
     }
 
     fn read(&mut self, block: &TableBlock<'_>, slots: Option<&Slots>) {
         if let Some(slots) = slots {
             for (inode, (nr, slot)) in block.inodes().zip(slots.iter()) {
-                if !self.recall(nr, slot) {
+                if !self.recall(nr, slot, slots) {
                     self.inode(&inode);
                 }
             }
             return;
         }
-        let mut new = Vec::new();
+        let (mut new, mut directories) = (Vec::new(), Vec::new());
         for inode in block.inodes() {
             let before = self.findings.pushed();
             self.slot = Slot::NOTHING;
@@ -175,11 +175,14 @@ impl Visitor for Scanner<'_> {
                 self.slot = Slot::AGAIN;
             }
             if self.learns {
+                if self.slot.kind == Kind::Directory {
+                    directories.extend(self.directories.all.last());
+                }
                 new.push(self.slot);
             }
         }
         if self.learns && block.is_read {
-            let slots = Slots::new(block.first, &new);
+            let slots = Slots::new(block.first, &new, &directories);
             self.learned.push((block.block, slots));
         }
     }

@@ -5,7 +5,8 @@
 //! are gathered and added at once.
 //!
 //! **Invariants.** What is added for an inode is what its examination would add: the inode as used,
-//! of its type, its links, its blocks, and what the walk of its map takes from the walker's limit.
+//! of its type, its links, its blocks, what the walk of its map takes from the walker's limit, and of
+//! a directory what pass 2 needs.
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 use super::Scanner;
 use super::blocks::claim_clusters;
 use crate::finding::Finding;
-use crate::memory::{Kind, Slot};
+use crate::memory::{Kind, Slot, Slots};
+use crate::state::{Directory, Run};
 
 /// Inodes and blocks that are to be added.
 #[derive(Debug, Default)]
@@ -26,34 +28,56 @@ pub(super) struct Pending {
 
 impl Scanner<'_> {
     /// Adds a remembered inode; returns whether it need not be examined.
-    pub(super) fn recall(&mut self, inode: InodeNr, slot: &Slot) -> bool {
+    pub(super) fn recall(&mut self, inode: InodeNr, slot: &Slot, slots: &Slots) -> bool {
         let nr = u64::from(inode.0);
-        match slot.kind {
+        let state = self.state;
+        let set = match slot.kind {
             Kind::Again => return false,
             Kind::Nothing => return true,
-            Kind::Regular if slot.links == 1 => self.add_file(nr),
-            Kind::Regular => {
-                self.state.used.insert(nr);
-                self.state.regular.insert(nr);
-                self.state.links.add(inode, slot.links.into());
-            }
-            Kind::Symlink => {
-                self.state.used.insert(nr);
-                self.state.symlinks.insert(nr);
-                self.state.links.add(inode, slot.links.into());
-            }
+            Kind::Regular => &state.regular,
+            Kind::Symlink => &state.symlinks,
+            Kind::Directory => &state.directories,
+        };
+        if slot.kind == Kind::Regular && slot.links == 1 {
+            self.add_file(nr);
+        } else {
+            state.used.insert(nr);
+            set.insert(nr);
+            state.links.add(inode, slot.links.into());
         }
         self.tally.inodes += 1;
         let run = slot.run();
-        if run.is_empty() {
-            return true;
+        let blocks = run.end.0 - run.start.0;
+        let may = run.is_empty() || self.walker.spend(blocks);
+        if slot.kind == Kind::Directory
+            && let Some(directory) = slots.directory(inode)
+        {
+            let may_read = self.walker.may_claim(blocks);
+            self.add_directory(directory, may_read.then(|| run.clone()));
         }
-        if self.walker.spend(run.end.0 - run.start.0) {
-            self.add_blocks(run);
-        } else {
+        if !may {
             self.findings.push(Finding::SharedBeyond { inode });
+        } else if !run.is_empty() {
+            self.add_blocks(run);
         }
         true
+    }
+
+    fn add_directory(&mut self, directory: &Directory, run: Option<Range<PhysBlock>>) {
+        self.tally.directories += 1;
+        let first_run = self.directories.runs.len();
+        if let Some(run) = run {
+            self.directories.runs.push(Run {
+                logical: 0,
+                blocks: u32::try_from(run.end.0 - run.start.0).unwrap_or(u32::MAX),
+                start: run.start,
+            });
+        }
+        self.directories.all.push(Directory {
+            first_run: u32::try_from(first_run).unwrap_or(u32::MAX),
+            runs: u32::try_from(self.directories.runs.len() - first_run).unwrap_or(0),
+            ..*directory
+        });
     }
 
     fn add_file(&mut self, nr: u64) {

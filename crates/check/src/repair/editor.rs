@@ -61,6 +61,8 @@ pub(super) struct Editor<'a> {
     cleared: RefCell<BTreeSet<InodeNr>>,
     /// Directories that lost their index.
     unindexed: RefCell<BTreeSet<InodeNr>>,
+    /// The directory for what has no name, once it is known.
+    pub(super) lost_and_found: Cell<Option<InodeNr>>,
 }
 
 impl<'a> Editor<'a> {
@@ -75,6 +77,7 @@ impl<'a> Editor<'a> {
             taken: RefCell::new(Vec::new()),
             cleared: RefCell::new(BTreeSet::new()),
             unindexed: RefCell::new(BTreeSet::new()),
+            lost_and_found: Cell::new(None),
         }
     }
 

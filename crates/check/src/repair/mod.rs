@@ -274,7 +274,11 @@ impl Rounds {
 
     /// Checks the image with the patches. Inodes that no patch has changed since the last check are
     /// not read again.
-    fn check(&mut self, options: &CheckOptions, must_be_whole: bool) -> Result<Examined, CheckError> {
+    fn check(
+        &mut self,
+        options: &CheckOptions,
+        must_be_whole: bool,
+    ) -> Result<Examined, CheckError> {
         let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
         let mut memory = std::mem::take(&mut self.memory);
         for range in self.overlay.take_written() {
@@ -299,7 +303,8 @@ impl Rounds {
     }
 
     /// Patches the first stage of what a check found that can be patched; returns whether there was
-    /// one. The stages that only compute sums of all others are patched in one round.
+    /// one. The stages that only compute sums of all others are patched in one round, and so is the
+    /// tree with directories of which no entry comes back.
     fn round(&mut self, found: &Examined, now: u32) -> bool {
         let overlay = Arc::clone(&self.overlay);
         let editor = Editor::new(found, &overlay, now);
@@ -310,7 +315,7 @@ impl Rounds {
         let before = self.mended.len();
         let mut first = None;
         for stage in stages {
-            if first.is_some_and(|first| first < Stage::Counts) {
+            if first.is_some_and(|first| !rules::may_go_on(first, stage, all)) {
                 break;
             }
             self.patch(&editor, all, stage);
@@ -423,9 +428,20 @@ impl Rounds {
 /// search of blocks that are shared too often ends.
 fn assert_same(found: &Examined, afresh: &Examined) {
     let both = [found, afresh];
-    if both.map(|checked| checked.report.counts().contains_key("shared-beyond-measure")) == [false; 2] {
-        let results =
-            both.map(|checked| (checked.is_whole, checked.report.tally(), checked.report.counts()));
+    if both.map(|checked| {
+        checked
+            .report
+            .counts()
+            .contains_key("shared-beyond-measure")
+    }) == [false; 2]
+    {
+        let results = both.map(|checked| {
+            (
+                checked.is_whole,
+                checked.report.tally(),
+                checked.report.counts(),
+            )
+        });
         assert_eq!(results[0], results[1], "a check by memory, and one without");
     }
 }

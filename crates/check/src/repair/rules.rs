@@ -3,6 +3,7 @@
 //!
 //! **Model.** A round patches only the findings of its first stage that has any, since later ones
 //! may follow from them: bitmaps, for one, are made of what the inodes map once all maps are sound.
+//! Which stages may be patched together says [`may_go_on`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -69,6 +70,26 @@ pub(super) fn stage(finding: &Finding) -> Stage {
             5 => Stage::Bitmaps,
             _ => Stage::Counts,
         },
+    }
+}
+
+/// Whether a round that has patched `stage`, its first one, may patch `next` as well, from the same
+/// check. Sums may be computed together. In the tree, what has no name gets one: names that a
+/// directory still lacks because its blocks are broken must be there before.
+pub(super) fn may_go_on(stage: Stage, next: Stage, all: &[Finding]) -> bool {
+    use Finding as F;
+    let is_entry = |finding: &&Finding| {
+        matches!(
+            finding,
+            F::EntryUnused { .. } | F::EntryType { .. } | F::EntryTypeOpen { .. }
+        )
+    };
+    let mut directories = all
+        .iter()
+        .filter(|finding| self::stage(finding) == Stage::Directories);
+    match (stage, next) {
+        (Stage::Directories, Stage::Tree) => directories.all(|finding| is_entry(&finding)),
+        _ => stage >= Stage::Counts,
     }
 }
 

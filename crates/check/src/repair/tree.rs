@@ -64,11 +64,21 @@ impl Editor<'_> {
 
     /// Makes an empty root. What was in it goes to lost+found.
     pub(super) fn make_root(&self) -> Patch {
+        self.lost_and_found.set(None);
         self.make_directory(InodeNr::ROOT, InodeNr::ROOT, 0o755)
     }
 
-    /// The directory for what has no name; made if there is none.
+    /// The directory for what has no name; made if there is none. It is looked for once in a round.
     pub(super) fn lost_and_found(&self) -> Patch<InodeNr> {
+        if let Some(known) = self.lost_and_found.get() {
+            return Ok(known);
+        }
+        let found = self.find_or_make_lost_and_found()?;
+        self.lost_and_found.set(Some(found));
+        Ok(found)
+    }
+
+    fn find_or_make_lost_and_found(&self) -> Patch<InodeNr> {
         let format = self.format_of(InodeNr::ROOT)?;
         let is_inline =
             self.with_inode(InodeNr::ROOT, |inode| inode.has(InodeFlags::INLINE_DATA_FL))?;
@@ -223,6 +233,7 @@ impl Editor<'_> {
             dir: parent,
             other: parent,
         };
+        self.lost_and_found.set(None);
         self.mend_directory(parent, &[&finding])?;
         self.reconnect(nr)
     }
