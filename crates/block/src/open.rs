@@ -202,13 +202,13 @@ fn open_file(
 }
 
 fn lock_image(file: &File, kind: Kind) -> io::Result<()> {
-    if kind == Kind::BlockDevice {
-        return Ok(());
-    }
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(busy(in_use::lock_holder(file))),
-        Err(error) => return Err(error.into()),
+    // A block device was opened with `O_EXCL`.
+    if kind != Kind::BlockDevice {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(busy(in_use::lock_holder(file))),
+            Err(error) => return Err(error.into()),
+        }
     }
     match in_use::loop_user(file)? {
         Some(user) => Err(busy(user)),

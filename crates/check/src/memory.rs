@@ -21,8 +21,8 @@
 //!   descriptors may change: tables that moved, grew or overlap are read again.
 //! - Nothing is remembered of file systems with clusters or quota, or while changes of fast commits
 //!   are laid over the device: there an inode adds more than a slot says.
-//! - Slots are of checks of one device. At most [`MOST_INODES`] are kept, 16 bytes each, and 32 more
-//!   for a directory.
+//! - Slots are of checks of one device. At most [`MOST_INODES`] are kept, 16 bytes each, and 32
+//!   more for a directory.
 //!
 //! **Locking.** None: passes read a memory that does not change, and collect what is new.
 

@@ -117,9 +117,9 @@ fn a_plain_test_is_faster_than_a_locked_one_and_moves_fewer_lines() {
     );
 }
 
-/// As in ext4, freed clusters count as free before the commit. Were requests refused by a count, all
-/// threads that find the space used up would wait for its lock in turn, and most of them where the
-/// search is faster.
+/// As in ext4, freed clusters count as free before the commit. Were requests refused by a count,
+/// all threads that find the space used up would wait for its lock in turn, and most of them where
+/// the search is faster.
 #[test]
 fn the_gain_stays_where_more_threads_use_the_space_up() {
     let run = |prefetch| {

@@ -28,7 +28,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// What the threads mostly do: tree, names, new-names, listings, eviction, content, copies,
-    /// attributes, one-attribute, reuse, growth or everything; without it, each round draws its own.
+    /// attributes, one-attribute, reuse, growth or everything; without it, each round draws its
+    /// own.
     #[arg(long)]
     theme: Option<String>,
     /// The threads use a mount instead of the library; needs root.

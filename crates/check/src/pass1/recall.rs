@@ -1,12 +1,12 @@
-//! **Purpose.** Adds what an earlier check remembers of plain inodes ([`crate::memory`]) to the shared
-//! state.
+//! **Purpose.** Adds what an earlier check remembers of plain inodes ([`crate::memory`]) to the
+//! shared state.
 //!
 //! **Model.** Inodes that follow each other mostly map blocks that follow each other. Runs of both
 //! are gathered and added at once.
 //!
 //! **Invariants.** What is added for an inode is what its examination would add: the inode as used,
-//! of its type, its links, its blocks, what the walk of its map takes from the walker's limit, and of
-//! a directory what pass 2 needs.
+//! of its type, its links, its blocks, what the walk of its map takes from the walker's limit, and
+//! of a directory what pass 2 needs.
 
 use std::ops::Range;
 

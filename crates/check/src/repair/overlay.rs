@@ -6,8 +6,8 @@
 //! the base holds is dropped when the changes are listed, so a repair that changes nothing writes
 //! nothing.
 //!
-//! **Locking.** One lock for the map, which is not held while the base is read, and one for the list
-//! of what was written. No two are held at once.
+//! **Locking.** One lock for the map, which is not held while the base is read, and one for the
+//! list of what was written. No two are held at once.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -160,7 +160,6 @@ impl Shape {
             Attributes, Content, Copies, Everything, Eviction, Growth, Listings, Names, NewNames,
             OneAttribute, Reuse, Tree,
         };
-        let latencies = [0, 0, 0, 20, 100];
         match self.theme {
             Attributes => Self {
                 threads: 4,
@@ -227,22 +226,28 @@ impl Shape {
                 bystanders: 500,
                 ..self
             },
-            // From one group, or a few, to many. Half of them are almost full at first.
-            Growth => Self {
-                threads: 4 + random.below(3),
-                device_mib: 96,
-                fs_mib: *random.pick(&[12, 16, 24]),
-                group_blocks: *random.pick(&[Some(1024), Some(1024), Some(4096), None]),
-                places: *random.pick(&PLACES),
-                journal_mib: 4,
-                // A growth reads and writes many blocks one after the other.
-                read_micros: *random.pick(&latencies),
-                write_micros: *random.pick(&latencies),
-                file_bytes: 16 << 10,
-                spare_bytes: random.happens(1, 2).then_some(256 << 10),
-                ..self
-            },
+            Growth => self.that_grows(random),
             Names | Listings | Content | Everything => self,
+        }
+    }
+
+    /// The shape of a file system that grows, from one group or a few to many. Half of them are
+    /// almost full at first.
+    fn that_grows(self, random: &mut Rng) -> Self {
+        // A growth reads and writes many blocks one after the other.
+        let latencies = [0, 0, 0, 20, 100];
+        Self {
+            threads: 4 + random.below(3),
+            device_mib: 96,
+            fs_mib: *random.pick(&[12, 16, 24]),
+            group_blocks: *random.pick(&[Some(1024), Some(1024), Some(4096), None]),
+            places: *random.pick(&PLACES),
+            journal_mib: 4,
+            read_micros: *random.pick(&latencies),
+            write_micros: *random.pick(&latencies),
+            file_bytes: 16 << 10,
+            spare_bytes: random.happens(1, 2).then_some(256 << 10),
+            ..self
         }
     }
 

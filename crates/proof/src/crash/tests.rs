@@ -153,7 +153,7 @@ fn data_that_is_lost_after_fdatasync_is_found() {
                 log,
                 ..Workload::of(0).shape
             },
-            seed: 0,
+            ..Workload::of(0)
         };
         let mut session = Session::record(workload, InjectedFault::default()).unwrap();
         let cut = |session: &Session| session.explore(4, None);

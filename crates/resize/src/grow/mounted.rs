@@ -30,8 +30,8 @@ const ZEROED_GROUPS: u64 = 16;
 ///
 /// # Errors
 /// `TooSmall` for fewer blocks than it has, `TooLarge` for more than the format or this mount
-/// allows, `DeviceTooShort`, all with nothing changed; `Corrupt`; `Io`; `Fs` with `Busy` if it is frozen or
-/// grows already, and with `ReadOnly`. What was done until an error stays.
+/// allows, `DeviceTooShort`, all with nothing changed; `Corrupt`; `Io`; `Fs` with `Busy` if it is
+/// frozen or grows already, and with `ReadOnly`. What was done until an error stays.
 pub fn grow_mounted(fs: &Fs, blocks: BlockCount) -> Result<BlockCount> {
     let now = fs.geometry().blocks();
     if blocks < now {

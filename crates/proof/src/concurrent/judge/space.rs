@@ -22,7 +22,7 @@ use super::violation::Violation;
 
 /// Bytes that a call may take for maps, directories and attributes, besides its data.
 const OWN_BYTES: u64 = 64 << 10;
-/// Bytes that nobody's call takes: files of quota, and what the size of a file system with another
+/// Bytes that no call takes: files of quota, and what the size of a file system with another
 /// number of groups counts otherwise.
 const SLACK_BYTES: u64 = 1 << 20;
 
