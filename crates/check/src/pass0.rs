@@ -5,7 +5,7 @@
 //! [`open`](crate::open) looks for a backup. The journal ([`crate::journal`]).
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
+use fourscore_ondisk::features::{Compat, Feature, FeatureClass, Incompat, RoCompat};
 use fourscore_ondisk::group::{self, GroupFlags};
 use fourscore_ondisk::inode::GOOD_OLD_INODE_SIZE_BYTES;
 use fourscore_ondisk::mmp::MmpBlock;
@@ -162,12 +162,18 @@ fn check_features(volume: &Volume, findings: &mut Findings) {
         findings.push(Finding::Features { why });
     }
     let all = volume.sb.features().iter();
-    let unknown = all.filter(|feature| feature.row().is_none());
+    let unknown = all.filter(|feature| feature.row().is_none() || is_unchecked(*feature));
     let names: Vec<String> = unknown.map(|feature| feature.to_string()).collect();
     if !names.is_empty() {
         let features = names.join(", ");
         findings.push(Finding::UnknownFeatures { features });
     }
+}
+
+/// Whether a feature has a name and nothing else: no kernel has it, and e2fsck refuses it.
+fn is_unchecked(feature: Feature) -> bool {
+    let unchecked = RoCompat::BTREE_DIR | RoCompat::HAS_SNAPSHOT | RoCompat::REPLICA;
+    feature.class() == FeatureClass::RoCompat && feature.bit() & unchecked.bits() != 0
 }
 
 /// Checks the sizes of extra fields for new inodes.

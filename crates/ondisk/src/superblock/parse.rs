@@ -167,15 +167,15 @@ fn hidden_inode_faults(
     let inodes_count = raw.s_inodes_count.get();
     let (compat, ro_compat) = (features.compat, features.ro_compat);
     let quota = ro_compat.contains(RoCompat::QUOTA);
-    let project = quota && ro_compat.contains(RoCompat::PROJECT);
     let journal = compat.contains(Compat::HAS_JOURNAL);
     let orphan_file = compat.contains(Compat::ORPHAN_FILE);
-    // Field, value, whether it is in use, its minimum, and whether it is a quota file.
+    // Field, value, whether it is looked at, its minimum, and whether it is a quota file. e2fsck looks
+    // at that of projects also without the feature `project`.
     let fields = [
         ("s_journal_inum", raw.s_journal_inum, journal, 0, false),
         ("s_usr_quota_inum", raw.s_usr_quota_inum, quota, 0, true),
         ("s_grp_quota_inum", raw.s_grp_quota_inum, quota, 0, true),
-        ("s_prj_quota_inum", raw.s_prj_quota_inum, project, 0, true),
+        ("s_prj_quota_inum", raw.s_prj_quota_inum, quota, 0, true),
         (
             "s_orphan_file_inum",
             raw.s_orphan_file_inum,

@@ -299,6 +299,13 @@ fn quota_files_are_in_inodes_without_another_role() {
         let files = sb.quota_inodes();
         assert_eq!((files.user, files.group), (Some(InodeNr(3)), None));
     }
+    let (_, fault) = faulty(|raw| {
+        add(&mut raw.s_feature_ro_compat, RoCompat::QUOTA.bits());
+        raw.s_prj_quota_inum = u32::MAX.into();
+    });
+    let is_of_projects =
+        matches!(fault, E::HiddenInode { field, .. } if field == "s_prj_quota_inum");
+    assert!(is_of_projects, "also without the feature: {fault:?}");
 }
 
 #[test]

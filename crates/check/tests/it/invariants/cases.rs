@@ -106,6 +106,7 @@ cases! { PASS_0(s):
     "superblock-count" on EXT4 => s.sb("s_r_blocks_count_lo", |_| u64::MAX);
     "superblock-features" on EXT4 => s.sb("s_feature_ro_compat", |old| old | GDT_CSUM);
     "superblock-unknown-features" on EXT4 => s.sb("s_feature_compat", |old| old | 1 << 27);
+    "superblock-unknown-features" on EXT4 => s.sb("s_feature_ro_compat", |old| old | 0x800);
     "superblock-extra-isize" on EXT4 => s.sb("s_want_extra_isize", |_| 5);
     "reserved-gdt-blocks" on EXT4 => s.sb("s_feature_compat", |old| old & !RESIZE_INODE);
     "resize-inode" on EXT4 => s.reserved(RESIZE, "i_block", |_| 5000);
