@@ -23,7 +23,31 @@ const SECTOR_BYTES: u64 = 512;
 /// `s_jnl_backup_type` of a copy of the journal's inode.
 const COPY_OF_INODE: u8 = 1;
 
+/// The first block of a journal.
+struct LogHead {
+    block: PhysBlock,
+    bytes: Vec<u8>,
+    log: JournalSuperblock,
+}
+
 impl Editor<'_> {
+    /// Whether the superblock names an inode that holds no journal, while the usual one holds one:
+    /// then the number is what is damaged.
+    pub(super) fn is_journal_elsewhere(&self, nr: InodeNr) -> bool {
+        let has_log = |nr| {
+            let is_file = |inode: &InodeView<'_>| {
+                inode.links() > 0 && inode.file_type() == Some(FileType::Regular)
+            };
+            self.with_inode(nr, is_file).unwrap_or(false) && self.log_head(nr).is_ok()
+        };
+        nr != InodeNr::JOURNAL && has_log(InodeNr::JOURNAL) && !has_log(nr)
+    }
+
+    /// Makes the usual inode the journal's.
+    pub(super) fn use_usual_journal(&self) -> Patch {
+        self.edit_super(|raw| raw.s_journal_inum = InodeNr::JOURNAL.0.into())
+    }
+
     /// Writes the copy of the journal's inode over the inode.
     pub(super) fn restore_journal_inode(&self, nr: InodeNr) -> Patch {
         let copy = self.volume.sb.journal_inode_copy();
@@ -159,22 +183,33 @@ impl Editor<'_> {
         let Some(JournalPlace::Inode(nr)) = self.volume.sb.journal() else {
             return Err(Left::because("it is on another device"));
         };
-        let extents = self.extents_of(nr)?;
-        let first = extents
-            .first()
-            .ok_or_else(|| Left::because("it has no block"))?;
-        let mut bytes = self.read_block(first.physical)?;
-        let raw = RawJournalSuperblock::ref_from_prefix(&bytes);
-        let (raw, _) = raw.map_err(|_| Left::because("too short"))?;
-        let log = JournalSuperblock::try_from(raw);
-        let mut log = log.map_err(|error| Left(error.to_string()))?;
+        let LogHead {
+            block,
+            mut bytes,
+            mut log,
+        } = self.log_head(nr)?;
         edit(&mut log);
         log.seal();
         let head = log.raw().as_bytes();
         if let Some(place) = bytes.get_mut(..head.len()) {
             place.copy_from_slice(head);
         }
-        self.write_block(first.physical, &bytes)
+        self.write_block(block, &bytes)
+    }
+
+    /// Reads the superblock of the journal that an inode holds.
+    fn log_head(&self, nr: InodeNr) -> Patch<LogHead> {
+        let extents = self.extents_of(nr)?;
+        let first = extents
+            .first()
+            .ok_or_else(|| Left::because("it has no block"))?;
+        let block = first.physical;
+        let bytes = self.read_block(block)?;
+        let raw = RawJournalSuperblock::ref_from_prefix(&bytes);
+        let (raw, _) = raw.map_err(|_| Left::because("too short"))?;
+        let log = JournalSuperblock::try_from(raw);
+        let log = log.map_err(|error| Left(error.to_string()))?;
+        Ok(LogHead { block, bytes, log })
     }
 
     /// Has the file system work without a journal.

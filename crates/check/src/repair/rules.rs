@@ -253,13 +253,16 @@ impl<'f> Agenda<'f> {
         }
     }
 
-    /// Takes the journal's inode from its copy, if they differ. If the inode is sound and what is
-    /// in the journal does not fit it, the journal is emptied; else it is made again.
+    /// Takes the journal's inode from its copy, if they differ, unless the superblock names another
+    /// inode. If the inode is sound and what is in the journal does not fit it, the journal is
+    /// emptied; else it is made again.
     fn journal_inode(&mut self, editor: &Editor<'_>, inode: InodeNr, why: &str) -> Patch {
         let is_content = why.contains("its superblock");
         let has_copy = editor.volume.journal_copy.is_some();
         self.once(Remade::Journal, || {
-            if has_copy && !editor.is_journal_copied(inode) {
+            if editor.is_journal_elsewhere(inode) {
+                editor.use_usual_journal()
+            } else if has_copy && !editor.is_journal_copied(inode) {
                 editor.restore_journal_inode(inode)
             } else if is_content {
                 editor.reset_journal()

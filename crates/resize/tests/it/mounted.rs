@@ -11,7 +11,7 @@ use fourscore::{Error, Fs, MountOptions, StatFs};
 use fourscore_check::{CheckOptions, check};
 use fourscore_ondisk::BlockCount;
 use fourscore_resize::{ResizeError, grow_mounted};
-use fourscore_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use fourscore_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, dumpe2fs_header};
@@ -120,10 +120,30 @@ fn name(thread: u32, file: u32) -> String {
     format!("/thread{thread}/dir{}/file{file}", file % 5)
 }
 
+/// The blocks of 1 KiB that the threads have taken for their files, at most: those of writes that
+/// have begun, and of writes that have ended.
+#[derive(Default)]
+struct Taken {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Taken {
+    /// Calls `write`, which writes so many bytes.
+    fn by<T>(&self, bytes: usize, write: impl FnOnce() -> T) -> T {
+        // Four more for the end of the file, its map and its name.
+        let blocks = bytes as u64 / 1024 + 4;
+        self.begun.fetch_add(blocks, Ordering::SeqCst);
+        let result = write();
+        self.ended.fetch_add(blocks, Ordering::SeqCst);
+        result
+    }
+}
+
 /// Makes files, reads some again and removes others, until `stop` is set. Returns how many it
 /// made; those whose number is divisible by three are gone, and so are those for which there was no
 /// space.
-fn work(fs: &Fs, thread: u32, stop: &AtomicBool) -> Vec<u32> {
+fn work(fs: &Fs, thread: u32, taken: &Taken, stop: &AtomicBool) -> Vec<u32> {
     let files = fs.paths();
     for dir in 0..5 {
         files
@@ -135,7 +155,9 @@ fn work(fs: &Fs, thread: u32, stop: &AtomicBool) -> Vec<u32> {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        match files.write(name(thread, file), content(thread, file)) {
+        let content_of_file = content(thread, file);
+        let write = || files.write(name(thread, file), &content_of_file);
+        match taken.by(content_of_file.len(), write) {
             Ok(()) => made.push(file),
             Err(Error::NoSpace) => {
                 let _ = files.remove_file(name(thread, file));
@@ -157,23 +179,26 @@ fn work(fs: &Fs, thread: u32, stop: &AtomicBool) -> Vec<u32> {
 }
 
 /// Looks at the free space until `stop` is set.
-fn look(fs: &Fs, stop: &AtomicBool) {
-    let mut last: Option<StatFs> = None;
+fn look(fs: &Fs, taken: &Taken, stop: &AtomicBool) {
+    let mut last: Option<(StatFs, u64)> = None;
     while !stop.load(Ordering::Relaxed) {
+        let ended = taken.ended.load(Ordering::SeqCst);
         let now = fs.statfs().unwrap();
+        let begun = taken.begun.load(Ordering::SeqCst);
         assert!(now.free_blocks <= now.blocks, "{now:?}");
         assert!(now.free_inodes <= now.inodes, "{now:?}");
-        if let Some(last) = last {
+        if let Some((last, ended)) = last {
             assert!(now.inodes >= last.inodes);
             // What is added comes with its free space.
             let more = (now.blocks).saturating_sub(last.blocks);
             let used = |stat: &StatFs| stat.blocks - stat.free_blocks;
+            let taken = begun - ended;
             assert!(
-                used(&now) < used(&last) + more / 2 + 4000,
-                "{last:?}, then {now:?}"
+                used(&now) < used(&last) + more / 2 + taken + 4000,
+                "{last:?}, then {now:?} with {taken} taken"
             );
         }
-        last = Some(now);
+        last = Some((now, ended));
         thread::yield_now();
     }
 }
@@ -182,15 +207,16 @@ fn grow_while_threads_work(options: &str, kib: &[u64]) {
     let image = Grown::new(options, kib[0]);
     let fs = image.mount();
     let (stop, looked) = (AtomicBool::new(false), AtomicBool::new(false));
+    let taken = Taken::default();
     let mut made = Vec::new();
     thread::scope(|scope| {
         let workers: Vec<_> = (0..2)
             .map(|nr| {
-                let (fs, stop) = (&fs, &stop);
-                scope.spawn(move || work(fs, nr, stop))
+                let (fs, taken, stop) = (&fs, &taken, &stop);
+                scope.spawn(move || work(fs, nr, taken, stop))
             })
             .collect();
-        scope.spawn(|| look(&fs, &looked));
+        scope.spawn(|| look(&fs, &taken, &looked));
         for &kib in &kib[1..] {
             thread::sleep(std::time::Duration::from_millis(30));
             let before = fs.statfs().unwrap();

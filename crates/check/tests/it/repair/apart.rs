@@ -1,6 +1,7 @@
 //! **Purpose.** What a repair leaves alone, what it does without being asked, crashes while it
 //! writes, and undo files.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -11,12 +12,14 @@ use fourscore_block::{
 };
 use fourscore_check::{CheckOptions, Scope, UndoDevice, apply_undo, repair};
 use fourscore_ondisk::InodeNr;
+use fourscore_ondisk::inode::FileType;
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::rng::{Rng, mix};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_preen};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, matrix, require, scratch};
 
+use super::drawn::{compare, paths};
 use super::repaired;
 use crate::common::{opened, report_on};
 use crate::invariants::cases;
@@ -251,4 +254,28 @@ fn a_lost_root_and_lost_and_found_are_made_anew() {
         codes.contains(&"no-root") && codes.contains(&"dir-lost"),
         "{codes:?}"
     );
+}
+
+#[test]
+fn a_directory_that_the_superblock_calls_the_journal_is_kept() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let config = matrix::named(&[EXT4]).pop().expect("a configuration");
+    let populated = config.populated().expect("an image");
+    let before = paths(populated.image.path()).expect("it can be read");
+    let directories = before.values();
+    let directory = directories
+        .filter(|object| object.file_type == FileType::Directory)
+        .map(|object| object.inode)
+        .find(|inode| inode.0 > 11)
+        .expect("a directory");
+    let mut surgery = Surgery::new(&populated.image).expect("sound");
+    surgery
+        .sb("s_journal_inum", |_| directory.0.into())
+        .expect("a field");
+    super::assert_repaired(populated.image.path()).expect("it can be repaired");
+    compare(&before, populated.image.path(), &BTreeSet::new()).expect("nothing is lost");
 }

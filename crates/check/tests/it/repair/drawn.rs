@@ -42,8 +42,8 @@ const SEEDS: u64 = 24;
 /// What a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Object {
-    inode: InodeNr,
-    file_type: FileType,
+    pub(super) inode: InodeNr,
+    pub(super) file_type: FileType,
     size: u64,
     content: u64,
 }
