@@ -169,8 +169,8 @@ fn hidden_inode_faults(
     let quota = ro_compat.contains(RoCompat::QUOTA);
     let journal = compat.contains(Compat::HAS_JOURNAL);
     let orphan_file = compat.contains(Compat::ORPHAN_FILE);
-    // Field, value, whether it is looked at, its minimum, and whether it is a quota file. e2fsck looks
-    // at that of projects also without the feature `project`.
+    // Field, value, whether it is looked at, its minimum, and whether it is a quota file. e2fsck
+    // looks at that of projects also without the feature `project`.
     let fields = [
         ("s_journal_inum", raw.s_journal_inum, journal, 0, false),
         ("s_usr_quota_inum", raw.s_usr_quota_inum, quota, 0, true),
