@@ -15,6 +15,7 @@ use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::FileType;
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::rng::{Rng, mix};
+use fourscore_testkit::matrix::Populated;
 use fourscore_testkit::oracle::{e2fsck, e2fsck_preen};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{Image, matrix, require, scratch};
@@ -39,10 +40,15 @@ const TOGETHER: [&str; 9] = [
     "group-dirs",
 ];
 
+/// A file system with files of all kinds.
+fn populated() -> Result<Populated> {
+    let config = matrix::named(&[EXT4]).pop().context("a configuration")?;
+    config.populated()
+}
+
 /// An image with the damages of several cases.
 fn damaged(codes: &[&str]) -> Result<(Image, Image)> {
-    let config = matrix::named(&[EXT4]).pop().context("a configuration")?;
-    let populated = config.populated()?;
+    let populated = populated()?;
     let sound = populated.image.copy()?;
     let mut surgery = Surgery::new(&populated.image)?;
     for case in cases::all().filter(|case| case.config == EXT4 && codes.contains(&case.code)) {
@@ -73,8 +79,7 @@ fn without_being_asked_only_what_is_safe_is_done() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    let config = matrix::named(&[EXT4]).pop().expect("a configuration");
-    let populated = config.populated().expect("an image");
+    let populated = populated().expect("an image");
     let mut surgery = Surgery::new(&populated.image).expect("sound");
     let (mut done, mut refused) = (0, 0);
     let mut faults = Vec::new();
@@ -236,8 +241,7 @@ fn a_lost_root_and_lost_and_found_are_made_anew() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    let config = matrix::named(&[EXT4]).pop().expect("a configuration");
-    let populated = config.populated().expect("an image");
+    let populated = populated().expect("an image");
     let mut surgery = Surgery::new(&populated.image).expect("sound");
     for field in ["i_mode", "i_links_count", "eh_entries"] {
         surgery
@@ -263,8 +267,7 @@ fn a_directory_that_the_superblock_calls_the_journal_is_kept() {
         Need::Program("e2fsck"),
         Need::KernelMount
     );
-    let config = matrix::named(&[EXT4]).pop().expect("a configuration");
-    let populated = config.populated().expect("an image");
+    let populated = populated().expect("an image");
     let before = paths(populated.image.path()).expect("it can be read");
     let directories = before.values();
     let directory = directories
