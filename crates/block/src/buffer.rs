@@ -30,8 +30,9 @@
 //! - `dirty` is the one transaction whose changes the live content holds and that is not sealed;
 //!   `committing` belongs to the transaction before it.
 //! - The bytes of a version, of `committing` after sealing and of a [`Sealed`] never change.
-//! - A buffer that is dirty, has `committing` content or is not checkpointed is not retired. A
-//!   retired buffer is never changed again: a writer must look the block up again.
+//! - A buffer that is dirty, has `committing` content, is not checkpointed or is kept ([`Kept`]) is
+//!   not retired, unless its block is freed. A retired buffer is never changed again: a writer must
+//!   look the block up again.
 //!
 //! **Locking.** Reading a frozen version takes no lock and writes nothing. The lock is held for
 //! memory operations only, never across I/O, and no lock of another buffer is taken under it
@@ -248,6 +249,8 @@ struct WriteState {
     uncheckpointed: Option<Tid>,
     /// What its home location holds, until the block is sealed.
     novelty: Novelty,
+    /// The number of callers that keep it in the cache.
+    keepers: u32,
     retired: bool,
 }
 
@@ -634,7 +637,7 @@ impl Buffer {
         self.lock().retired
     }
 
-    /// Retires the buffer if all its changes are checkpointed. From then on it refuses changes, so
+    /// Retires the buffer if all its changes are checkpointed and nobody keeps it. From then on it refuses changes, so
     /// the cache may drop it without losing a concurrent change.
     #[must_use]
     pub fn retire(&self) -> Retire {
@@ -648,18 +651,43 @@ impl Buffer {
     }
 }
 
+/// A buffer that stays in the cache as long as this lives, even over the budget, unless its block
+/// is freed. For a caller whose change was refused because the buffer had left the cache: its next
+/// attempt finds this one.
+#[derive(Debug)]
+pub struct Kept(Arc<Buffer>);
+
+impl Kept {
+    /// Keeps a buffer, unless it is retired already.
+    pub(crate) fn new(buffer: &Arc<Buffer>) -> Option<Self> {
+        let mut state = buffer.lock();
+        if state.retired {
+            return None;
+        }
+        state.keepers += 1;
+        Some(Self(Arc::clone(buffer)))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.lock().keepers -= 1;
+    }
+}
+
 /// Whether a buffer was retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retire {
     /// It was, and accepts no change any more.
     Done,
-    /// It was not: it holds changes that are not checkpointed, or is being changed.
+    /// It was not: it holds changes that are not checkpointed, is being changed, or is kept.
     InUse,
 }
 
 impl WriteState {
     fn is_clean(&self) -> bool {
-        self.dirty.is_none() && self.committing.is_none() && self.uncheckpointed.is_none()
+        let is_checkpointed = self.committing.is_none() && self.uncheckpointed.is_none();
+        self.dirty.is_none() && is_checkpointed && self.keepers == 0
     }
 }
 

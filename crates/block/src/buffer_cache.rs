@@ -13,7 +13,8 @@
 //! **Invariants.**
 //! - A block has at most one buffer that can be changed: eviction retires a buffer under its
 //!   lock, and a retired buffer refuses changes, so a change is never lost with an evicted buffer.
-//! - Buffers that are dirty or not checkpointed stay in the cache, even over the budget.
+//! - Buffers that are dirty, not checkpointed or kept ([`Kept`]) stay in the cache, even over the
+//!   budget.
 //! - Errors are not cached: the next caller reads the device again.
 //!
 //! **Locking.** A hit pins an epoch and reads; it writes no shared memory. No lock and no guard
@@ -28,7 +29,7 @@ use fourscore_sync::epoch::{self, Guard};
 use fourscore_sync::{Arc, Counter};
 
 use crate::batch::Batch;
-use crate::buffer::{Buffer, Joined, Novelty, Retire, VerifiedAs};
+use crate::buffer::{Buffer, Joined, Kept, Novelty, Retire, VerifiedAs};
 use crate::device::{BlockDevice, to_u64};
 use crate::io_buf::{IoBuf, zeroed_shared};
 use crate::loading::{LoadLock, Loading};
@@ -296,6 +297,18 @@ impl BufferCache {
         if let Some(buffer) = self.buffers.remove(&block) {
             buffer.forget(tid);
         }
+    }
+
+    /// Keeps the buffer of `block` in the cache as long as the result lives. `None` if the block is
+    /// not in the cache.
+    #[must_use]
+    pub fn keep(&self, block: PhysBlock) -> Option<Kept> {
+        let buffer = self.buffers.get_arc(&block)?;
+        let kept = Kept::new(&buffer);
+        if kept.is_none() {
+            self.drop_retired(&buffer);
+        }
+        kept
     }
 
     /// Evicts buffers that a checkpoint has made clean, until the cache is within its budget again.

@@ -49,7 +49,9 @@ pub mod uring;
 pub mod window;
 
 pub use batch::{Batch, InFlight, Outcome, Poll};
-pub use buffer::{BUFFER, Buffer, Joined, Novelty, Retire, Retired, Sealed, Structure, VerifiedAs};
+pub use buffer::{
+    BUFFER, Buffer, Joined, Kept, Novelty, Retire, Retired, Sealed, Structure, VerifiedAs,
+};
 pub use buffer_cache::{BlockError, BufferCache, CacheOptions, CacheStats};
 pub use device::{BlockDevice, Hints, HostRange};
 pub use error::{DeviceError, DeviceOp, raw_os_error};

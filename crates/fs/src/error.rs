@@ -79,9 +79,6 @@ pub enum Error {
     /// Another host has the file system mounted, or a check of it is running.
     #[error("in use: {0}")]
     InUse(String),
-    /// The cache does not have enough blocks for those that the operation changes at once.
-    #[error("the metadata cache is too small")]
-    NoMemory,
     /// There are no free blocks, or no free inodes.
     #[error("no space left")]
     NoSpace,
@@ -176,7 +173,6 @@ impl Error {
             Self::Exists => libc_errno::EEXIST,
             Self::NotEmpty => libc_errno::ENOTEMPTY,
             Self::Busy | Self::InUse(_) => libc_errno::EBUSY,
-            Self::NoMemory => libc_errno::ENOMEM,
             Self::NoSpace | Self::NotOneTransaction { .. } => libc_errno::ENOSPC,
             Self::QuotaExceeded => libc_errno::EDQUOT,
             Self::ReadOnly(_) => libc_errno::EROFS,
@@ -306,7 +302,6 @@ mod libc_errno {
     pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EIO: i32 = 5;
     pub(crate) const EBADF: i32 = 9;
-    pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const ENOTDIR: i32 = 20;
     pub(crate) const EISDIR: i32 = 21;
     pub(crate) const EINVAL: i32 = 22;

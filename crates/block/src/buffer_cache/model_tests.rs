@@ -118,3 +118,30 @@ fn creating_and_loading_agree_on_one_buffer() {
         assert!(Arc::ptr_eq(&created, &loaded));
     });
 }
+
+#[test]
+fn a_change_of_a_kept_buffer_is_not_refused() {
+    model::check(SCHEDULES, || {
+        let cache = cache();
+        let evicting = {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    write_back_and_evict(&cache);
+                }
+            })
+        };
+        let kept = loop {
+            cache.load(BLOCK).expect("readable");
+            if let Some(kept) = cache.keep(BLOCK) {
+                break kept;
+            }
+        };
+        let buffer = cache.load(BLOCK).expect("readable");
+        let change = |bytes: &mut [u8]| bytes[0] += 1;
+        buffer.modify(Tid(1), tag(), change).expect("it is kept");
+        drop(kept);
+        evicting.join().expect("a task");
+        assert_eq!(cache.read(BLOCK, |bytes| bytes[0]).expect("readable"), 1);
+    });
+}

@@ -264,3 +264,33 @@ fn threads_lose_no_change_while_buffers_are_evicted() {
         "nothing was evicted: the test proves nothing"
     );
 }
+
+#[test]
+fn a_kept_buffer_stays_over_the_budget_until_its_last_keeper_ends() {
+    let cache = cache_of(64, 0);
+    let is_cached = |block| cache.cached(PhysBlock(block), &epoch::pin()).is_some();
+    let load_others = || (32..64).for_each(|block| assert_eq!(number_at(&cache, block), block));
+    assert!(cache.keep(PhysBlock(1)).is_none(), "it is not in the cache");
+    let buffer = cache.load(PhysBlock(1)).unwrap();
+    let first = cache.keep(PhysBlock(1)).unwrap();
+    let second = cache.keep(PhysBlock(1)).unwrap();
+    load_others();
+    drop(first);
+    load_others();
+    assert!(is_cached(1));
+    buffer.modify(Tid(1), tag(), |_| ()).unwrap();
+    write_back(&cache, &buffer, Tid(1));
+    drop(second);
+    load_others();
+    assert!(!is_cached(1));
+    assert_eq!(buffer.modify(Tid(2), tag(), |_| ()), Err(Retired));
+}
+
+#[test]
+fn a_buffer_that_is_retired_is_not_kept() {
+    let cache = cache_of(4, 1 << 20);
+    let buffer = cache.load(PhysBlock(2)).unwrap();
+    assert_eq!(buffer.retire(), Retire::Done);
+    assert!(cache.keep(PhysBlock(2)).is_none());
+    assert!(!Arc::ptr_eq(&buffer, &cache.load(PhysBlock(2)).unwrap()));
+}

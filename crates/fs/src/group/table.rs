@@ -398,10 +398,14 @@ impl Groups {
             .is_some_and(|group| group.place(map).uninit.load(Ordering::Acquire))
     }
 
-    /// Loads the buffers of a change again, because one of them has left the cache.
-    pub(crate) fn reload(&self, change: &mut BitsChange) -> Result<()> {
+    /// Loads one of the blocks of a change again, because it has left the cache. The other one is
+    /// not loaded: this one might leave for it.
+    pub(crate) fn reload(&self, change: &mut BitsChange, block: PhysBlock) -> Result<()> {
         let [bitmap, descriptors] = change.blocks();
-        change.held = Some(self.buffers.load(descriptors)?);
+        if block == descriptors {
+            change.held = Some(self.buffers.load(descriptors)?);
+            return Ok(());
+        }
         let state = self.get(change.group);
         let uninit =
             state.is_some_and(|group| group.place(change.map).uninit.load(Ordering::Acquire));

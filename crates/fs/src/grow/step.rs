@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use fourscore_block::{Buffer, Structure, VerifiedAs};
+use fourscore_block::{Buffer, Kept, Structure, VerifiedAs};
 use fourscore_journal::{Credits, Handle};
 use fourscore_mballoc::ChangeKind;
 use fourscore_ondisk::superblock::{SUPERBLOCK_SIZE_BYTES, Superblock};
@@ -18,8 +18,6 @@ use crate::mount::state::Mount;
 use crate::txn::refused::Refused;
 use crate::{Error, Result};
 
-/// The most attempts, if blocks leave the cache in between.
-const MOST_ATTEMPTS: u32 = 64;
 /// The inode of blocks reserved for descriptors.
 const RESIZE_INODE: InodeNr = InodeNr(7);
 
@@ -91,26 +89,32 @@ pub(super) fn commit(
     for &group in step.bitmaps.keys() {
         note_before(mount, group, bitmaps)?;
     }
-    for _ in 0..MOST_ATTEMPTS {
+    // Blocks that had left the cache once, as in `crate::txn::apply`.
+    let mut kept = Vec::new();
+    loop {
         let buffers = parts.iter().map(|part| load(mount, part));
         let buffers = buffers.collect::<Result<Vec<_>>>()?;
         let mut handle = mount.start(credits)?;
         let joined = parts.iter().zip(&buffers).try_for_each(|(part, buffer)| {
             let joined = handle.join(buffer, part.tag);
-            joined.map_err(|error| Refused::new(error, part.block))
+            let refused = joined.map_err(|error| Refused::new(error, part.block));
+            refused.map_err(|refused| (refused, part))
         });
-        if joined.is_ok() {
-            for (part, buffer) in parts.iter().zip(&buffers) {
-                let made = make(mount, &mut handle, part, buffer);
-                made.expect("a block that has joined can be changed");
-            }
-            mount.core.superblock.publish(step.superblock.clone());
-            handle.stop();
-            note_changed(step, bitmaps);
-            return Ok(());
+        if let Err((refused, part)) = joined {
+            drop(handle);
+            refused.check_may_restart()?;
+            kept.push(load_kept(mount, part)?);
+            continue;
         }
+        for (part, buffer) in parts.iter().zip(&buffers) {
+            let made = make(mount, &mut handle, part, buffer);
+            made.expect("a block that has joined can be changed");
+        }
+        mount.core.superblock.publish(step.superblock.clone());
+        handle.stop();
+        note_changed(step, bitmaps);
+        return Ok(());
     }
-    Err(Error::NoMemory)
 }
 
 /// Writes the blocks of a step that was committed to their places, all but the superblock: see the
@@ -209,6 +213,16 @@ fn load(mount: &Mount, part: &Part<'_>) -> Result<Arc<Buffer>> {
     match part.content {
         Content::Bitmap(group, _) if is_uninit(group) => Ok(buffers.create_unused(part.block)),
         _ => Ok(buffers.load(part.block)?),
+    }
+}
+
+/// Loads a block, and keeps it in the cache.
+fn load_kept(mount: &Mount, part: &Part<'_>) -> Result<Kept> {
+    loop {
+        load(mount, part)?;
+        if let Some(kept) = mount.core.buffers.keep(part.block) {
+            return Ok(kept);
+        }
     }
 }
 

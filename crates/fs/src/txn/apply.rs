@@ -14,6 +14,10 @@
 //!   -> stop the handle
 //! ```
 //!
+//! A block that was refused is loaded again, and stays in the cache until the plan ends
+//! ([`fourscore_block::Kept`]), however small the cache is and whatever other threads load. So the
+//! next restart is for another block, and there are at most as many restarts as blocks.
+//!
 //! **Invariants.** The order in which a plan becomes visible is stated in
 //! [`crate::inode::consistent`]. All steps are in one handle, so a transaction is sealed before all
 //! of them or after all of them.
@@ -25,9 +29,10 @@ use std::mem;
 
 use fourscore_journal::{Credits, Handle, ModifyError};
 use fourscore_mballoc::Stamp;
-use fourscore_ondisk::Tid;
+use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::thread;
 
+use crate::Result;
 use crate::dir::departure::Departure;
 use crate::dir::touch::Touch;
 use crate::group::table::BitsChange;
@@ -41,11 +46,6 @@ use crate::txn::memory::{Region, RegionKind, Stage};
 use crate::txn::plan::Plan;
 use crate::txn::refused::Refused;
 use crate::xattr::held;
-use crate::{Error, Result};
-
-/// How often a plan is restarted at most because a block left the cache. Each time all blocks are
-/// loaded again, so a second restart needs a cache that keeps nothing.
-const MOST_ATTEMPTS: u32 = 64;
 
 /// The most inodes that readers may see and that one operation changes: both directories of a
 /// rename, the renamed inode, and the replaced one.
@@ -174,7 +174,7 @@ impl Plan<'_> {
     ) -> Result<Tid> {
         self.charge()?;
         let credits = self.credits();
-        for _ in 0..MOST_ATTEMPTS {
+        loop {
             let mut handle = self.mount.start(credits)?;
             match self.join(&mut handle) {
                 Ok(()) => {
@@ -195,7 +195,6 @@ impl Plan<'_> {
                 }
             }
         }
-        Err(Error::NoMemory)
     }
 
     /// Adds all blocks to the transaction: those that this plan has allocated last, when none of
@@ -235,17 +234,27 @@ impl Plan<'_> {
         Ok(())
     }
 
+    /// Prepares another attempt, for which the refused block stays in the cache.
     fn restart(&mut self, refused: &Refused) -> Result<()> {
-        if refused.error == ModifyError::OutOfCredits {
-            return Err(Error::Internal("an operation planned too few credits"));
-        }
+        refused.check_may_restart()?;
         self.mount.count_retry();
-        self.reload_charges(refused.block)?;
+        loop {
+            self.reload(refused.block)?;
+            // It may leave the cache again before it is kept.
+            if let Some(kept) = self.mount.core.buffers.keep(refused.block) {
+                self.kept.push(kept);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Loads a block of the plan again.
+    fn reload(&mut self, refused: PhysBlock) -> Result<()> {
+        self.reload_charges(refused)?;
         let buffers = &self.mount.core.buffers;
         for region in &mut self.memory.regions {
-            let block = region.buffer.block();
-            if block == refused.block {
-                region.buffer = buffers.load(block)?;
+            if region.buffer.block() == refused {
+                region.buffer = buffers.load(refused)?;
             }
         }
         let groups = self.mount.groups();
@@ -259,8 +268,8 @@ impl Plan<'_> {
         claimed
             .chain(freed)
             .chain(inodes.map(|(_, bits)| bits))
-            .filter(|bits| bits.blocks().contains(&refused.block))
-            .try_for_each(|bits| groups.reload(bits))
+            .filter(|bits| bits.blocks().contains(&refused))
+            .try_for_each(|bits| groups.reload(bits, refused))
     }
 
     /// Makes all changes visible, in the order that [`crate::inode::consistent`] states. All blocks

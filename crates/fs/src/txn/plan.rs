@@ -13,7 +13,8 @@
 //! ```
 //!
 //! A block may leave the cache between planning and joining. Then the handle is closed, the block
-//! is loaded again, and the plan restarts with joining. A block that has joined stays in the cache.
+//! is loaded again and kept there, and the plan restarts with joining. A block that has joined stays
+//! in the cache.
 //! Blocks that the plan has allocated join last and are made again if they have left the cache, so
 //! a restart leaves none of them in the transaction.
 //!
@@ -29,7 +30,7 @@
 use std::mem;
 use std::ops::Range;
 
-use fourscore_block::{Buffer, Structure, VerifiedAs};
+use fourscore_block::{Buffer, Kept, Structure, VerifiedAs};
 use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, Run};
 use fourscore_ondisk::geometry::BytePlace;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
@@ -68,6 +69,8 @@ pub(crate) struct Plan<'f> {
     capacity: usize,
     /// The locks of the blocks and values of attributes that the plan changes.
     pub(crate) xattrs: XattrLocks<'f>,
+    /// Blocks that had left the cache once, and stay there until the plan ends.
+    pub(crate) kept: Vec<Kept>,
     /// The file system cannot be frozen while this lives.
     _inside: Option<Inside<'f>>,
     pub(crate) gone_values: Vec<GoneValue>,
@@ -98,6 +101,7 @@ impl<'f> Plan<'f> {
             counts_free: false,
             capacity: mount.step_capacity(),
             xattrs: XattrLocks::new(mount),
+            kept: Vec::new(),
             gone_values: Vec::new(),
         }
     }

@@ -174,7 +174,6 @@ pub(super) fn work<T: Target>(
             .collect(),
         has_links: shape.has_links,
         free_inodes: shape.free_inodes(),
-        tiny_caches: shape.has_tiny_caches(),
         has_page_cache: T::HAS_PAGE_CACHE,
         pointers: shape.format == Format::Pointers,
         first_size: size,

@@ -263,21 +263,15 @@ impl Shape {
         self.inodes == FEW_INODES
     }
 
-    /// The shape for a round through a mount. With `data=journal` a small cache makes writes fail,
-    /// which the kernel reports as `EIO` for dirty pages; the cache is large then.
+    /// The shape for a round through a mount.
     pub(super) fn for_mount(self) -> Self {
         let spare_bytes = match self.theme {
             // Data that is in the page cache finds no space when it is written, and is lost.
             Theme::Growth => None,
             _ => self.spare_bytes,
         };
-        let cache_bytes = match self.data {
-            DataMode::Journal => LARGE_CACHE_BYTES,
-            _ => self.cache_bytes,
-        };
         Self {
             spare_bytes,
-            cache_bytes,
             ..self
         }
     }
@@ -310,12 +304,6 @@ impl Shape {
         const MADE_BEFORE: u64 = 40;
         let made = MADE_BEFORE + self.bystanders as u64;
         usize::try_from(self.inodes - made).unwrap_or(0)
-    }
-
-    /// Whether all threads at once may need more cache than there is, for example for file data
-    /// that goes through the journal.
-    pub(super) fn has_tiny_caches(&self) -> bool {
-        self.cache_bytes < LARGE_CACHE_BYTES
     }
 
     /// The unit in which ranges of a file can be moved, in bytes.

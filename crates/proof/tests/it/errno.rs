@@ -25,13 +25,12 @@ const LONG: &[u8] = &[b'n'; 256];
 /// The first byte offset that a file with 4 KiB blocks cannot have.
 const END_BYTES: u64 = u32::MAX as u64 * 4096;
 
-const NAMES: [(i32, &str); 28] = [
+const NAMES: [(i32, &str); 27] = [
     (1, "EPERM"),
     (2, "ENOENT"),
     (5, "EIO"),
     (7, "E2BIG"),
     (9, "EBADF"),
-    (12, "ENOMEM"),
     (13, "EACCES"),
     (16, "EBUSY"),
     (17, "EEXIST"),

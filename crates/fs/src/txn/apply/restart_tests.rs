@@ -1,7 +1,8 @@
 //! Plans that are refused, and what they leave in the transaction that refused them.
 
 use fourscore_block::{
-    DeviceOp, DeviceOptions, FaultyDevice, RamDevice, Rule, Structure, VerifiedAs, open_path,
+    DeviceOp, DeviceOptions, FaultyDevice, RamDevice, Retired, Rule, Structure, VerifiedAs,
+    open_path,
 };
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_mballoc::Reach;
@@ -13,7 +14,7 @@ use fourscore_testkit::tools::Need;
 
 use super::*;
 use crate::txn::slot;
-use crate::{Fs, InodeNr, MountOptions, NewAttributes};
+use crate::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
@@ -26,14 +27,20 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
+    fixture_with_cache(8 << 20)
+}
+
+fn fixture_with_cache(cache_bytes: usize) -> Fixture {
     let image = Image::builder(MiB(8)).kind("ext4").make().unwrap();
     let base = open_path(image.path(), DeviceOptions::default()).unwrap();
     let memory = Arc::new(RamDevice::over(Arc::new(base)));
     let device = Arc::new(FaultyDevice::new(memory));
-    let options = MountOptions::new().journal(JournalOptions {
+    let journal = JournalOptions {
         background: Background::None,
         ..JournalOptions::default()
-    });
+    };
+    let open = OpenOptions::new().cache_bytes(cache_bytes);
+    let options = MountOptions::new().open(open).journal(journal);
     let fs = Fs::mount(Arc::clone(&device) as _, &options).unwrap();
     let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
     fs.sync().unwrap();
@@ -95,4 +102,28 @@ fn a_plan_that_is_refused_once_is_applied_with_all_its_blocks() {
     plan.apply(&[]).unwrap();
     assert!(is_in_transaction(&fixture, new));
     assert!(is_in_transaction(&fixture, table));
+}
+
+/// Loads so many blocks that a cache without a budget keeps none of the others.
+fn load_others(fixture: &Fixture) {
+    let buffers = &fixture.fs.writable().unwrap().core.buffers;
+    for block in 4000..5000 {
+        buffers.load(PhysBlock(block)).unwrap();
+    }
+}
+
+#[test]
+fn a_block_that_was_refused_stays_in_the_cache_until_the_plan_ends() {
+    require!(Need::Program("mke2fs"));
+    let fixture = fixture_with_cache(0);
+    let (mut plan, _, table) = refused_once(&fixture);
+    let mount = fixture.fs.writable().unwrap();
+    let is_cached = || mount.core.buffers.cached(table, &epoch::pin()).is_some();
+    plan.restart(&Refused::new(ModifyError::Retired(Retired), table))
+        .unwrap();
+    load_others(&fixture);
+    assert!(is_cached());
+    drop(plan);
+    load_others(&fixture);
+    assert!(!is_cached());
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 /// Linux's numbers of the errors that the rules name.
 pub(in crate::concurrent) mod errno {
     pub(crate) const NOENT: i32 = 2;
-    pub(crate) const NOMEM: i32 = 12;
     pub(crate) const BUSY: i32 = 16;
     pub(crate) const EXIST: i32 = 17;
     pub(crate) const NOTDIR: i32 = 20;
@@ -35,8 +34,6 @@ pub(in crate::concurrent) struct Context {
     pub(in crate::concurrent) has_links: bool,
     /// The number of inodes that are certainly free at the begin.
     pub(in crate::concurrent) free_inodes: usize,
-    /// Whether the caches may be too small for all threads at once.
-    pub(in crate::concurrent) tiny_caches: bool,
     /// Whether the kernel caches data and sizes: a size that is read while a call changes it proves
     /// nothing, and a cell that is read then may be torn.
     pub(in crate::concurrent) has_page_cache: bool,

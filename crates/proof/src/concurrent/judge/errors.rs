@@ -66,10 +66,7 @@ fn is_making(call: Call) -> bool {
 }
 
 fn may_fail(context: &Context, call: Call, number: i32) -> bool {
-    use errno::{EXIST, INVAL, ISDIR, NODATA, NOENT, NOMEM, NOSPC, NOTDIR, NOTEMPTY};
-    if number == NOMEM {
-        return context.tiny_caches;
-    }
+    use errno::{EXIST, INVAL, ISDIR, NODATA, NOENT, NOSPC, NOTDIR, NOTEMPTY};
     match call {
         Call::Make(..) => matches!(number, EXIST | NOENT | NOTDIR),
         Call::Link(..) => matches!(number, EXIST | NOENT | NOTDIR),

@@ -10,7 +10,7 @@ use fourscore_ondisk::relation::RelationError;
 use super::ROOT;
 
 /// Errors that any call can return.
-pub(crate) fn anywhere() -> [(&'static str, Error); 18] {
+pub(crate) fn anywhere() -> [(&'static str, Error); 17] {
     let inode = ROOT;
     let broken = AclError::Version {
         found: 3,
@@ -69,10 +69,6 @@ pub(crate) fn anywhere() -> [(&'static str, Error); 18] {
         (
             "changes that are made all at once do not fit into one transaction (`Staged::commit`)",
             Error::NotOneTransaction { blocks: 2, most: 1 },
-        ),
-        (
-            "the cache has not even the blocks that the call changes at once",
-            Error::NoMemory,
         ),
         (
             "`fallocate`, but for `PunchHole`, of a file that is mapped by pointers (ext2, ext3)",
