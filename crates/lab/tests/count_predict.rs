@@ -1,6 +1,8 @@
 //! Predictions for machines with many cores (`cargo test -p fourscore-lab --features count --test
 //! count_predict`), on file systems small enough for a debug build.
 
+use std::time::Duration;
+
 use fourscore_lab::ThreadCount;
 use fourscore_lab::alloc::predict::machines::{EPYC_9654, KUNPENG_920, Load, MachineModel};
 use fourscore_lab::alloc::predict::{HALVES_WITHIN, Length, Predicted, Setup};
@@ -25,6 +27,9 @@ struct Case {
     switches: Vec<(&'static str, &'static str)>,
 }
 
+/// The interval of commits of jbd2, which is longer than the runs here.
+const LONG: Duration = Duration::from_secs(5);
+
 /// A run of so many steps.
 fn exactly(steps: u64) -> Length {
     Length {
@@ -34,12 +39,16 @@ fn exactly(steps: u64) -> Length {
 }
 
 fn predict(case: &Case) -> Predicted {
-    let _alone = ALONE.lock();
     // 75 % used, as 16 GiB are small enough to be used up in a few hundred steps.
     let scenario = Scenario {
         bytes: 16 << 30,
         ..Scenario::by_name("133g-75").expect("the scenario exists")
     };
+    predict_on(scenario, case, LONG)
+}
+
+fn predict_on(scenario: Scenario, case: &Case, commit_every: Duration) -> Predicted {
+    let _alone = ALONE.lock();
     let mut bench = AllocBench::on(scenario);
     for (name, value) in &case.switches {
         Switch::set(&mut bench, name, value).expect(name);
@@ -55,6 +64,7 @@ fn predict(case: &Case) -> Predicted {
         rest: case.machine.rest(case.load).expect("fitted"),
         threads: ThreadCount::new(case.threads),
         length: case.length,
+        commit_every,
         laid_out_as_ext4: case.switches.contains(&EXT4[0]),
     };
     setup.predict().expect("a run")
@@ -157,4 +167,49 @@ fn a_run_with_uneven_halves_is_made_longer_within_limits() {
     let steady = run(Load::Fallocate2, length(1024, 4096));
     assert_eq!(steady.steps, 1024);
     assert!((steady.halves - 1.0).abs() < HALVES_WITHIN, "{steady:?}");
+}
+
+/// Files at the end of a cycle are made of many short extents. A commit gives the threads long ones
+/// again, without waiting for the last of the short ones to be found.
+#[test]
+fn transactions_that_have_become_old_are_committed() {
+    let scenario = Scenario {
+        bytes: 16 << 30,
+        ..Scenario::by_name("133g-75").expect("the scenario exists")
+    };
+    let rate = |commit_every| {
+        let case = Case {
+            machine: EPYC_9654,
+            load: Load::Fallocate3,
+            threads: 1,
+            length: exactly(120),
+            switches: ext4(&[("goals", "one"), ("prefetch", "plain")]),
+        };
+        predict_on(scenario, &case, commit_every).per_second
+    };
+    let (often, seldom) = (rate(Duration::from_millis(1)), rate(LONG));
+    assert!(often > 1.5 * seldom, "{often} {seldom}");
+}
+
+/// Published for 15 TiB: 16 threads in two clusters make three quarters of the steps of 8 in one.
+/// If threads came to a lock in the order of their cores, most lines would move within a cluster.
+#[test]
+fn a_lock_moves_between_clusters_and_takes_its_lines_along() {
+    let scenario = Scenario {
+        bytes: 64 << 30,
+        used_per_mille: 60,
+        ..Scenario::by_name("15t").expect("the scenario exists")
+    };
+    let rate = |threads: usize| {
+        let case = Case {
+            machine: EPYC_9654,
+            load: Load::Fallocate3,
+            threads,
+            length: exactly(16 * threads as u64),
+            switches: ext4(&[("goals", "inode"), ("prefetch", "plain")]),
+        };
+        predict_on(scenario, &case, LONG).per_second
+    };
+    let ratio = rate(16) / rate(8);
+    assert!((0.7..0.9).contains(&ratio), "{ratio}");
 }

@@ -6,8 +6,14 @@
 //! ([`machines`]) and the file system around the allocator ([`Rest`]):
 //!
 //! ```text
-//! step = work alone, words that all cores write, work under one lock, the step of the workload
+//! step    = work alone, a handle, work under one lock, the step of the workload
+//! request = work alone, a handle, the allocator
+//! handle  = words that all cores write
 //! ```
+//!
+//! A request gets one extent of a file. One more core commits each transaction that has become old,
+//! as jbd2's thread does every 5 seconds. So the space that threads have freed comes back while they
+//! are still gathering the last short extents.
 //!
 //! A run goes on until all cores together have made a number of steps ([`Length`]): in tables of
 //! fallocate3, at least so many that the free space has been used twice. Each time is a cycle:
@@ -39,10 +45,11 @@ use std::time::Duration;
 
 use fourscore_sync::atomic::{AtomicU64, Ordering};
 use fourscore_sync::count::{Cores, Machine, now, with_cores};
-use fourscore_sync::{CachePadded, CoreNr, Mutex, work};
+use fourscore_sync::{Arc, CachePadded, CoreNr, Mutex, work};
 
 use crate::alloc::bench::AllocBench;
-use crate::alloc::target::AllocTarget;
+use crate::alloc::ram::Random;
+use crate::alloc::target::{AllocTarget, Surroundings};
 use crate::comparison::ThreadCount;
 use crate::target::{Target, WorkerNr};
 use crate::workload::Workload;
@@ -53,8 +60,12 @@ use crate::workload::Workload;
 pub struct Rest {
     /// Work that disturbs no other core.
     pub alone: u64,
-    /// Words that all cores write, each on a line of its own.
+    /// Words that all cores write in each handle of a transaction, each on a line of its own.
     pub shared_words: usize,
+    /// Work of the handle of each request to the allocator, for an extent of the file.
+    pub extent: u64,
+    /// Only one of so many handles of a core writes the shared words.
+    pub handles_per_write: u64,
     /// Work under a lock that all cores take; 0 if they take none.
     pub locked: u64,
     /// Words written under that lock.
@@ -76,6 +87,8 @@ pub struct Setup<'a> {
     pub threads: ThreadCount,
     /// How long the run is.
     pub length: Length,
+    /// The age at which a transaction is committed, in the time of the machine.
+    pub commit_every: Duration,
     /// Whether state words and locks are counted as if they lay where they lie in ext4.
     pub laid_out_as_ext4: bool,
 }
@@ -183,6 +196,7 @@ fn rate(steps: u64, begin: Duration, end: Duration) -> f64 {
 }
 
 /// The shared words of the file system around the allocator.
+#[derive(Debug)]
 struct Around {
     rest: Rest,
     shared: Vec<CachePadded<AtomicU64>>,
@@ -201,19 +215,37 @@ impl Around {
         }
     }
 
-    fn step(&self) {
-        let write = |words: &[CachePadded<AtomicU64>]| {
-            for word in words {
-                word.fetch_add(1, Ordering::Relaxed);
-            }
-        };
+    /// What a step does apart from its requests to the allocator, with one handle.
+    fn step(&self, nr: u64) {
         work(self.rest.alone);
-        write(&self.shared);
+        self.handle(nr);
         if self.rest.locked > 0 {
             let _held = self.lock.lock();
             work(self.rest.locked);
-            write(&self.locked);
+            write_all(&self.locked);
         }
+    }
+
+    /// Writes what all handles write.
+    fn handle(&self, nr: u64) {
+        if nr.is_multiple_of(self.rest.handles_per_write.max(1)) {
+            write_all(&self.shared);
+        }
+    }
+}
+
+impl Surroundings for Around {
+    fn request(&self, nr: u64) {
+        if self.rest.extent > 0 {
+            work(self.rest.extent);
+            self.handle(nr);
+        }
+    }
+}
+
+fn write_all(words: &[CachePadded<AtomicU64>]) {
+    for word in words {
+        word.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -223,20 +255,32 @@ impl Setup<'_> {
     /// # Errors
     /// The file system cannot be set up, or the first failure of a worker.
     pub fn predict(&self) -> io::Result<Predicted> {
-        with_cores(self.threads.get(), |cores| {
+        // One more core commits.
+        with_cores(self.threads.get() + 1, |cores| {
+            let around = Arc::new(Around::new(self.rest));
             let target = self.bench.target()?;
+            let target = target.surrounded_by(Arc::<Around>::clone(&around));
             if self.laid_out_as_ext4 {
                 target.allocator().lay_out_as_ext4(cores);
             }
-            self.race(cores, &target)
+            self.race(cores, &target, &around)
         })
     }
 
-    fn race(&self, cores: &Cores, target: &AllocTarget) -> io::Result<Predicted> {
-        let (around, progress) = (Around::new(self.rest), Progress::new(self.length));
+    fn race(&self, cores: &Cores, target: &AllocTarget, around: &Around) -> io::Result<Predicted> {
+        let progress = Progress::new(self.length);
+        let order = start_order(self.threads);
         cores.restart();
-        let ends = cores.race(self.machine, |core| {
-            self.run_core(core, target, &around, &progress)
+        let ends = cores.race(self.machine, |core| match order.get(core.index()) {
+            Some(place) => {
+                // Real threads do not begin in the same nanosecond.
+                work(place * 97);
+                self.run_core(core, target, around, &progress)
+            }
+            None => {
+                self.commit_old_transactions(target, &progress);
+                Ok(())
+            }
         });
         ends.into_iter().collect::<io::Result<()>>()?;
         let steps = usize::try_from(progress.ended.get()).unwrap_or(usize::MAX);
@@ -258,16 +302,70 @@ impl Setup<'_> {
         progress: &Progress,
     ) -> io::Result<()> {
         let mut worker = target.worker(WorkerNr(core.index()))?;
-        // Real threads do not begin in the same nanosecond.
-        work(core.index() as u64 * 97);
         self.workload.prepare(&mut *worker)?;
         let mut step = 0;
         while progress.goes_on() {
-            around.step();
+            around.step(step);
             self.workload.step(&mut *worker, step)?;
             step += 1;
             progress.end();
         }
         Ok(())
+    }
+
+    /// Commits each transaction that has become old, until the run stops. A transaction begins when
+    /// the last one is committed, whoever asked for that.
+    fn commit_old_transactions(&self, target: &AllocTarget, progress: &Progress) {
+        let pause = self.commit_every / AGES;
+        let steps = pause.as_nanos() * 1000 / u128::from(self.machine.step_ps.max(1));
+        let steps = u64::try_from(steps).unwrap_or(u64::MAX).max(1);
+        let (mut seen, mut age) = (target.tid(), 0);
+        loop {
+            work(steps);
+            // The access lets all cores run up to this time.
+            let tid = target.tid();
+            if !progress.goes_on() {
+                return;
+            }
+            age = if tid == seen { age + 1 } else { 0 };
+            seen = tid;
+            if age == AGES {
+                target.commit();
+                (seen, age) = (target.tid(), 0);
+            }
+        }
+    }
+}
+
+/// The age of a transaction is looked at so many times until it is old.
+const AGES: u32 = 16;
+
+/// The place of each thread in the order in which they begin. It is drawn, since threads that have
+/// run for seconds queue for a lock in any order. If they came by number, each would take the lock
+/// and all lines from its neighbour, which is the nearest core.
+fn start_order(threads: ThreadCount) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..threads.get() as u64).collect();
+    let mut random = Random::new(1);
+    for nr in (1..order.len()).rev() {
+        let other = random.below(nr as u64 + 1);
+        order.swap(nr, usize::try_from(other).unwrap_or(nr));
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_has_a_place_and_neighbours_are_not_next_to_each_other() {
+        let order = start_order(ThreadCount::new(64));
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert!(sorted.iter().copied().eq(0..64));
+        let next = order
+            .windows(2)
+            .filter(|pair| pair[0].abs_diff(pair[1]) == 1);
+        assert!(next.count() < 8, "{order:?}");
     }
 }

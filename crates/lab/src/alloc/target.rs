@@ -43,6 +43,12 @@ pub enum Reuse {
     AfterCommit,
 }
 
+/// A model of the file system around the allocator.
+pub trait Surroundings: std::fmt::Debug + Send + Sync {
+    /// Does what comes with a request to the allocator, of which this is number `nr` of its worker.
+    fn request(&self, nr: u64);
+}
+
 /// The allocator on a file system in memory.
 #[derive(Debug)]
 pub struct AllocTarget {
@@ -59,6 +65,7 @@ pub struct AllocTarget {
     on_demand: Counter,
     extents: Counter,
     allocations: Counter,
+    surroundings: Option<Arc<dyn Surroundings>>,
 }
 
 impl AllocTarget {
@@ -87,6 +94,16 @@ impl AllocTarget {
             on_demand: Counter::default(),
             extents: Counter::default(),
             allocations: Counter::default(),
+            surroundings: None,
+        }
+    }
+
+    /// The allocator as a part of a file system.
+    #[must_use]
+    pub fn surrounded_by(self, surroundings: Arc<dyn Surroundings>) -> Self {
+        Self {
+            surroundings: Some(surroundings),
+            ..self
         }
     }
 
@@ -152,7 +169,9 @@ impl AllocTarget {
         self.allocator.sweep();
     }
 
-    fn tid(&self) -> Tid {
+    /// The running transaction.
+    #[must_use]
+    pub fn tid(&self) -> Tid {
         Tid(self.tid.load(Ordering::Relaxed))
     }
 }
@@ -247,6 +266,9 @@ impl AllocWorker<'_> {
         let file = file.ok_or(io::ErrorKind::NotFound)?;
         let mut start = file.mapped();
         while start < end {
+            if let Some(surroundings) = &target.surroundings {
+                surroundings.request(self.allocations);
+            }
             let request =
                 target.request(inode, file, (end - start).min(MAX_REQUEST_CLUSTERS), sizing);
             let run = target.allocate(&request, &file.prealloc)?;
@@ -399,6 +421,28 @@ mod tests {
     use crate::clock::MonotonicClock;
     use crate::comparison::ThreadCount;
     use crate::workload::{Fallocate2, Until, Workload, drive};
+
+    #[derive(Debug, Default)]
+    struct Counted(Counter);
+
+    impl Surroundings for Counted {
+        fn request(&self, _nr: u64) {
+            self.0.add(1);
+        }
+    }
+
+    #[test]
+    fn the_surroundings_have_a_part_in_every_request() {
+        let scenario = Scenario::by_name("16g-aged-4k").unwrap();
+        let groups = RamGroups::new(scenario, scenario.geometry().unwrap());
+        let counted = Arc::new(Counted::default());
+        let target = AllocTarget::new(groups, Changes::Dropped, Reuse::AfterCommit)
+            .surrounded_by(Arc::<Counted>::clone(&counted));
+        let (steps, clock) = (Until::Steps(5), MonotonicClock::default());
+        drive(&target, &Fallocate3, ThreadCount::new(2), steps, &clock).unwrap();
+        assert!(target.allocations() > 10);
+        assert_eq!(counted.0.sum(), target.allocations());
+    }
 
     #[test]
     fn bitmaps_and_allocator_agree_after_all_workloads() {

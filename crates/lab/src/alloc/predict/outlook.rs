@@ -165,7 +165,7 @@ impl Table {
     /// # Errors
     /// As [`Table::predict`].
     pub fn patched_with(&self, threads: usize, work: u64) -> io::Result<f64> {
-        let rest = Rest::of(self.load, work);
+        let rest = self.machine.rest_with(self.load, work);
         Ok(self.rate(threads, self.patched, true, rest)?.per_second)
     }
 
@@ -192,12 +192,17 @@ impl Table {
             machine: self.machine.costs,
             rest: Rest {
                 alone: rest.alone / self.shrink,
+                extent: rest.extent / self.shrink,
+                handles_per_write: self.shrink,
                 locked: rest.locked / self.shrink,
                 locked_words: rest.locked_words / usize::try_from(self.shrink).unwrap_or(1),
                 ..rest
             },
             threads: ThreadCount::new(threads),
             length: self.steps.length(free_bytes / step_bytes, threads),
+            commit_every: bench
+                .commit_every
+                .div_f64((self.shrink * self.shrink) as f64),
             laid_out_as_ext4,
         };
         let run = setup.predict()?;
