@@ -11,9 +11,9 @@
 //! handle  = words that all cores write
 //! ```
 //!
-//! A request gets one extent of a file. One more core commits each transaction that has become old,
-//! as jbd2's thread does every 5 seconds. So the space that threads have freed comes back while they
-//! are still gathering the last short extents.
+//! A request gets one extent of a file. One more core commits each transaction that has become
+//! old, as jbd2's thread does every 5 seconds. So the space that threads have freed comes back
+//! while they are still gathering the last short extents.
 //!
 //! A run goes on until all cores together have made a number of steps ([`Length`]): in tables of
 //! fallocate3, at least so many that the free space has been used twice. Each time is a cycle:
@@ -314,7 +314,7 @@ impl Setup<'_> {
     }
 
     /// Commits each transaction that has become old, until the run stops. A transaction begins when
-    /// the last one is committed, whoever asked for that.
+    /// the last one is committed, for its age or on demand.
     fn commit_old_transactions(&self, target: &AllocTarget, progress: &Progress) {
         let pause = self.commit_every / AGES;
         let steps = pause.as_nanos() * 1000 / u128::from(self.machine.step_ps.max(1));

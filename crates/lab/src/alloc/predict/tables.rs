@@ -10,17 +10,17 @@
 //!
 //! File systems on which groups are walked are predicted at a part of their size, 133 GB at a half,
 //! because a cycle takes time with the square of the size. Half of the groups means walks of half
-//! the length, so the surroundings of the allocator are given half of their work and words too, and
-//! the rates are divided by 2. A cycle then takes a quarter of the time, and so does the interval of
-//! commits.
+//! the length, so the surroundings of the allocator are given half of their work and words too,
+//! and the rates are divided by 2. A cycle then takes a quarter of the time, and so does the
+//! interval of commits.
 //!
 //! S1 calls the file systems of 842 and 802 GB existing ones, and those of 133 GB made for the
 //! purpose: so the former have the free extents of a file system in use, the others longer ones.
 //!
 //! **References.** S1: B. Trach, "ext4: avoid RMW atomics and descriptor reads in
 //! ext4_mb_prefetch", 2026. S4: B. Li, "ext4: utilize multiple global goals to reduce contention",
-//! 2025. Free extents of file systems in use: e2freefrag(8), example; T. Ts'o, answer to "e2freefrag
-//! utility", linux-ext4, 2009-07-22.
+//! 2025. Free extents of file systems in use: e2freefrag(8), example; T. Ts'o, answer to the patch
+//! "e2freefrag utility", linux-ext4, July 2009.
 
 use crate::alloc::predict::Length;
 use crate::alloc::predict::machines::{self, Load, MachineModel};
