@@ -84,10 +84,23 @@ impl Image {
     pub fn copy_of(file: &Path) -> Result<Self> {
         let folder = scratch::folder()?;
         let path = folder.path().join("image");
-        let options = ["--sparse=always", "--reflink=auto"].map(OsStr::new);
-        tools::stdout_of(tools::command("cp")?.args(options).arg(file).arg(&path))?;
+        copy(file, &path)?;
         Ok(Self { folder, path })
     }
+
+    /// Writes the content to a file that is not there yet; holes stay holes.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn copy_to(&self, file: &Path) -> Result<()> {
+        copy(&self.path, file)
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let options = ["--sparse=always", "--reflink=auto"].map(OsStr::new);
+    tools::stdout_of(tools::command("cp")?.args(options).arg(from).arg(to))?;
+    Ok(())
 }
 
 /// The options of an image. mke2fs chooses those that are not set.

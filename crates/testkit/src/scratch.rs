@@ -17,14 +17,18 @@ const WANTED_FREE_BYTES: u64 = 2 << 30;
 /// If it cannot be made.
 pub fn folder() -> Result<TempDir> {
     let base = base();
-    let prefix = match std::env::var("FOURSCORE_RUN") {
-        Ok(label) => format!("fourscore-{label}-"),
-        Err(_) => "fourscore-".to_owned(),
-    };
+    let prefix = named_after_run("").unwrap_or_else(|| "fourscore-".to_owned());
     tempfile::Builder::new()
         .prefix(&prefix)
         .tempdir_in(&base)
         .with_context(|| format!("no folder can be made in {}", base.display()))
+}
+
+/// The name of a folder that the programs of this run share, if the run has a label.
+#[must_use]
+pub fn named_after_run(name: &str) -> Option<String> {
+    let label = std::env::var("FOURSCORE_RUN").ok()?;
+    Some(format!("fourscore-{label}-{name}"))
 }
 
 /// The folder for temporary folders: `/dev/shm` if it has enough space, else that of the system.

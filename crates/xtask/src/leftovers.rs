@@ -40,6 +40,7 @@ impl Run {
     pub(crate) fn finish(&self) -> Result<()> {
         let places = Places::default();
         let label = self.label.to_string_lossy();
+        places.remove_shared_images(&label);
         let left_behind = left(&label, &places)?;
         if left_behind.is_empty() {
             return Ok(());
@@ -110,6 +111,17 @@ impl Default for Places {
     }
 }
 
+impl Places {
+    /// Removes the images that the programs of the run shared, which the test kit keeps to its end.
+    fn remove_shared_images(&self, label: &str) {
+        for folder in &self.folders {
+            drop(fs::remove_dir_all(
+                folder.join(format!("fourscore-{label}-images")),
+            ));
+        }
+    }
+}
+
 /// All that has the label in its path.
 fn left(label: &str, places: &Places) -> Result<Vec<Left>> {
     let label = format!("fourscore-{label}-");
@@ -173,5 +185,8 @@ mod tests {
         expected[2].remove();
         assert!(!folder.exists());
         assert!(left("run8", &places).unwrap().is_empty());
+        fs::create_dir_all(path("shm/fourscore-run9-images/ext4-1k")).unwrap();
+        places.remove_shared_images("run9");
+        assert!(left("run9", &places).unwrap().is_empty());
     }
 }

@@ -104,6 +104,7 @@ fn campaign(arguments: &Arguments) -> Campaign {
             false => Log::Usual,
         },
         injected: InjectedFault::default(),
+        shortens: true,
         findings: arguments.findings.clone(),
     }
 }
@@ -129,6 +130,7 @@ fn broken(campaign: &Campaign, name: &str) -> Result<()> {
         let campaign = Campaign {
             first_seed: campaign.first_seed.max(injected.first_seed()),
             injected,
+            shortens: false,
             ..campaign.clone()
         };
         let began = Instant::now();

@@ -37,6 +37,9 @@ pub struct Campaign {
     pub log: Log,
     /// The fault to inject.
     pub injected: InjectedFault,
+    /// Whether a history that shows a failure is made as short as it can be, for whoever reads it.
+    /// It takes many times as long as to find it.
+    pub shortens: bool,
     /// The folder for histories that show a failure.
     pub findings: PathBuf,
 }
@@ -63,7 +66,7 @@ pub struct Tally {
 /// A crash state that was recovered wrongly, or a history that failed or did not end.
 #[derive(Debug)]
 pub struct Finding {
-    /// The workload, as short as it could be made.
+    /// The workload, as short as it could be made if that was asked for.
     pub workload: Workload,
     /// The file the history is in, if there is one.
     pub file: Option<PathBuf>,
@@ -127,7 +130,8 @@ impl Campaign {
             Ok(Err(failure)) => Error::from(failure),
             Err(panic) => return Err(self.keep(&session, panic)),
         };
-        if workload.is_repeatable()
+        if self.shortens
+            && workload.is_repeatable()
             && let Ok((shorter, failure)) = caught(|| shorten(&workload, samples, injected))
         {
             return Err(self.keep(&shorter, failure.into()));

@@ -9,6 +9,8 @@ use fourscore_testkit::tools::Need;
 use super::injected::InjectedFault;
 use super::notes::Note;
 use super::session::Session;
+#[cfg(feature = "sabotage")]
+use super::session::shorten;
 use super::workload::{Format, LogKind, Mode, Shape, Step, Workload};
 use crate::model::bytes_to_write;
 
@@ -57,6 +59,24 @@ fn usage_that_is_not_sealed_is_found() {
         Err(error) => format!("{error:#}"),
     };
     assert!(error.contains("quota"), "{error}");
+}
+
+/// What is left of a history with a failure still shows it.
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_history_that_shows_a_failure_is_shortened() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let named = |(name, _): &(&str, InjectedFault)| *name == "no-orphan-record";
+    let (_, injected) = *InjectedFault::ALL
+        .iter()
+        .find(|&fault| named(fault))
+        .unwrap();
+    let workload = Workload::of(3);
+    let (shorter, failure) = shorten(&workload, 1, injected).unwrap();
+    let steps = |workload: &Workload| workload.threads[0].len();
+    assert!(steps(shorter.workload()) < steps(&workload), "{workload:?}");
+    let again = shorter.explore(1, None).unwrap_err();
+    assert_eq!(again.to_string(), failure.to_string());
 }
 
 /// Of each kind with fast commits: calls on a few files, and the usual workloads.

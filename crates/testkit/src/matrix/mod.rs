@@ -10,9 +10,11 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `table` | the list |
+//! | `store` | populated images that the programs of one run share |
 //!
 //! `FOURSCORE_CONFIGS=ext4-1k,quota` restricts a run to these names.
 
+mod store;
 mod table;
 
 use std::fs;
@@ -28,6 +30,8 @@ use crate::image::{Image, MiB};
 use crate::mount::{Access, KernelMount};
 use crate::populate::{self, Tree};
 use crate::{oracle, tools};
+
+use self::store::Store;
 
 /// How far a kernel's mount of an image can serve as the oracle for all of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,14 +114,27 @@ impl Config {
     }
 
     /// The image with a rich tree in it, e2fsck-clean: written by the kernel where it can, else by
-    /// `mke2fs -d` from a tree that the kernel keeps on an image of another configuration. Needs
+    /// `mke2fs -d` from a tree that the kernel keeps on an image of another configuration. It is
+    /// made once in a run of `cargo xtask test`; others get copies. Needs
     /// [`tools::Need::KernelMount`].
     ///
     /// # Errors
     /// If a tool is missing or refuses, or e2fsck finds a fault in what was made.
     pub fn populated(&self) -> Result<Populated> {
-        self.populate()
+        self.shared_or_new()
             .with_context(|| format!("configuration {}", self.name))
+    }
+
+    fn shared_or_new(&self) -> Result<Populated> {
+        let Some(store) = Store::of_run() else {
+            return self.populate();
+        };
+        if let Some(populated) = store.find(self.name)? {
+            return Ok(populated);
+        }
+        let populated = self.populate()?;
+        store.keep(self.name, &populated)?;
+        Ok(populated)
     }
 
     fn populate(&self) -> Result<Populated> {

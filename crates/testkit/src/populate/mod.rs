@@ -21,12 +21,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::matrix::Config;
 use crate::oracle;
 
 /// The tree that was written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tree {
     /// The number of names below the root, without `lost+found`. Each hard link counts.
     pub names: u64,
