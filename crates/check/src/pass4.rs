@@ -17,7 +17,7 @@ use crate::volume::Volume;
 /// The number of inodes that a thread takes at once: whole words of the bitmaps.
 const AT_ONCE: u64 = 1 << 16;
 /// The largest link count. A directory with more links has the count 1, which needs `dir_nlink`.
-const LINK_MAX: u32 = 65_000;
+pub(crate) const LINK_MAX: u32 = 65_000;
 
 /// Compares link counts with names.
 pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, findings: &mut Findings) {

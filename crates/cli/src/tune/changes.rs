@@ -58,6 +58,9 @@ pub(super) fn of(
     if switched("resize_inode") == Some(Switch::Off) {
         changes.push(Change::RemoveResizeInode);
     }
+    if switched("dir_index") == Some(Switch::Off) {
+        changes.push(Change::RemoveDirIndex);
+    }
     // With it, the UUID is one that nothing depends on any more.
     if switched("metadata_csum_seed") != Some(Switch::On) {
         changes.extend(tuning.uuid.map(Change::Uuid));

@@ -158,11 +158,6 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ),
     (
         "",
-        "-O ^dir_index",
-        "-O: dir_index: cannot be switched off: indexed directories",
-    ),
-    (
-        "",
         "-O ^huge_file",
         "-O: huge_file: cannot be switched off: files may use it",
     ),

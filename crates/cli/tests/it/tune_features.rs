@@ -205,6 +205,88 @@ fn files_of_features_come_and_go_as_by_tune2fs() {
     ]);
 }
 
+#[test]
+fn indexes_of_directories_come_and_go_as_by_tune2fs() {
+    compare(&[
+        ("", "-O ^dir_index"),
+        ("-b 1024", "-O ^dir_index"),
+        ("-b 1024 -O ^metadata_csum", "-O ^dir_index"),
+        ("-O ^extents,^64bit -I 128", "-O ^dir_index"),
+        ("-O bigalloc -C 16384", "-O ^dir_index"),
+        ("-O inline_data,^has_journal", "-O ^dir_index"),
+        ("-b 1024", "-O ^dir_index,^metadata_csum"),
+        ("-b 1024 -O ^dir_index", "-O dir_index"),
+    ]);
+}
+
+/// An index of two levels below its root, in a directory that once had too many subdirectories to
+/// count: it gets its count, and its blocks take names.
+#[test]
+fn an_index_of_several_levels_becomes_a_linear_directory() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    let folder = scratch::folder().expect("a folder");
+    let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
+    let many = tree.join("many");
+    fs::create_dir_all(&many).expect("space");
+    // Four names in a block of 1 KiB, and 124 blocks below a root.
+    for nr in 0..800 {
+        fs::write(many.join(format!("{nr:0>200}")), []).expect("space");
+    }
+    mke2fs(&image, &tree, "-b 1024");
+    let index = debugfs(&image, &["htree /many"]).expect("it runs");
+    assert!(index.contains("Indirect levels: 1"), "{index}");
+    debugfs_write(&image, &["sif /many links_count 1"]).expect("it runs");
+    assert_clean(&image);
+    tune(&image, "-O ^dir_index");
+    assert_clean(&image);
+    printed(&mut fourscore(&["check", "-n", "-q", text(&image)]));
+    let stat = debugfs(&image, &["stat /many"]).expect("it runs");
+    assert!(
+        stat.contains("Links: 2 ") && !stat.contains("0x81000"),
+        "{stat}"
+    );
+    let names = printed(&mut fourscore(&["ls", text(&image), "/many"]));
+    assert_eq!(names.lines().count(), 800);
+    let file = tree.join("file");
+    fs::write(&file, "text").expect("space");
+    for name in ["one", "two", "three"] {
+        let target = format!("{}:/many/{name}", text(&image));
+        printed(&mut fourscore(&["cp", text(&file), &target]));
+    }
+    assert_clean(&image);
+    write_by_kernel(&image);
+}
+
+/// Without an index Linux counts subdirectories, of which there are too many here.
+#[test]
+fn an_index_that_is_needed_stays() {
+    let folder = scratch::folder().expect("a folder");
+    let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
+    for nr in 0..65_000 {
+        fs::create_dir_all(tree.join(format!("many/{nr}"))).expect("space");
+    }
+    let made = [
+        "build",
+        "-q",
+        "-O",
+        "inline_data",
+        "-o",
+        text(&image),
+        text(&tree),
+    ];
+    printed(&mut fourscore(&made));
+    let before = fs::read(&image).expect("an image");
+    refused(
+        &["tune", "-O", "^dir_index", text(&image)],
+        "-O ^dir_index: directory inode 12 has more subdirectories than can be counted",
+    );
+    assert!(before == fs::read(&image).expect("an image"));
+}
+
 /// Changes that tune2fs does not make, or leaves to e2fsck.
 #[test]
 fn what_tune2fs_leaves_undone_is_done() {

@@ -6,7 +6,7 @@
 //!
 //! | feature | on | off |
 //! |---|---|---|
-//! | `dir_index` | yes: directories are indexed when they grow | no: indexed ones must be rewritten |
+//! | `dir_index` | yes: directories are indexed when they grow | no: indexed ones become linear first |
 //! | `fast_commit` | with a journal | yes |
 //! | `extent`, `flex_bg`, `large_dir`, `ea_inode`, `large_file`, `huge_file`, `dir_nlink`, `verity`, `stable_inodes` | yes | no: files may use it |
 //! | `encrypt`, `casefold` | yes, with the usual algorithms | no: files may use it |
@@ -143,7 +143,6 @@ fn switch_on(
 fn switch_off(before: &Superblock, raw: &RawSuperblock, name: &str) -> Result<(), &'static str> {
     match name {
         "fast_commit" | "extra_isize" | "read-only" => Ok(()),
-        "dir_index" => Err("cannot be switched off: indexed directories must be rewritten"),
         "metadata_csum_seed" if before.checksum_seed() == ChecksumSeed::from_uuid(&raw.s_uuid) => {
             Ok(())
         }
@@ -159,7 +158,9 @@ fn switch_off(before: &Superblock, raw: &RawSuperblock, name: &str) -> Result<()
 fn not_here(name: &str) -> &'static str {
     match name {
         "metadata_csum" | "uninit_bg" | "has_journal" | "orphan_file" | "quota" | "project"
-        | "mmp" => "is not a change of the superblock alone (fourscore_check::convert)",
+        | "mmp" | "dir_index" => {
+            "is not a change of the superblock alone (fourscore_check::convert)"
+        }
         "64bit" => "cannot be switched here: descriptors would have to be moved; use resize2fs",
         "sparse_super" => {
             "cannot be switched here: backups would have to be placed or freed; use tune2fs"

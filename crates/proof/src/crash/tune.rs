@@ -34,6 +34,9 @@ use crate::sound::check_clean;
 
 /// One state of this many is given to e2fsck as well.
 const EXTERNAL_EVERY: u64 = 40;
+/// States that are drawn of each cut; many, where a change is a few writes.
+const SAMPLES: usize = 4;
+const MANY_SAMPLES: usize = 24;
 const BLOCKS: &str = "8192";
 const LOST_AND_FOUND: &[u8] = b"/lost+found";
 
@@ -83,11 +86,27 @@ fn fill(source: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Directories of two blocks or more, which get an index.
+fn fill_indexed(source: &Path) -> Result<()> {
+    for dir in 0..16 {
+        let dir = source.join(format!("indexed-{dir}"));
+        fs::create_dir_all(&dir)?;
+        for file in 0..17 {
+            fs::write(dir.join(format!("{file:0>90}")), [])?;
+        }
+    }
+    Ok(())
+}
+
 impl Case {
     fn base(&self) -> Result<Vec<u8>> {
         let folder = scratch::folder()?;
         let source = folder.path().join("source");
         fill(&source)?;
+        let is_indexed = self.changes.contains(&Change::RemoveDirIndex);
+        if is_indexed {
+            fill_indexed(&source)?;
+        }
         let image = folder.path().join("image");
         let mut command = tools::command("mke2fs")?;
         command.args([
@@ -99,7 +118,8 @@ impl Case {
             .arg(&source);
         tools::stdout_of(command.arg(&image).arg(BLOCKS))?;
         // mke2fs does not count the files that it copies for their owners.
-        e2fsck_repair(&image, &[])?;
+        // Nor does it build indexes.
+        e2fsck_repair(&image, if is_indexed { &["-D"] } else { &[] })?;
         Ok(fs::read(&image)?)
     }
 
@@ -257,7 +277,24 @@ fn a_crash_while_files_of_features_come_and_go_loses_nothing() {
     ]);
 }
 
+#[test]
+fn a_crash_while_directories_lose_their_indexes_loses_nothing() {
+    explore_each(
+        MANY_SAMPLES,
+        &[
+            case("-J size=1", &[Change::RemoveDirIndex]),
+            case("-O ^has_journal,^metadata_csum", &[Change::RemoveDirIndex]),
+            case("-J size=1 -O ^extents,^64bit", &[Change::RemoveDirIndex]),
+            case("-J size=1 -O inline_data", &[Change::RemoveDirIndex]),
+        ],
+    );
+}
+
 fn explore_all(cases: &[Case]) {
+    explore_each(SAMPLES, cases);
+}
+
+fn explore_each(samples: usize, cases: &[Case]) {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let mut total = Seen::default();
     let mut damaged = 0;
@@ -265,7 +302,7 @@ fn explore_all(cases: &[Case]) {
         let what = format!("{}: {:?}", case.mke2fs, case.changes);
         let recording = case.record();
         let recording = recording.unwrap_or_else(|why| panic!("{what}: {why:#}"));
-        let seen = recording.explore(4);
+        let seen = recording.explore(samples);
         let seen = seen.unwrap_or_else(|why| panic!("{what}: {why}"));
         assert!(seen.none > 0 && seen.all > 0, "{what}: {seen:?}");
         total.add(&seen);

@@ -301,7 +301,7 @@ impl<'a> Sealer<'a> {
         };
         let is_indexed = view.has(InodeFlags::INDEX_FL);
         let nodes = match is_indexed {
-            true => self.index_nodes(blocks)?,
+            true => index_nodes(self.editor, blocks)?,
             false => BTreeSet::new(),
         };
         for (&logical, &place) in blocks {
@@ -392,30 +392,6 @@ impl<'a> Sealer<'a> {
         editor.set_size(dir, (blocks.len() * block_bytes) as u64)
     }
 
-    /// The index blocks of a directory below its root.
-    fn index_nodes(&self, blocks: &BTreeMap<u64, PhysBlock>) -> Patch<BTreeSet<u64>> {
-        let read = |logical: u64| {
-            let place = blocks.get(&logical);
-            let place = place.ok_or_else(|| Left::because("its index refers to no block"))?;
-            self.editor.read_block(*place)
-        };
-        let root = read(0)?;
-        let levels = htree::root_info(&root).map_err(text)?.indirect_levels;
-        let mut nodes = BTreeSet::new();
-        let mut level = vec![Index::root(&root).map(children).map_err(text)?];
-        for _ in 0..levels.min(MOST_LEVELS) {
-            let mut below = Vec::new();
-            for logical in std::mem::take(&mut level).concat() {
-                if nodes.insert(logical) {
-                    let node = read(logical)?;
-                    below.push(Index::node(&node).map(children).map_err(text)?);
-                }
-            }
-            level = below;
-        }
-        Ok(nodes)
-    }
-
     /// Seals the block of multi-mount protection.
     fn mmp(&self) -> Patch {
         let Some(block) = self.editor.volume.sb.mmp_block() else {
@@ -455,6 +431,33 @@ impl<'a> Sealer<'a> {
         }
         Ok(())
     }
+}
+
+/// The index blocks of a directory below its root, whose blocks are at `blocks`.
+pub(super) fn index_nodes(
+    editor: &Editor<'_>,
+    blocks: &BTreeMap<u64, PhysBlock>,
+) -> Patch<BTreeSet<u64>> {
+    let read = |logical: u64| {
+        let place = blocks.get(&logical);
+        let place = place.ok_or_else(|| Left::because("its index refers to no block"))?;
+        editor.read_block(*place)
+    };
+    let root = read(0)?;
+    let levels = htree::root_info(&root).map_err(text)?.indirect_levels;
+    let mut nodes = BTreeSet::new();
+    let mut level = vec![Index::root(&root).map(children).map_err(text)?];
+    for _ in 0..levels.min(MOST_LEVELS) {
+        let mut below = Vec::new();
+        for logical in std::mem::take(&mut level).concat() {
+            if nodes.insert(logical) {
+                let node = read(logical)?;
+                below.push(Index::node(&node).map(children).map_err(text)?);
+            }
+        }
+        level = below;
+    }
+    Ok(nodes)
 }
 
 /// The blocks that an index block refers to.

@@ -1,6 +1,6 @@
 //! **Purpose.** Switches features that concern more than the superblock: checksums of metadata, the
-//! journal, quota files, the orphan file, multi-mount protection; and changes the UUID where
-//! checksums depend on it.
+//! journal, quota files, the orphan file, multi-mount protection, indexes of directories; and
+//! changes the UUID where checksums depend on it.
 //!
 //! **Not here.** Changes of the superblock alone (`fourscore_mkfs::tune`), which the caller passes
 //! as the last part of the change.
@@ -8,7 +8,8 @@
 //! **Model.** The file system must be clean. A change is one or more steps. Each step is an overlay
 //! in memory over the previous one:
 //! ```text
-//!   image <- forget (superblock) <- clear inodes <- add files <- checksums -> check -> write
+//!   image <- forget (superblock) <- clear inodes <- indexes <- add files <- checksums
+//!         -> check -> write
 //! ```
 //! Sums that follow from the steps (bitmaps, free counts, `i_blocks`, usage in quota files) are
 //! patched by the rules of repair. Then the result is checked as a whole. Only a result without
@@ -19,6 +20,7 @@
 //! | `plan` | which steps the wished changes take |
 //! | `checksums` | computes all checksums again, for other features or another UUID |
 //! | `files` | adds and removes the files that belong to features |
+//! | `index` | makes indexed directories linear |
 //!
 //! **Invariants.** No byte of the image is written before all steps are computed and the result is
 //! checked. A result with an error is a refusal.
@@ -40,6 +42,7 @@
 
 mod checksums;
 mod files;
+mod index;
 mod plan;
 
 use std::io;
@@ -99,6 +102,8 @@ pub enum Change {
     Mmp(Switch),
     /// The inode that reserves blocks for descriptors; it can only be given up.
     RemoveResizeInode,
+    /// Indexed directories become linear ones, and none gets an index any more.
+    RemoveDirIndex,
 }
 
 /// A new journal.

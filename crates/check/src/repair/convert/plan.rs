@@ -18,7 +18,7 @@ use fourscore_ondisk::{InodeNr, RawSuperblock};
 use uuid::Uuid;
 
 use super::super::editor::{Editor, Patch};
-use super::{Change, NewJournal, Ranges, Switch, checksums, files};
+use super::{Change, NewJournal, Ranges, Switch, checksums, files, index};
 
 /// The inode of the blocks that are reserved for descriptors.
 const RESIZE_INODE: InodeNr = InodeNr(7);
@@ -49,6 +49,8 @@ pub(super) enum Step {
     Forget(Forgotten),
     /// Inodes that it has forgotten are cleared.
     Clear(Vec<InodeNr>),
+    /// Directories lose their index.
+    Unindex,
     Add(Additions),
     /// From `metadata_csum` to `uninit_bg`.
     Strip(Option<Uuid>),
@@ -72,6 +74,7 @@ impl Step {
                 inodes.iter().try_for_each(clear)?;
                 Ok(Ranges::new())
             }
+            Self::Unindex => index::remove(editor),
             Self::Add(what) => files::add(editor, what),
             Self::Strip(uuid) => checksums::strip(editor, *uuid),
             Self::Refit => checksums::refit(editor),
@@ -85,6 +88,7 @@ impl Step {
     pub(super) fn option(&self) -> &'static str {
         match self {
             Self::Forget(_) | Self::Clear(_) | Self::Add(_) => "-O",
+            Self::Unindex => "-O ^dir_index",
             Self::Strip(Some(_)) | Self::SealGroups(Some(_)) | Self::Dress(Some(_)) => "-U",
             Self::Strip(_) | Self::Refit | Self::Dress(_) => "-O metadata_csum",
             Self::Undress | Self::SealGroups(_) => "-O uninit_bg",
@@ -106,6 +110,7 @@ struct Wish {
     orphan_file: Option<Switch>,
     mmp: Option<Switch>,
     drops_resize_inode: bool,
+    drops_dir_index: bool,
 }
 
 impl Wish {
@@ -129,6 +134,7 @@ impl Wish {
                 Change::OrphanFile(switch) => wish.orphan_file = Some(switch),
                 Change::Mmp(switch) => wish.mmp = Some(switch),
                 Change::RemoveResizeInode => wish.drops_resize_inode = true,
+                Change::RemoveDirIndex => wish.drops_dir_index = true,
             }
         }
         wish
@@ -147,6 +153,9 @@ pub(super) fn steps(sb: &Superblock, changes: &[Change]) -> Result<Vec<Step>, Re
         if !inodes.is_empty() {
             steps.push(Step::Clear(inodes));
         }
+    }
+    if wish.drops_dir_index && sb.features().compat.contains(Compat::DIR_INDEX) {
+        steps.push(Step::Unindex);
     }
     let additions = additions(sb, &wish)?;
     if additions != Additions::default() {
