@@ -60,8 +60,20 @@ pub(crate) fn translate(arguments: &[OsString]) -> Option<Translated> {
         "debugfs" => verb(&["debugfs"], rest, &[]),
         // -F: flush the buffers of the device. -p: show the progress. -d: print for developers.
         "resize2fs" => {
-            let changes = [("-F", Nothing), ("-p", Nothing), ("-d", NoneWithValue)];
-            verb(&["resize"], rest, &changes)
+            let changes = [
+                ("-F", Nothing),
+                ("-p", Nothing),
+                ("-d", NoneWithValue),
+                ("-b", Nothing),
+                ("-s", Nothing),
+                ("-f", Nothing),
+            ];
+            // -b, -s: descriptors of 64 or of 32 bytes, and no other size. -f: without a check.
+            match (has("-b"), has("-s")) {
+                (true, false) => verb(&["tune", "-O", "64bit"], rest, &changes),
+                (false, true) => verb(&["tune", "-O", "^64bit"], rest, &changes),
+                _ => verb(&["resize"], rest, &changes[..3]),
+            }
         }
         // -t: print times. -C: show the progress on a file descriptor.
         "e2fsck" | "fsck.ext4" | "fsck.ext3" | "fsck.ext2" => {
@@ -131,6 +143,8 @@ mod tests {
             ("dumpe2fs -h a.img", "fourscore info a.img"),
             ("dumpe2fs a.img", "fourscore info --groups a.img"),
             ("debugfs -R stats a.img", "fourscore debugfs -R stats a.img"),
+            ("resize2fs -f -b a.img", "fourscore tune -O 64bit a.img"),
+            ("resize2fs -s a.img", "fourscore tune -O ^64bit a.img"),
             (
                 "/sbin/resize2fs -d 31 -f -p a.img 4G",
                 "fourscore resize -f a.img 4G",

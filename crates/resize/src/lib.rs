@@ -1,5 +1,5 @@
 //! **Purpose.** Changes the size of an ext2, ext3 or ext4 file system: of one that is not mounted,
-//! and makes one larger that is.
+//! and makes one larger that is. Also changes the length of its group descriptors (`64bit`).
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -27,6 +27,7 @@
 //! | `grow` | new groups, also of a mounted file system |
 //! | `resize_inode` | the blocks reserved for descriptors |
 //! | `shrink` | moves what lies behind the new end, and cuts |
+//! | `wide` | descriptors of 64 or of 32 bytes |
 //! | `space` | free clusters in front of the new end |
 //! | `inodes`, `map` | inodes in use, and their maps |
 //! | `bitmap` | bits of bitmaps |
@@ -50,7 +51,9 @@ mod shrink;
 mod space;
 mod target;
 mod volume;
+mod wide;
 
 pub use error::{ResizeError, Result};
 pub use grow::mounted::grow_mounted;
 pub use resizer::Resizer;
+pub use wide::Width;

@@ -12,6 +12,7 @@ use fourscore_sync::Arc;
 use crate::error::{ResizeError, Result};
 use crate::target::LEAST_USEFUL_BLOCKS;
 use crate::volume::Volume;
+use crate::wide::{self, Width};
 use crate::{grow, shrink, target};
 
 /// A file system that is not mounted, and whose size can be changed.
@@ -98,6 +99,24 @@ impl Resizer {
                 done => return done,
             }
         }
+    }
+
+    /// Gives the descriptors of groups a width: the feature `64bit`. Nothing moves: blocks for
+    /// longer ones must be reserved or free. The file system must have no errors, which is not
+    /// checked here. When this returns, the change is durable.
+    ///
+    /// A crash leaves a file system that is marked as having errors. A repair gives it the old or
+    /// the new width, with all of its content.
+    ///
+    /// # Errors
+    /// `Unsupported`, `DeviceTooShort`, `Corrupt` with nothing changed; `Io`.
+    pub fn set_width(&mut self, width: Width) -> Result<()> {
+        self.check_device(self.volume.sb())?;
+        let done = wide::set(&mut self.volume, width);
+        if done.is_err() {
+            self.volume.reload()?;
+        }
+        done
     }
 
     fn check_content(&self, wish: BlockCount) -> Result<()> {

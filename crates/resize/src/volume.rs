@@ -96,6 +96,18 @@ impl<'f> Volume<'f> {
         }
     }
 
+    /// The file system as it is on the device, without the changes of this step.
+    pub(crate) fn on_device(&self) -> Result<Volume<'static>> {
+        Volume::open(Arc::clone(&self.device))
+    }
+
+    /// Ends a step whose blocks the caller writes.
+    pub(crate) fn take_changes(&mut self) -> BTreeMap<PhysBlock, Vec<u8>> {
+        self.descs.borrow_mut().clear();
+        self.bitmaps.clear();
+        std::mem::take(&mut self.changed)
+    }
+
     /// Forgets the changes of a step that failed.
     pub(crate) fn reload(&mut self) -> Result<()> {
         *self = Self::open(Arc::clone(&self.device))?;
@@ -337,40 +349,48 @@ impl<'f> Volume<'f> {
         Ok(self.device.flush()?)
     }
 
-    /// Writes the copies of superblock and descriptors, which no step changes.
+    /// Writes the copies of superblock and descriptors, which no step changes. Descriptors are
+    /// durable before a superblock of their layout is.
     pub(crate) fn write_backups(&self) -> Result<()> {
         let geometry = *self.geometry();
         let table = geometry.primary_table();
-        let block_size = geometry.block_size();
         let tables: Vec<Vec<u8>> = (table.start.0 + 1..table.end.0)
             .map(|block| self.read(PhysBlock(block)))
             .collect::<Result<_>>()?;
-        for group in geometry.groups_with_super().filter(|group| group.0 != 0) {
+        let backups = || geometry.groups_with_super().filter(|group| group.0 != 0);
+        let is_classic = |group: &GroupNr| {
+            let first = geometry.first_meta_bg();
+            first.is_none_or(|first| group.0 / geometry.descs_per_block() < first)
+        };
+        for group in backups().filter(is_classic) {
             let first = geometry.group_first_block(group);
-            let mut raw = *self.sb.raw();
-            raw.s_block_group_nr = u16::try_from(group.0).unwrap_or(u16::MAX).into();
-            raw.s_state = (raw.s_state.get() & !State::VALID_FS.bits()).into();
-            // Set while it is mounted.
-            let incompat = raw.s_feature_incompat.get() & !Incompat::RECOVER.bits();
-            let ro_compat = raw.s_feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits();
-            raw.s_feature_incompat = incompat.into();
-            raw.s_feature_ro_compat = ro_compat.into();
-            if self.sb.has_metadata_csum() {
-                raw.seal();
-            }
-            self.device
-                .write_at(raw.as_bytes(), block_size.offset(first))?;
-            let is_classic = geometry
-                .first_meta_bg()
-                .is_none_or(|first| group.0 / geometry.descs_per_block() < first);
-            if is_classic {
-                for (block, bytes) in (first.0 + 1..).zip(&tables) {
-                    self.write_now(PhysBlock(block), bytes)?;
-                }
+            for (block, bytes) in (first.0 + 1..).zip(&tables) {
+                self.write_now(PhysBlock(block), bytes)?;
             }
         }
         self.write_meta_group_backups(&geometry)?;
+        self.device.flush()?;
+        for group in backups() {
+            self.write_backup_superblock(group)?;
+        }
         Ok(self.device.flush()?)
+    }
+
+    fn write_backup_superblock(&self, group: GroupNr) -> Result<()> {
+        let first = self.geometry().group_first_block(group);
+        let mut raw = *self.sb.raw();
+        raw.s_block_group_nr = u16::try_from(group.0).unwrap_or(u16::MAX).into();
+        raw.s_state = (raw.s_state.get() & !State::VALID_FS.bits()).into();
+        // Set while it is mounted.
+        let incompat = raw.s_feature_incompat.get() & !Incompat::RECOVER.bits();
+        let ro_compat = raw.s_feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits();
+        raw.s_feature_incompat = incompat.into();
+        raw.s_feature_ro_compat = ro_compat.into();
+        if self.sb.has_metadata_csum() {
+            raw.seal();
+        }
+        let offset = self.geometry().block_size().offset(first);
+        Ok(self.device.write_at(raw.as_bytes(), offset)?)
     }
 
     /// With `meta_bg`, the second and the last group of a meta group have copies of its block.

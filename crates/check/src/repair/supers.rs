@@ -15,7 +15,7 @@ use fourscore_ondisk::mmp::RawMmp;
 use fourscore_ondisk::superblock::{
     SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, SuperblockError,
 };
-use fourscore_ondisk::{GroupDesc, GroupNr, InodeNr, PhysBlock, RawSuperblock};
+use fourscore_ondisk::{GroupDesc, GroupNr, InodeNr, PhysBlock, RawSuperblock, Superblock};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::editor::{Editor, Left, Patch};
@@ -25,6 +25,12 @@ use crate::open::read_superblock;
 const MMP_MAGIC: u32 = 0x004d_4d50;
 /// No host uses the file system.
 const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
+
+/// A backup of the superblock, with descriptors behind it.
+struct Backup {
+    group: GroupNr,
+    sb: Superblock,
+}
 
 impl Editor<'_> {
     /// Writes the superblock that is in use over the primary one.
@@ -241,33 +247,40 @@ impl Editor<'_> {
         self.distrust(nr)
     }
 
-    /// The descriptor of a group in the first sound backup.
+    /// The descriptor of a group in the first sound backup, in the layout that the superblock there
+    /// gives: a crash may have left the old one (`64bit`).
     fn backup_descriptor(&self, nr: GroupNr) -> Option<GroupDesc> {
         let (volume, geometry) = (self.volume, self.volume.geometry());
         let index = nr.0 / geometry.descs_per_block();
-        let block = match geometry.first_meta_bg() {
-            Some(first) if index >= first => volume.meta_group_copies(index).first()?.place,
-            _ => {
-                let backup = self.first_sound_backup()?;
-                PhysBlock(geometry.group_first_block(backup).0 + 1 + u64::from(index))
-            }
-        };
-        let bytes = self.read_block(block).ok()?;
-        let offset = geometry.desc_place(nr)?.offset_bytes;
-        GroupDesc::unchecked(bytes.get(offset..)?, &volume.sb).ok()
+        if geometry.first_meta_bg().is_some_and(|first| index >= first) {
+            let block = volume.meta_group_copies(index).first()?.place;
+            let bytes = self.read_block(block).ok()?;
+            let offset = geometry.desc_place(nr)?.offset_bytes;
+            return GroupDesc::unchecked(bytes.get(offset..)?, &volume.sb).ok();
+        }
+        let backup = self.first_sound_backup()?;
+        let place = backup.sb.geometry().desc_place(nr)?;
+        let table = backup.sb.geometry().primary_table();
+        if !table.contains(&place.block) {
+            return None;
+        }
+        let start = geometry.group_first_block(backup.group).0;
+        let bytes = self.read_block(PhysBlock(start + place.block.0 - table.start.0));
+        GroupDesc::unchecked(bytes.ok()?.get(place.offset_bytes..)?, &backup.sb).ok()
     }
 
     /// The first group with a sound backup of the superblock and of the first descriptors.
-    fn first_sound_backup(&self) -> Option<GroupNr> {
+    fn first_sound_backup(&self) -> Option<Backup> {
         let (volume, geometry) = (self.volume, self.volume.geometry());
-        let is_sound = |group: &GroupNr| {
-            let start = geometry
-                .block_size()
-                .offset(geometry.group_first_block(*group));
-            matches!(read_superblock(&*volume.device, start), Ok(Ok(_)))
+        let size = geometry.block_size();
+        let sound = |group: GroupNr| {
+            let start = size.offset(geometry.group_first_block(group));
+            let sb = read_superblock(&*volume.device, start).ok()?.ok()?;
+            (sb.geometry().block_size() == size).then_some(Backup { group, sb })
         };
-        let mut groups = geometry.groups_with_super().filter(|group| group.0 > 0);
-        groups.find(|group| self.has_classic_copies(*group) && is_sound(group))
+        let groups = geometry.groups_with_super().filter(|group| group.0 > 0);
+        let mut classic = groups.filter(|group| self.has_classic_copies(*group));
+        classic.find_map(sound)
     }
 
     /// Whether a group with a backup of the superblock has copies of the first descriptors: with

@@ -22,17 +22,22 @@ impl TuneOptions {
     }
 }
 
+/// The superblock, if there is one.
+pub(super) fn superblock(device: &dyn BlockDevice) -> Option<Superblock> {
+    let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
+    let read = device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES);
+    read.ok()?;
+    let raw = RawSuperblock::from_bytes(&bytes).ok()?;
+    Superblock::try_from(raw).ok()
+}
+
 /// The changes; none for a device without a superblock, which is found later.
 pub(super) fn of(
     device: &dyn BlockDevice,
     options: &TuneOptions,
     tuning: &Tuning,
 ) -> Result<Vec<Change>> {
-    let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
-    let read = device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES);
-    let raw = RawSuperblock::from_bytes(&bytes).ok();
-    let sb = raw.and_then(|raw| Superblock::try_from(raw).ok());
-    let (Ok(()), Some(sb)) = (read, sb) else {
+    let Some(sb) = superblock(device) else {
         return Ok(Vec::new());
     };
     let now = sb.features();

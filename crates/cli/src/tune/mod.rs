@@ -2,14 +2,17 @@
 //! not mounted, with the options of tune2fs; and the tunables of a mount.
 //!
 //! **Not here.** The names `tune2fs` and `e2label` ([`crate::e2fsprogs`]); what can be changed, and
-//! how (`fourscore_mkfs::tune` for the superblock, `fourscore_check::convert` for the rest);
+//! how (`fourscore_mkfs::tune` for the superblock, `fourscore_check::convert` for the rest,
+//! `fourscore_resize` for `64bit`);
 //! tunables ([`crate::live::tune`]).
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `changes` | which options are changes of more than the superblock |
+//! | `width` | the feature `64bit` |
 
 mod changes;
+mod width;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -276,6 +279,9 @@ fn apply(
     };
     let mut rest = |device: &dyn BlockDevice| fourscore_mkfs::tune(device, tuning, around);
     let name = || spec.path.display().to_string();
+    if let Some(width) = width::wished(&*device, tuning, options)? {
+        return width::set(device, &check, width, &name());
+    }
     let done = match changes[..] {
         [] => rest(&*device).map_err(ConvertError::Rest),
         _ => convert(device, &check, &changes, &mut rest),

@@ -152,9 +152,29 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "-U: with the feature stable_inodes",
     ),
     (
-        "",
+        "-O meta_bg,^resize_inode",
         "-O ^64bit",
-        "-O: 64bit: cannot be switched here: descriptors would have to be",
+        "with meta_bg, other blocks would have to move: resize2fs",
+    ),
+    (
+        "-O ^64bit,^extents",
+        "-O 64bit",
+        "64bit needs the feature extent",
+    ),
+    (
+        "-b 1024 -g 256 -O ^64bit,^resize_inode",
+        "-O 64bit",
+        "longer descriptors need 8 more blocks in front of block 18, and other things",
+    ),
+    (
+        "-b 1024 -g 1024 -O sparse_super2 -E num_backup_sb=0",
+        "-O ^64bit",
+        "there is no copy of its descriptors",
+    ),
+    (
+        "-O ^64bit",
+        "-O 64bit -L data",
+        "-O 64bit: is a change of the layout: give it alone",
     ),
     (
         "",

@@ -161,7 +161,7 @@ fn not_here(name: &str) -> &'static str {
         | "mmp" | "dir_index" => {
             "is not a change of the superblock alone (fourscore_check::convert)"
         }
-        "64bit" => "cannot be switched here: descriptors would have to be moved; use resize2fs",
+        "64bit" => "is a change of the layout (fourscore_resize)",
         "sparse_super" => {
             "cannot be switched here: backups would have to be placed or freed; use tune2fs"
         }

@@ -1,17 +1,23 @@
-//! **Purpose.** Tests the switching of features (`fourscore_check::convert`): a repair makes every
-//! crash state of one a file system without errors, with all files.
+//! **Purpose.** Tests the switching of features (`fourscore_check::convert`, and for `64bit`
+//! `fourscore_resize`): a repair makes every crash state of one a file system without errors, with
+//! all files.
 //!
 //! **Model.** All writes of a change are recorded. A state that is marked as clean must be clean,
 //! and have all files, without a repair. Any other one must be so after ours, and one of some after
 //! e2fsck's; both may put a file of a feature into lost+found. The state after the call has the
 //! features that were wished; between, they are the old ones, the new ones, or those without
 //! checksums.
+//!
+//! With `64bit` the kernel is asked as well, since it uses descriptors before anything repairs them:
+//! it refuses a state, or it finds all names and damages nothing.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
 use fourscore_check::{Change, CheckOptions, ConvertError, NewJournal, Scope, Switch, repair};
 use fourscore_ondisk::RawSuperblock;
@@ -20,8 +26,10 @@ use fourscore_ondisk::quota::QuotaKind;
 use fourscore_ondisk::superblock::{
     SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State, Superblock,
 };
+use fourscore_resize::{Resizer, Width};
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::{CrashDisk, Failure, History};
+use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{e2fsck, e2fsck_repair};
 use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch, tools};
@@ -32,10 +40,14 @@ use super::outcomes::{self, Seen};
 use super::resize::{Names, mounted, names};
 use crate::sound::check_clean;
 
-/// One state of this many is given to e2fsck as well.
+/// One state of this many is given to e2fsck as well; of those that the kernel mounts, one of so
+/// many to both.
 const EXTERNAL_EVERY: u64 = 40;
-/// States that are drawn of each cut; many, where a change is a few writes.
+const KERNEL_EVERY: u64 = 20;
+/// States that are drawn of each cut; many, where a change is a few writes, and few, where the
+/// kernel mounts them.
 const SAMPLES: usize = 4;
+const FEW_SAMPLES: usize = 2;
 const MANY_SAMPLES: usize = 24;
 const BLOCKS: &str = "8192";
 const LOST_AND_FOUND: &[u8] = b"/lost+found";
@@ -43,7 +55,34 @@ const LOST_AND_FOUND: &[u8] = b"/lost+found";
 /// A file system and its change.
 struct Case {
     mke2fs: &'static str,
-    changes: Vec<Change>,
+    blocks: &'static str,
+    what: What,
+}
+
+/// What is changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Features(Vec<Change>),
+    /// The length of descriptors (`64bit`).
+    Width(Width),
+}
+
+impl What {
+    fn make(&self, target: Arc<dyn BlockDevice>) -> Result<()> {
+        match self {
+            Self::Features(changes) => {
+                let mut rest = |_: &dyn BlockDevice| Ok::<(), ConvertError<()>>(());
+                let options = CheckOptions::default();
+                let done = fourscore_check::convert(target, &options, changes, &mut rest);
+                done.map_err(|why| anyhow!("{why:?}"))
+            }
+            Self::Width(width) => Ok(Resizer::open(target)?.set_width(*width)?),
+        }
+    }
+
+    fn removes_indexes(&self) -> bool {
+        matches!(self, Self::Features(changes) if changes.contains(&Change::RemoveDirIndex))
+    }
 }
 
 /// What a change is about.
@@ -103,7 +142,7 @@ impl Case {
         let folder = scratch::folder()?;
         let source = folder.path().join("source");
         fill(&source)?;
-        let is_indexed = self.changes.contains(&Change::RemoveDirIndex);
+        let is_indexed = self.what.removes_indexes();
         if is_indexed {
             fill_indexed(&source)?;
         }
@@ -116,7 +155,7 @@ impl Case {
             .args(self.mke2fs.split_whitespace())
             .arg("-d")
             .arg(&source);
-        tools::stdout_of(command.arg(&image).arg(BLOCKS))?;
+        tools::stdout_of(command.arg(&image).arg(self.blocks))?;
         // mke2fs does not count the files that it copies for their owners.
         // Nor does it build indexes.
         e2fsck_repair(&image, if is_indexed { &["-D"] } else { &[] })?;
@@ -130,11 +169,7 @@ impl Case {
         let old = identity(&*device)?;
         let recording = Arc::new(RecordingDevice::new(Arc::clone(&device)));
         let target: Arc<dyn BlockDevice> = Arc::<RecordingDevice>::clone(&recording);
-        let mut rest = |_: &dyn BlockDevice| Ok::<(), ConvertError<()>>(());
-        let options = CheckOptions::default();
-        if let Err(why) = fourscore_check::convert(target, &options, &self.changes, &mut rest) {
-            bail!("{why:?}");
-        }
+        self.what.make(target)?;
         let new = identity(&*recording)?;
         ensure!(old != new, "nothing has changed");
         let events = recording.events();
@@ -144,6 +179,8 @@ impl Case {
             history: History { base, events },
             before,
             damaged: Cell::new(0),
+            asks_kernel: matches!(self.what, What::Width(_)),
+            refused: Cell::new(0),
         })
     }
 }
@@ -156,6 +193,10 @@ struct Recording {
     before: Names,
     /// States in which the check finds errors before the repair.
     damaged: Cell<u64>,
+    /// Whether the kernel mounts states that were not repaired.
+    asks_kernel: bool,
+    /// States that it refused.
+    refused: Cell<u64>,
 }
 
 impl Recording {
@@ -163,7 +204,11 @@ impl Recording {
         let change = outcomes::Change {
             history: &self.history,
             done: self.done,
-            external_every: EXTERNAL_EVERY,
+            external_every: if self.asks_kernel {
+                KERNEL_EVERY
+            } else {
+                EXTERNAL_EVERY
+            },
             seed: self.done as u64,
             samples,
             block_bytes: 1024,
@@ -177,6 +222,9 @@ impl Recording {
         let is_marked = state.contains(State::ERROR_FS) || !state.contains(State::VALID_FS);
         if is_external {
             self.check_e2fsck(&disk.bytes())?;
+            if self.asks_kernel {
+                self.check_kernel(&disk.bytes()).context("the kernel")?;
+            }
         }
         if is_marked {
             let is_damaged = check_clean(disk.clone()).is_err();
@@ -223,12 +271,42 @@ impl Recording {
         self.check_files(Arc::new(repaired), true)
             .context("after e2fsck")
     }
+
+    /// Has the kernel mount a state for writing, and then e2fsck repair it.
+    fn check_kernel(&self, bytes: &[u8]) -> Result<()> {
+        let folder = scratch::folder()?;
+        let image = folder.path().join("image");
+        fs::write(&image, bytes)?;
+        match KernelMount::new(&image, Access::ReadWrite, "") {
+            Err(_) => self.refused.set(self.refused.get() + 1),
+            Ok(mounted) => {
+                for name in self.before.keys().filter(|name| !name.is_empty()) {
+                    let path = mounted.path().join(OsStr::from_bytes(&name[1..]));
+                    let found = fs::symlink_metadata(&path);
+                    found.with_context(|| path.display().to_string())?;
+                }
+                // The only directory that may change.
+                fs::write(mounted.path().join("lost+found/written"), [1; 5000])?;
+                mounted.unmount()?;
+            }
+        }
+        self.check_e2fsck(&fs::read(&image)?)
+    }
 }
 
 fn case(mke2fs: &'static str, changes: &[Change]) -> Case {
     Case {
         mke2fs,
-        changes: changes.to_vec(),
+        blocks: BLOCKS,
+        what: What::Features(changes.to_vec()),
+    }
+}
+
+fn width(mke2fs: &'static str, width: Width) -> Case {
+    Case {
+        mke2fs,
+        blocks: BLOCKS,
+        what: What::Width(width),
     }
 }
 
@@ -290,6 +368,32 @@ fn a_crash_while_directories_lose_their_indexes_loses_nothing() {
     );
 }
 
+/// Tables of one block and of two; blocks that are reserved, or become free; a single group.
+#[test]
+fn a_crash_while_descriptors_get_longer_or_shorter_loses_nothing() {
+    use Width::{Narrow, Wide};
+    explore_each(
+        FEW_SAMPLES,
+        &[
+            width("-J size=1 -g 256 -E resize=65000 -O ^64bit", Wide),
+            width("-J size=1 -g 256 -E resize=65000", Narrow),
+            // Two blocks become three.
+            Case {
+                blocks: "9000",
+                ..width(
+                    "-g 256 -E resize=65000 -O ^has_journal,^metadata_csum,^uninit_bg,^64bit",
+                    Wide,
+                )
+            },
+            width(
+                "-g 256 -O ^has_journal,^metadata_csum,^uninit_bg,^resize_inode",
+                Narrow,
+            ),
+            width("-g 8192 -J size=1 -O ^64bit", Wide),
+        ],
+    );
+}
+
 fn explore_all(cases: &[Case]) {
     explore_each(SAMPLES, cases);
 }
@@ -297,9 +401,9 @@ fn explore_all(cases: &[Case]) {
 fn explore_each(samples: usize, cases: &[Case]) {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     let mut total = Seen::default();
-    let mut damaged = 0;
+    let (mut damaged, mut refused) = (0, 0);
     for case in cases {
-        let what = format!("{}: {:?}", case.mke2fs, case.changes);
+        let what = format!("{}: {:?}", case.mke2fs, case.what);
         let recording = case.record();
         let recording = recording.unwrap_or_else(|why| panic!("{what}: {why:#}"));
         let seen = recording.explore(samples);
@@ -307,10 +411,16 @@ fn explore_each(samples: usize, cases: &[Case]) {
         assert!(seen.none > 0 && seen.all > 0, "{what}: {seen:?}");
         total.add(&seen);
         damaged += recording.damaged.get();
+        refused += recording.refused.get();
     }
     assert!(
         total.none > 100 && damaged > 20,
         "{total:?}, {damaged} damaged"
     );
     assert!(total.external > 5 || !external::is_possible(), "{total:?}");
+    let asks_kernel = cases.iter().any(|case| matches!(case.what, What::Width(_)));
+    assert!(
+        refused > 2 || !asks_kernel || !external::is_possible(),
+        "{refused} refused by the kernel"
+    );
 }
