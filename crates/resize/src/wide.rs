@@ -30,13 +30,17 @@
 //!
 //! From step 3 to step 6 the table has descriptors of the layout that the superblock names, or
 //! zeroes. A descriptor of zeroes is valid nowhere: Linux does not mount it, and a check takes the
-//! places of bitmaps and inode tables from a copy, in the layout of that copy. The inode of reserved
-//! blocks never refers to a block of the table, whichever layout a repair goes to: it would take
-//! descriptors for pointers. A file system of one
-//! group has no copy, and needs none: the first 32 bytes of its only descriptor stay the same but
-//! for the checksum. One of several groups without a copy is refused.
+//! places of bitmaps and inode tables from a copy, in the layout of that copy.
 //!
-//! Memory: the new table.
+//! The inode of reserved blocks refers to no block of a table, whichever layout a repair goes to:
+//! e2fsck 1.47.0 would take descriptors for pointers, and be done only in a second run. Therefore
+//! the order of steps 4 and 7.
+//!
+//! A file system of one group has no copy, and needs none: the first 32 bytes of its only
+//! descriptor stay the same but for the checksum. One of several groups without a copy is refused.
+//!
+//! Memory: the new table. If table and reserved blocks together get another end, also the places of
+//! all bitmaps and inode tables, and the block bitmap of each group with a copy.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -243,7 +247,8 @@ impl Tables {
             let [blocks, inodes] = [desc.block_bitmap().0, desc.inode_bitmap().0];
             let table = desc.inode_table().0;
             let table = table..table.saturating_add(table_blocks);
-            runs.extend([blocks..blocks + 1, inodes..inodes + 1, table]);
+            let block = |start: u64| start..start.saturating_add(1);
+            runs.extend([block(blocks), block(inodes), table]);
         }
         runs.sort_by_key(|run| run.start);
         Ok(Self(runs))

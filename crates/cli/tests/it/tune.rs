@@ -172,11 +172,6 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "there is no copy of its descriptors",
     ),
     (
-        "-O ^64bit",
-        "-O 64bit -L data",
-        "-O 64bit: is a change of the layout: give it alone",
-    ),
-    (
         "",
         "-O ^huge_file",
         "-O: huge_file: cannot be switched off: files may use it",

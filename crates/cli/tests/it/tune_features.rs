@@ -428,6 +428,7 @@ const REFUSED: &[(&str, &str, i32, &str)] = &[
     ),
     ("-O ^has_journal", "-O orphan_file", 1, "needs a journal"),
     ("-I 128", "-O project", 1, "inodes of 128 bytes"),
+    ("-O ^64bit", "-O 64bit -L data", 2, "give it alone"),
     ("", "-Q nonsense", 2, "usrquota, grpquota and prjquota"),
     // The rest of a change is refused before anything is written.
     ("", "-O ^metadata_csum -m 51", 1, "not a percentage"),
@@ -473,7 +474,13 @@ fn an_undo_file_brings_everything_back() {
     let tree = folder.path().join("tree");
     source(&tree);
     let image = folder.path().join("image");
-    for options in ["-O ^metadata_csum,^has_journal", "-L label"] {
+    let all = [
+        "-O ^metadata_csum,^has_journal",
+        "-O ^64bit",
+        "-O ^dir_index",
+        "-L label",
+    ];
+    for options in all {
         for is_ours in [true, false] {
             let undo = folder
                 .path()

@@ -8,8 +8,8 @@
 //! features that were wished; between, they are the old ones, the new ones, or those without
 //! checksums.
 //!
-//! With `64bit` the kernel is asked as well, since it uses descriptors before anything repairs them:
-//! it refuses a state, or it finds all names and damages nothing.
+//! With `64bit` the kernel is asked as well, since it uses descriptors before anything repairs
+//! them: it refuses a state, or it finds all names and damages nothing.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
