@@ -637,8 +637,8 @@ impl Buffer {
         self.lock().retired
     }
 
-    /// Retires the buffer if all its changes are checkpointed and nobody keeps it. From then on it refuses changes, so
-    /// the cache may drop it without losing a concurrent change.
+    /// Retires the buffer if all its changes are checkpointed and no caller keeps it. From then on
+    /// it refuses changes, so the cache may drop it without losing a concurrent change.
     #[must_use]
     pub fn retire(&self) -> Retire {
         match self.write_state.try_lock() {

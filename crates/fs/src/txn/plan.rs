@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A block may leave the cache between planning and joining. Then the handle is closed, the block
-//! is loaded again and kept there, and the plan restarts with joining. A block that has joined stays
-//! in the cache.
+//! is loaded again and kept there, and the plan restarts with joining. A block that has joined
+//! stays in the cache.
 //! Blocks that the plan has allocated join last and are made again if they have left the cache, so
 //! a restart leaves none of them in the transaction.
 //!

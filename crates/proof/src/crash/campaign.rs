@@ -37,7 +37,7 @@ pub struct Campaign {
     pub log: Log,
     /// The fault to inject.
     pub injected: InjectedFault,
-    /// Whether a history that shows a failure is made as short as it can be, for whoever reads it.
+    /// Whether a history that shows a failure is made as short as it can be, for people to read it.
     /// It takes many times as long as to find it.
     pub shortens: bool,
     /// The folder for histories that show a failure.

@@ -441,8 +441,8 @@ impl Case {
         Ok(())
     }
 
-    /// Runs all of the workload, in which calls may fail with `refusal`, if at all; returns how many
-    /// did.
+    /// Runs all of the workload, in which calls may fail with `refusal`, if at all; returns how
+    /// many did.
     fn run_all(&self, options: &MountOptions, refusal: Option<Errno>) -> Result<u64> {
         let device = self.base.disk();
         let fs = Fs::mount(device.clone(), options).context("the mount")?;

@@ -4,7 +4,7 @@
 //! **Model.** `cargo xtask test` gives its run a label (`FOURSCORE_RUN`), and the store is a folder
 //! with that label in its name, which the run removes at its end. Without a label nothing is kept.
 //! An entry is a folder with the name of the configuration; it holds the images and the tree. It is
-//! made under another name and renamed, so whoever finds an entry finds all of it. Two programs may
+//! made under another name and renamed, so an entry that is found is complete. Two programs may
 //! populate the same configuration at the same time: the entry that is there first stays. Each test
 //! gets copies, so it may change them.
 
