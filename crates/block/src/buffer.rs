@@ -45,6 +45,7 @@
 
 use std::fmt;
 use std::mem;
+use std::ops::Deref;
 
 use fourscore_ondisk::checksum::InodeSeed;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, Tid};
@@ -466,6 +467,27 @@ impl Buffer {
         self.try_modify(tid, tag, change).map_err(|_| Retired)
     }
 
+    /// Adds the block to the transaction `tid` without changing it. If an older transaction has
+    /// changed it and is not sealed yet, the content keeps the tag of that change, so that its
+    /// checksum is written by both. Else it is sealed as it is.
+    ///
+    /// # Errors
+    /// If the buffer is retired; nothing was done then.
+    ///
+    /// # Panics
+    /// As [`Buffer::modify`].
+    pub fn join(&self, tid: Tid) -> Result<Joined, Retired> {
+        let mut state = self.lock();
+        if state.retired {
+            return Err(Retired);
+        }
+        if state.dirty == Some(tid) {
+            return Ok(Joined::Again);
+        }
+        self.draft_for(&mut state, tid);
+        Ok(Joined::First)
+    }
+
     /// As [`Buffer::modify`], but if the buffer is retired, the error is `change`, so that the
     /// caller can apply it to the new buffer of the block.
     pub(crate) fn try_modify<R, F>(
@@ -495,7 +517,7 @@ impl Buffer {
 
     /// The draft for `tid`. This is the existing draft if it holds no changes of an older
     /// transaction, else a copy of the live content. The content with changes of an older
-    /// transaction is kept for its commit.
+    /// transaction is kept for its commit, and the copy has its tag.
     fn draft_for<'s>(&self, state: &'s mut WriteState, tid: Tid) -> &'s mut Draft {
         let older = state.dirty.replace(tid).filter(|&older| older != tid);
         let is_own = older.is_none() && state.draft.is_some();
@@ -511,7 +533,11 @@ impl Buffer {
             }
         };
         let copy = Draft {
-            verified_as: UNVERIFIED,
+            verified_as: if older.is_some() {
+                verified_as
+            } else {
+                UNVERIFIED
+            },
             bytes: Arc::from(&*live),
             looks: 0,
         };
@@ -666,6 +692,14 @@ impl Kept {
         }
         state.keepers += 1;
         Some(Self(Arc::clone(buffer)))
+    }
+}
+
+impl Deref for Kept {
+    type Target = Arc<Buffer>;
+
+    fn deref(&self) -> &Arc<Buffer> {
+        &self.0
     }
 }
 

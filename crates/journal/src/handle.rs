@@ -217,16 +217,20 @@ impl<'j> Handle<'j> {
     }
 
     /// Joins `buffer` to the transaction without a change. From then on a change of it by this
-    /// handle cannot fail.
+    /// handle cannot fail. If there is none, the transaction has the block as it is.
     ///
     /// # Errors
     /// See [`ModifyError`].
     #[inline]
-    pub fn join(&mut self, buffer: &Arc<Buffer>, tag: VerifiedAs) -> Result<(), ModifyError> {
-        if buffer.is_dirty_in(self.place.tid) {
-            return Ok(());
+    pub fn join(&mut self, buffer: &Arc<Buffer>) -> Result<(), ModifyError> {
+        if self.credits == 0 && !buffer.is_dirty_in(self.place.tid) {
+            return Err(ModifyError::OutOfCredits);
         }
-        self.modify(buffer, tag, |_| ())
+        if buffer.join(self.place.tid)? == Joined::First {
+            self.credits = self.credits.saturating_sub(1);
+            self.journal.running().of(self.place.core).add(buffer);
+        }
+        Ok(())
     }
 
     /// Notes that `block`, which held metadata, was freed: discards this transaction's changes of

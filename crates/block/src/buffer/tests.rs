@@ -272,3 +272,34 @@ fn a_change_that_panics_leaves_a_buffer_that_can_be_read() {
     assert!(outcome.is_err());
     assert_eq!(live(&buffer), 1);
 }
+
+/// The structure that each transaction is sealed as, if it joined without a change.
+fn sealed_as(buffer: &Buffer, tid: u32) -> Option<Structure> {
+    let mut structure = None;
+    let finish = |tag: VerifiedAs, _: &mut [u8]| structure = tag.structure();
+    buffer.seal_with(Tid(tid), finish).expect("it has joined");
+    structure
+}
+
+#[test]
+fn a_block_that_joins_without_a_change_is_sealed_as_it_is() {
+    let buffer = buffer(&[1, 2]);
+    let check = |_: &[u8]| Ok::<_, ()>(());
+    buffer.verified(tag(), &epoch::pin(), check).unwrap();
+    assert_eq!(buffer.join(Tid(1)), Ok(Joined::First));
+    assert_eq!(buffer.join(Tid(1)), Ok(Joined::Again));
+    assert!(buffer.is_dirty_in(Tid(1)));
+    assert_eq!(sealed_as(&buffer, 1), None);
+    assert_eq!(live(&buffer), 1);
+}
+
+#[test]
+fn a_block_that_joins_before_an_older_change_is_sealed_keeps_its_tag() {
+    let buffer = buffer(&[1, 2]);
+    set(&buffer, 1, 7);
+    assert_eq!(buffer.join(Tid(2)), Ok(Joined::First));
+    assert_eq!(sealed_as(&buffer, 1), Some(Structure::DirectoryLeaf));
+    assert_eq!(sealed_as(&buffer, 2), Some(Structure::DirectoryLeaf));
+    buffer.forget(Tid(3));
+    assert_eq!(buffer.join(Tid(3)), Err(Retired));
+}

@@ -274,9 +274,10 @@ pub(crate) fn mark_early(mount: &Mount, bits: &BitsChange) -> Result<()> {
         return Ok(());
     }
     let mut handle = mount.start(Credits(u32::try_from(bits.blocks().len()).unwrap_or(0)))?;
-    let marked = bits
-        .join(&mut handle)
-        .and_then(|()| mount.groups().mark_uncounted(&mut handle, bits));
+    let groups = mount.groups();
+    let marked = groups
+        .join(&mut handle, bits)
+        .and_then(|()| groups.mark_uncounted(&mut handle, bits));
     handle.stop();
     if marked.is_ok() {
         mount.journal().commit()?;

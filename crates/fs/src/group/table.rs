@@ -248,20 +248,6 @@ impl BitsChange {
         [self.buffer.block(), self.descriptors]
     }
 
-    /// Adds the blocks to the transaction without changing them.
-    pub(crate) fn join(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
-        if self.buffer.is_dirty_in(handle.tid()) {
-            return Ok(());
-        }
-        // The descriptors join first: a thread that finds the bitmap in the transaction relies on
-        // them.
-        join_descriptors(handle, self.held()?)?;
-        let tag = VerifiedAs::of_group(self.map.structure(), self.group);
-        handle
-            .modify(&self.buffer, tag, |_| ())
-            .map_err(|error| Refused::new(error, self.buffer.block()))
-    }
-
     /// Returns the block of descriptors. If it was not loaded, the result is a refusal, which makes
     /// the caller load it.
     fn held(&self) -> std::result::Result<&Arc<Buffer>, Refused> {
@@ -277,15 +263,6 @@ pub(crate) enum Counted {
     Bits,
     /// The group gets one directory more or fewer, which is stored in the descriptor only.
     Directory,
-}
-
-fn join_descriptors(
-    handle: &mut Handle<'_>,
-    buffer: &Arc<Buffer>,
-) -> std::result::Result<(), Refused> {
-    handle
-        .join(buffer, descriptors_tag())
-        .map_err(|error| Refused::new(error, buffer.block()))
 }
 
 fn descriptors_tag() -> VerifiedAs {
@@ -398,8 +375,54 @@ impl Groups {
             .is_some_and(|group| group.place(map).uninit.load(Ordering::Acquire))
     }
 
-    /// Loads one of the blocks of a change again, because it has left the cache. The other one is
-    /// not loaded: this one might leave for it.
+    /// Adds the blocks of a change to the transaction without the change. A bitmap that was never
+    /// written gets its initial bytes: the transaction may be committed without the change.
+    pub(crate) fn join(
+        &self,
+        handle: &mut Handle<'_>,
+        change: &BitsChange,
+    ) -> std::result::Result<(), Refused> {
+        let tid = handle.tid();
+        let has_joined = |buffer: &Arc<Buffer>| buffer.is_dirty_in(tid);
+        let mut held = change.held.iter();
+        if has_joined(&change.buffer) && held.all(has_joined) {
+            return Ok(());
+        }
+        // The descriptors join first: a thread that finds the bitmap in the transaction relies on
+        // them. Their content follows from their tag when they are sealed.
+        let held = change.held()?;
+        if !has_joined(held) {
+            let joined = handle.modify(held, descriptors_tag(), |_| ());
+            joined.map_err(|error| Refused::new(error, change.descriptors))?;
+        }
+        let refused = |error| Refused::new(error, change.buffer.block());
+        if change.implied_bitmap.is_none() {
+            return handle.join(&change.buffer).map_err(refused);
+        }
+        let tag = VerifiedAs::of_group(change.map.structure(), change.group);
+        let initialized = handle.modify(&change.buffer, tag, |bytes| {
+            self.initialize(change, bytes);
+        });
+        initialized.map_err(refused)
+    }
+
+    /// Gives a bitmap that was never written its initial bytes. Under the buffer's lock, so that it
+    /// is done only once.
+    fn initialize(&self, change: &BitsChange, bytes: &mut [u8]) {
+        let Some(state) = self.get(change.group) else {
+            return;
+        };
+        let uninit = &state.place(change.map).uninit;
+        if let Some(implied_bitmap) = &change.implied_bitmap
+            && uninit.load(Ordering::Relaxed)
+        {
+            bytes.copy_from_slice(implied_bitmap);
+            uninit.store(false, Ordering::Release);
+        }
+    }
+
+    /// Loads one of the two blocks of a change again, because it has left the cache. The other one
+    /// is left alone: to load it could make the first one leave the cache again.
     pub(crate) fn reload(&self, change: &mut BitsChange, block: PhysBlock) -> Result<()> {
         let [bitmap, descriptors] = change.blocks();
         if block == descriptors {
@@ -431,13 +454,6 @@ impl Groups {
         let place = state.place(change.map);
         let tag = VerifiedAs::of_group(change.map.structure(), change.group);
         let made = handle.modify(&change.buffer, tag, |bytes| {
-            // Under the buffer's lock, so that the bitmap is initialized only once.
-            if let Some(implied_bitmap) = &change.implied_bitmap
-                && place.uninit.load(Ordering::Relaxed)
-            {
-                bytes.copy_from_slice(implied_bitmap);
-                place.uninit.store(false, Ordering::Release);
-            }
             write_bits(bytes, change.start, change.len, change.kind);
         });
         made.map_err(|error| Refused::new(error, change.buffer.block()))?;

@@ -89,32 +89,22 @@ pub(super) fn commit(
     for &group in step.bitmaps.keys() {
         note_before(mount, group, bitmaps)?;
     }
-    // Blocks that had left the cache once, as in `crate::txn::apply`.
-    let mut kept = Vec::new();
-    loop {
-        let buffers = parts.iter().map(|part| load(mount, part));
-        let buffers = buffers.collect::<Result<Vec<_>>>()?;
-        let mut handle = mount.start(credits)?;
-        let joined = parts.iter().zip(&buffers).try_for_each(|(part, buffer)| {
-            let joined = handle.join(buffer, part.tag);
-            let refused = joined.map_err(|error| Refused::new(error, part.block));
-            refused.map_err(|refused| (refused, part))
-        });
-        if let Err((refused, part)) = joined {
-            drop(handle);
-            refused.check_may_restart()?;
-            kept.push(load_kept(mount, part)?);
-            continue;
-        }
-        for (part, buffer) in parts.iter().zip(&buffers) {
-            let made = make(mount, &mut handle, part, buffer);
-            made.expect("a block that has joined can be changed");
-        }
-        mount.core.superblock.publish(step.superblock.clone());
-        handle.stop();
-        note_changed(step, bitmaps);
-        return Ok(());
+    // All blocks stay in the cache, so none of them is refused: a transaction has all of a step.
+    let buffers = parts.iter().map(|part| load_kept(mount, part));
+    let buffers = buffers.collect::<Result<Vec<_>>>()?;
+    let mut handle = mount.start(credits)?;
+    for buffer in &buffers {
+        let joined = handle.join(buffer);
+        joined.map_err(|_| Error::Internal("a block of a growth has left the cache"))?;
     }
+    for (part, buffer) in parts.iter().zip(&buffers) {
+        let made = make(mount, &mut handle, part, buffer);
+        made.expect("a block that has joined can be changed");
+    }
+    mount.core.superblock.publish(step.superblock.clone());
+    handle.stop();
+    note_changed(step, bitmaps);
+    Ok(())
 }
 
 /// Writes the blocks of a step that was committed to their places, all but the superblock: see the

@@ -115,7 +115,7 @@ impl Counts {
         }
         let refused = |error| Refused::new(error, local.block());
         let buffer = held.ok_or_else(|| refused(Retired.into()))?;
-        handle.join(buffer, entry_tag()).map_err(refused)?;
+        handle.join(buffer).map_err(refused)?;
         state.tid = Some(tid);
         state.buffer = Some(Arc::clone(buffer));
         drop(state);

@@ -18,6 +18,10 @@
 //! ([`fourscore_block::Kept`]), however small the cache is and whatever other threads load. So the
 //! next restart is for another block, and there are at most as many restarts as blocks.
 //!
+//! The blocks that joined before one was refused stay in their transaction, which may be committed
+//! before the plan is applied, or without it. So what joins is valid as it is: a block as it was,
+//! with the tag of its last change, and a bitmap that was never written with its initial bytes.
+//!
 //! **Invariants.** The order in which a plan becomes visible is stated in
 //! [`crate::inode::consistent`]. All steps are in one handle, so a transaction is sealed before all
 //! of them or after all of them.
@@ -205,10 +209,12 @@ impl Plan<'_> {
             .filter(|region| !region.origin.is_fresh())
         {
             handle
-                .join(&region.buffer, region.tag)
+                .join(&region.buffer)
                 .map_err(|error| Refused::new(error, region.buffer.block()))?;
         }
-        self.all_bits().try_for_each(|bits| bits.join(handle))?;
+        let groups = self.mount.groups();
+        self.all_bits()
+            .try_for_each(|bits| groups.join(handle, bits))?;
         self.join_charges(handle)?;
         self.join_fresh(handle)
     }
@@ -224,7 +230,7 @@ impl Plan<'_> {
                 continue;
             }
             let block = region.buffer.block();
-            while let Err(error) = handle.join(&region.buffer, region.tag) {
+            while let Err(error) = handle.join(&region.buffer) {
                 if error == ModifyError::OutOfCredits {
                     return Err(Refused::new(error, block));
                 }
@@ -242,8 +248,9 @@ impl Plan<'_> {
             self.reload(refused.block)?;
             // It may leave the cache again before it is kept.
             if let Some(kept) = self.mount.core.buffers.keep(refused.block) {
-                self.kept.push(kept);
-                return Ok(());
+                self.kept_buffers.push(kept);
+                // Another thread may have loaded the buffer that is kept.
+                return self.reload(refused.block);
             }
         }
     }

@@ -70,7 +70,7 @@ pub(crate) struct Plan<'f> {
     /// The locks of the blocks and values of attributes that the plan changes.
     pub(crate) xattrs: XattrLocks<'f>,
     /// Blocks that had left the cache once, and stay there until the plan ends.
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) kept_buffers: Vec<Kept>,
     /// The file system cannot be frozen while this lives.
     _inside: Option<Inside<'f>>,
     pub(crate) gone_values: Vec<GoneValue>,
@@ -101,7 +101,7 @@ impl<'f> Plan<'f> {
             counts_free: false,
             capacity: mount.step_capacity(),
             xattrs: XattrLocks::new(mount),
-            kept: Vec::new(),
+            kept_buffers: Vec::new(),
             gone_values: Vec::new(),
         }
     }

@@ -1,18 +1,21 @@
 //! Plans that are refused, and what they leave in the transaction that refused them.
 
 use fourscore_block::{
-    DeviceOp, DeviceOptions, FaultyDevice, RamDevice, Retired, Rule, Structure, VerifiedAs,
-    open_path,
+    BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RamDevice, Retired, Rule, Structure,
+    VerifiedAs, open_path,
 };
 use fourscore_journal::{Background, JournalOptions};
-use fourscore_mballoc::Reach;
-use fourscore_ondisk::PhysBlock;
+use fourscore_mballoc::{ChangeKind, Reach};
+use fourscore_ondisk::group::GroupFlags;
+use fourscore_ondisk::{GroupNr, PhysBlock};
 use fourscore_sync::{Arc, epoch};
 use fourscore_testkit::image::{Image, MiB};
-use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+use fourscore_testkit::{oracle, require};
 
 use super::*;
+use crate::group::change::{self, BitRange};
+use crate::group::table::{Counted, Map};
 use crate::txn::slot;
 use crate::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
 
@@ -20,18 +23,18 @@ const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 /// A file system in memory, its device, and a file whose blocks are all at their home locations.
 struct Fixture {
-    _image: Image,
+    image: Image,
     device: Arc<FaultyDevice>,
     fs: Arc<Fs>,
     file: InodeNr,
 }
 
 fn fixture() -> Fixture {
-    fixture_with_cache(8 << 20)
+    fixture_of(MiB(8), 8 << 20)
 }
 
-fn fixture_with_cache(cache_bytes: usize) -> Fixture {
-    let image = Image::builder(MiB(8)).kind("ext4").make().unwrap();
+fn fixture_of(size: MiB, cache_bytes: usize) -> Fixture {
+    let image = Image::builder(size).kind("ext4").make().unwrap();
     let base = open_path(image.path(), DeviceOptions::default()).unwrap();
     let memory = Arc::new(RamDevice::over(Arc::new(base)));
     let device = Arc::new(FaultyDevice::new(memory));
@@ -46,7 +49,7 @@ fn fixture_with_cache(cache_bytes: usize) -> Fixture {
     fs.sync().unwrap();
     fs.writable().unwrap().journal().checkpoint().unwrap();
     Fixture {
-        _image: image,
+        image,
         device,
         fs,
         file,
@@ -115,7 +118,7 @@ fn load_others(fixture: &Fixture) {
 #[test]
 fn a_block_that_was_refused_stays_in_the_cache_until_the_plan_ends() {
     require!(Need::Program("mke2fs"));
-    let fixture = fixture_with_cache(0);
+    let fixture = fixture_of(MiB(8), 0);
     let (mut plan, _, table) = refused_once(&fixture);
     let mount = fixture.fs.writable().unwrap();
     let is_cached = || mount.core.buffers.cached(table, &epoch::pin()).is_some();
@@ -126,4 +129,63 @@ fn a_block_that_was_refused_stays_in_the_cache_until_the_plan_ends() {
     drop(plan);
     load_others(&fixture);
     assert!(!is_cached());
+}
+
+/// A change of a bit of a group, which counts a directory or only the bit.
+fn change_of(fixture: &Fixture, group: u32, map: Map, counted: Counted) -> BitsChange {
+    let bits = BitRange {
+        group: GroupNr(group),
+        map,
+        start: 40,
+        len: 1,
+    };
+    let mount = fixture.fs.writable().unwrap();
+    change::prepare(mount, bits, ChangeKind::Set, counted).unwrap()
+}
+
+#[test]
+fn descriptors_that_left_the_cache_are_refused_though_the_bitmap_has_joined() {
+    require!(Need::Program("mke2fs"));
+    let fixture = fixture();
+    let mount = fixture.fs.writable().unwrap();
+    let change = change_of(&fixture, 0, Map::Inodes, Counted::Directory);
+    mount
+        .core
+        .buffers
+        .forget(change.descriptors, mount.journal().running_tid());
+    // Another thread changes the same bitmap, with the descriptors that are in the cache now.
+    let other = change_of(&fixture, 0, Map::Inodes, Counted::Directory);
+    let mut handle = mount.start(Credits(4)).unwrap();
+    mount.groups().join(&mut handle, &other).unwrap();
+    let refused = mount.groups().join(&mut handle, &change).unwrap_err();
+    assert_eq!(refused.block, change.descriptors);
+    let mut change = change;
+    mount.groups().reload(&mut change, refused.block).unwrap();
+    mount.groups().join(&mut handle, &change).unwrap();
+    handle.stop();
+}
+
+/// The plan may end without a change after the bitmap has joined, and the transaction is committed.
+#[test]
+fn a_bitmap_that_was_never_written_joins_with_its_initial_bytes() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let fixture = fixture_of(MiB(40), 8 << 20);
+    let mount = fixture.fs.writable().unwrap();
+    let groups = mount.groups();
+    let is_uninit = |group| groups.is_uninit(GroupNr(group), GroupFlags::BLOCK_UNINIT);
+    let group = (0..groups.count()).find(|&group| is_uninit(group)).unwrap();
+    let change = change_of(&fixture, group, Map::Blocks, Counted::Bits);
+    let mut handle = mount.start(Credits(4)).unwrap();
+    groups.join(&mut handle, &change).unwrap();
+    handle.stop();
+    assert!(!is_uninit(group));
+    let Fixture {
+        image, device, fs, ..
+    } = fixture;
+    fs.unmount().unwrap();
+    let mut bytes = vec![0; usize::try_from(device.len_bytes()).unwrap()];
+    device.read_at(&mut bytes, 0).unwrap();
+    std::fs::write(image.path(), bytes).unwrap();
+    let fsck = oracle::e2fsck(image.path()).unwrap();
+    assert!(fsck.is_clean(), "{}", fsck.output);
 }
