@@ -25,6 +25,7 @@
 //! | `volume` | a file system at rest, its changed blocks, and how a step becomes durable |
 //! | `target` | counts of the new size |
 //! | `grow` | new groups, also of a mounted file system |
+//! | `desc_table` | the blocks of descriptors in bitmaps |
 //! | `resize_inode` | the blocks reserved for descriptors |
 //! | `shrink` | moves what lies behind the new end, and cuts |
 //! | `wide` | descriptors of 64 or of 32 bytes |
@@ -41,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod bitmap;
+mod desc_table;
 mod error;
 mod grow;
 mod inodes;

@@ -5,21 +5,19 @@
 //! descriptor block leaves this tree; a new group with a backup adds a pointer to each that stays.
 //!
 //! That may be many blocks of metadata, more than a small journal holds at once. So if the groups
-//! with backups change, the feature is taken away in a step before, and the inode is made again in
-//! a
+//! with backups change, the feature is taken away in a step before, and the inode is made again in a
 //! step after it, when the reserved blocks are free and so are written at once. A crash in between
 //! leaves a file system without the feature.
 //!
 //! **References.** `reserve_backup_gdb` and `ext4_convert_meta_bg` of the kernel.
 
-use std::ops::Range;
-
 use fourscore_ondisk::features::Compat;
 use fourscore_ondisk::inode::{self, InodeMut};
 use fourscore_ondisk::superblock::Superblock;
-use fourscore_ondisk::{Geometry, GroupNr, InodeNr, PhysBlock, blockmap};
+use fourscore_ondisk::{Geometry, InodeNr, PhysBlock, blockmap};
 
 use crate::bitmap;
+use crate::desc_table;
 use crate::error::{ResizeError, Result};
 use crate::volume::{Volume, add_free_clusters};
 
@@ -104,7 +102,7 @@ pub(crate) fn remove(volume: &mut Volume<'_>, new: &Superblock) -> Result<Option
     clear(volume)?;
     let first = old.geometry().desc_blocks();
     let end = first + u32::from(old.reserved_gdt_blocks());
-    let mut free = mark_table(volume, first..end, false)?;
+    let mut free = desc_table::give_back(volume, first..end)?;
     free += mark(volume, top, 1, false)?;
     let mut raw = *without(&old)?.raw();
     add_free_clusters(&mut raw, &old, free);
@@ -133,7 +131,7 @@ pub(crate) fn restore(volume: &mut Volume<'_>, removed: &Removed, wish: &Superbl
     volume.set_superblock(&raw)?;
     let first = old.geometry().desc_blocks();
     let end = first + u32::from(wish.reserved_gdt_blocks());
-    let mut free = mark_table(volume, first..end, true)?;
+    let mut free = desc_table::take(volume, first..end)?;
     free += mark(volume, removed.top, 1, true)?;
     let tree = Tree::of(volume.sb());
     let top = set_tree(volume, &tree, &mut |volume, block, content| {
@@ -153,44 +151,8 @@ pub(crate) fn restore(volume: &mut Volume<'_>, removed: &Removed, wish: &Superbl
     volume.commit()
 }
 
-/// Marks blocks of the descriptor table, counted from its first, in all groups that have it.
-/// Returns by how many clusters there are more free ones.
-pub(crate) fn mark_table(
-    volume: &mut Volume<'_>,
-    blocks: Range<u32>,
-    is_used: bool,
-) -> Result<i64> {
-    let geometry = *volume.geometry();
-    let mut free = 0;
-    for group in geometry.groups_with_super() {
-        free += mark_table_of(volume, group, blocks.clone(), is_used)?;
-    }
-    Ok(free)
-}
-
-/// As [`mark_table`], in one group.
-pub(crate) fn mark_table_of(
-    volume: &mut Volume<'_>,
-    group: GroupNr,
-    blocks: Range<u32>,
-    is_used: bool,
-) -> Result<i64> {
-    let start = match group.0 {
-        0 => volume.geometry().super_block(),
-        _ => volume.geometry().group_first_block(group),
-    };
-    let first = PhysBlock(start.0 + 1 + u64::from(blocks.start));
-    let count = blocks.end.saturating_sub(blocks.start);
-    mark(volume, first, count.into(), is_used)
-}
-
 /// Marks blocks of one group. Returns by how many clusters there are more free ones.
-pub(crate) fn mark(
-    volume: &mut Volume<'_>,
-    first: PhysBlock,
-    blocks: u64,
-    is_used: bool,
-) -> Result<i64> {
+fn mark(volume: &mut Volume<'_>, first: PhysBlock, blocks: u64, is_used: bool) -> Result<i64> {
     let Some((group, offset)) = volume.geometry().block_group(first) else {
         return Ok(0);
     };

@@ -221,6 +221,22 @@ impl<'f> Volume<'f> {
         group::seal(bytes, group, &sb).map_err(ResizeError::corrupt)
     }
 
+    /// Writes zeroes behind the last descriptor of its block, at once: nothing uses what is there.
+    /// It may be descriptors of groups that a shrink took away, by this crate or by resize2fs.
+    pub(crate) fn clear_behind_descs(&self) -> Result<()> {
+        let geometry = self.geometry();
+        let place = geometry.desc_place(GroupNr(geometry.groups() - 1));
+        let place = place.ok_or_else(|| ResizeError::corrupt("no such group"))?;
+        let end = place.offset_bytes + geometry.desc_size_bytes();
+        let mut bytes = self.read(place.block)?;
+        let behind = bytes.get_mut(end..).unwrap_or_default();
+        if behind.iter().all(|&byte| byte == 0) {
+            return Ok(());
+        }
+        behind.fill(0);
+        self.write_now(place.block, &bytes)
+    }
+
     /// The block bitmap of a group; computed if it was never written.
     pub(crate) fn block_bitmap(&self, group: GroupNr) -> Result<Vec<u8>> {
         let desc = self.desc(group)?;
@@ -237,8 +253,7 @@ impl<'f> Volume<'f> {
         Ok(bitmap::of_group(self.geometry(), group, &own))
     }
 
-    /// Stores a block bitmap, and what its descriptor says of it. Returns by how many clusters
-    /// there
+    /// Stores a block bitmap, and what its descriptor says of it. Returns by how many clusters there
     /// are more free ones.
     pub(crate) fn set_block_bitmap(&mut self, group: GroupNr, bitmap: Vec<u8>) -> Result<i64> {
         let desc = self.desc(group)?;

@@ -19,7 +19,7 @@
 //! ```text
 //! 1. the superblock, marked as having errors
 //! 2. the copies of superblock and descriptors, as they are
-//! 3. zeroes over the table, and over what it will take
+//! 3. zeroes over the table, and over what it will take; with one group, behind its descriptor
 //! 4. bitmaps and the inode of reserved blocks, if the table gets longer
 //! 5. the new superblock, marked as having errors
 //! 6. the new table
@@ -29,15 +29,17 @@
 //! ```
 //!
 //! From step 3 to step 6 the table has descriptors of the layout that the superblock names, or
-//! zeroes. A descriptor of zeroes is valid nowhere: Linux does not mount it, and a check takes the
-//! places of bitmaps and inode tables from a copy, in the layout of that copy.
+//! zeroes. A descriptor of zeroes is valid nowhere: Linux does not mount it for writing, and a check
+//! takes the places of bitmaps and inode tables from a copy, in the layout of that copy.
 //!
 //! The inode of reserved blocks refers to no block of a table, whichever layout a repair goes to:
 //! e2fsck 1.47.0 would take descriptors for pointers, and be done only in a second run. Therefore
 //! the order of steps 4 and 7.
 //!
 //! A file system of one group has no copy, and needs none: the first 32 bytes of its only
-//! descriptor stay the same but for the checksum. One of several groups without a copy is refused.
+//! descriptor stay the same but for the checksum, and zeroes follow them before they are the low
+//! half of a long one: there may be a descriptor of a group that a shrink took away. A file system
+//! of several groups without a copy is refused.
 //!
 //! Memory: the new table. If table and reserved blocks together get another end, also the places of
 //! all bitmaps and inode tables, and the block bitmap of each group with a copy.
@@ -53,6 +55,7 @@ use fourscore_ondisk::{GroupNr, PhysBlock, RawSuperblock};
 use zerocopy::IntoBytes as _;
 
 use crate::bitmap;
+use crate::desc_table::{self, Tables};
 use crate::error::{ResizeError, Result};
 use crate::resize_inode;
 use crate::volume::{Volume, add_free_clusters};
@@ -215,58 +218,30 @@ fn put(bytes: &mut [u8], sb: &Superblock, old: &GroupDesc, sums: &Sums) -> Resul
 fn move_end(volume: &mut Volume<'_>, old: &Volume<'_>) -> Result<i64> {
     let end = |sb: &Superblock| sb.geometry().desc_blocks() + u32::from(sb.reserved_gdt_blocks());
     let (before, after) = (end(old.sb()), end(volume.sb()));
-    if before == after {
-        return Ok(0);
+    if after <= before {
+        return desc_table::give_back(volume, after..before);
     }
     let tables = Tables::of(volume)?;
     let geometry = *volume.geometry();
     let mut free = 0;
     for group in geometry.groups_with_super() {
-        let start = match group.0 {
-            0 => geometry.super_block().0 + 1,
-            _ => geometry.group_first_block(group).0 + 1,
-        };
-        let [before, after] = [before, after].map(|end| start + u64::from(end));
-        free += match before < after {
-            true => take(volume, &tables, before..after)?,
-            false => give_back(volume, &tables, after..before)?,
-        };
+        free += take(volume, old, &tables, group, &(before..after))?;
     }
     Ok(free)
 }
 
-/// The bitmaps and inode tables of all groups, sorted.
-struct Tables(Vec<Range<u64>>);
-
-impl Tables {
-    fn of(volume: &Volume<'_>) -> Result<Self> {
-        let table_blocks = u64::from(volume.geometry().inode_table_blocks());
-        let mut runs = Vec::new();
-        for group in (0..volume.geometry().groups()).map(GroupNr) {
-            let desc = volume.desc(group)?;
-            let [blocks, inodes] = [desc.block_bitmap().0, desc.inode_bitmap().0];
-            let table = desc.inode_table().0;
-            let table = table..table.saturating_add(table_blocks);
-            let block = |start: u64| start..start.saturating_add(1);
-            runs.extend([block(blocks), block(inodes), table]);
-        }
-        runs.sort_by_key(|run| run.start);
-        Ok(Self(runs))
-    }
-
-    /// Whether one of them has a block of `blocks`.
-    fn overlap(&self, blocks: &Range<u64>) -> bool {
-        let before = self.0.partition_point(|run| run.start < blocks.end);
-        let before = self.0.get(..before).unwrap_or_default();
-        // They do not overlap each other, so only the last one reaches so far.
-        before.last().is_some_and(|run| run.end > blocks.start)
-    }
-}
-
 /// Takes blocks behind a table, which begins with the cluster in front of them.
-fn take(volume: &mut Volume<'_>, tables: &Tables, blocks: Range<u64>) -> Result<i64> {
-    let (group, clusters) = clusters_of(volume, &blocks)?;
-    let mut bits = volume.block_bitmap(group)?;
+fn take(
+    volume: &mut Volume<'_>,
+    old: &Volume<'_>,
+    tables: &Tables,
+    group: GroupNr,
+    blocks: &Range<u32>,
+) -> Result<i64> {
+    let blocks = desc_table::blocks_in(volume, group, blocks);
+    let clusters = desc_table::clusters_of(volume, group, &blocks)?;
+    // One that was never written is computed, and so has to be that of the old table.
+    let mut bits = old.block_bitmap(group)?;
     let log = volume.geometry().blocks_per_cluster_log();
     let first = volume.geometry().group_first_block(group).0;
     // The first cluster may be one that the table has already.
@@ -283,36 +258,6 @@ fn take(volume: &mut Volume<'_>, tables: &Tables, blocks: Range<u64>) -> Result<
     }
     bitmap::fill(&mut bits, fresh, true);
     volume.set_block_bitmap(group, bits)
-}
-
-/// Frees those clusters of some blocks behind a table that hold nothing else.
-fn give_back(volume: &mut Volume<'_>, tables: &Tables, blocks: Range<u64>) -> Result<i64> {
-    let (group, clusters) = clusters_of(volume, &blocks)?;
-    let mut bits = volume.block_bitmap(group)?;
-    let log = volume.geometry().blocks_per_cluster_log();
-    let first = volume.geometry().group_first_block(group).0;
-    for bit in clusters {
-        let own = first + (bit << log)..first + ((bit + 1) << log);
-        if own.start >= blocks.start && !tables.overlap(&own) {
-            bitmap::fill(&mut bits, bit..bit + 1, false);
-        }
-    }
-    volume.set_block_bitmap(group, bits)
-}
-
-/// The clusters of some blocks of one group.
-fn clusters_of(volume: &Volume<'_>, blocks: &Range<u64>) -> Result<(GroupNr, Range<u64>)> {
-    let geometry = volume.geometry();
-    let place = |block| geometry.block_group(PhysBlock(block));
-    match (place(blocks.start), place(blocks.end - 1)) {
-        (Some((group, from)), Some((other, to))) if group == other => {
-            let log = geometry.blocks_per_cluster_log();
-            Ok((group, u64::from(from.0 >> log)..u64::from(to.0 >> log) + 1))
-        }
-        _ => Err(ResizeError::Unsupported(
-            "its groups are too short for longer descriptors".into(),
-        )),
-    }
 }
 
 /// Writes the changes of `volume`: see the module.
@@ -334,6 +279,9 @@ fn write(volume: &mut Volume<'_>, old: &Volume<'_>) -> Result<()> {
         for block in table {
             volume.write_now(PhysBlock(block), &zeroes)?;
         }
+        volume.device().flush()?;
+    } else if gets_longer {
+        old.clear_behind_descs()?;
         volume.device().flush()?;
     }
     if gets_longer {

@@ -22,6 +22,7 @@ use fourscore_ondisk::GroupNr;
 use fourscore_ondisk::superblock::Superblock;
 
 use crate::bitmap;
+use crate::desc_table;
 use crate::error::Result;
 use crate::resize_inode::{self, Removed};
 use crate::volume::{Volume, add_free_clusters};
@@ -74,7 +75,7 @@ fn new_table_blocks(volume: &mut Volume<'_>, old: &Superblock) -> Result<i64> {
     let blocks = old.geometry().desc_blocks()..geometry.desc_blocks();
     let mut free = 0;
     for group in old.geometry().groups_with_super() {
-        free += resize_inode::mark_table_of(volume, group, blocks.clone(), true)?;
+        free += desc_table::take_in(volume, group, blocks.clone())?;
     }
     Ok(free)
 }

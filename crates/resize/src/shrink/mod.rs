@@ -35,6 +35,7 @@ use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{BlockCount, GroupNr, PhysBlock};
 
 use crate::bitmap;
+use crate::desc_table;
 use crate::error::{ResizeError, Result};
 use crate::resize_inode;
 use crate::target;
@@ -142,7 +143,7 @@ fn cut(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
         Some(first) => first,
         None => sb.geometry().desc_blocks(),
     };
-    resize_inode::mark_table(volume, table(new)..table(&old), false)?;
+    desc_table::give_back(volume, table(new)..table(&old))?;
     let (mut free, mut free_inodes) = (0, 0);
     for group in 0..geometry.groups() {
         let desc = volume.desc(GroupNr(group))?;
@@ -157,7 +158,9 @@ fn cut(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     raw.s_free_inodes_count = free_inodes.into();
     raw.s_overhead_clusters = 0.into();
     volume.set_superblock(&raw)?;
-    volume.commit()
+    volume.commit()?;
+    // Not before: in place, a crash may leave the old superblock, whose groups are all there.
+    volume.clear_behind_descs()
 }
 
 /// Frees what groups that vanish have in groups that stay: bitmaps and inode tables.

@@ -1,0 +1,151 @@
+//! **Purpose.** The blocks of the table of descriptors, and those reserved behind it, in the block
+//! bitmaps of the groups that have them.
+//!
+//! **Model.** Blocks are counted from the first one of the table. The block in front of it has the
+//! superblock. In a file system with clusters (`bigalloc`) neither the table nor the reserved
+//! blocks end where a cluster ends:
+//!
+//! ```text
+//! cluster 0                    | cluster 1             | cluster 2
+//! superblock | table, kept | given back                | given back, inode table
+//! stays used                   | becomes free          | stays used
+//! ```
+//!
+//! **Invariants.** A cluster becomes free only if it begins with a block that is given back, and
+//! has no block of a bitmap or an inode table. What lies in front of the blocks that are given back
+//! stays in use, and files share no cluster with metadata.
+
+use std::ops::Range;
+
+use fourscore_ondisk::{Geometry, GroupNr};
+
+use crate::bitmap;
+use crate::error::{ResizeError, Result};
+use crate::volume::Volume;
+
+/// The first block of the table, or of its copy in a group that has one.
+pub(crate) fn start(geometry: &Geometry, group: GroupNr) -> u64 {
+    let superblock = match group.0 {
+        0 => geometry.super_block(),
+        _ => geometry.group_first_block(group),
+    };
+    superblock.0 + 1
+}
+
+/// Marks blocks as used, in all groups that have them. Returns by how many clusters there are more
+/// free ones: 0 or less.
+pub(crate) fn take(volume: &mut Volume<'_>, blocks: Range<u32>) -> Result<i64> {
+    let geometry = *volume.geometry();
+    let mut free = 0;
+    for group in geometry.groups_with_super() {
+        free += take_in(volume, group, blocks.clone())?;
+    }
+    Ok(free)
+}
+
+/// As [`take`], in one group.
+pub(crate) fn take_in(volume: &mut Volume<'_>, group: GroupNr, blocks: Range<u32>) -> Result<i64> {
+    if blocks.is_empty() {
+        return Ok(0);
+    }
+    let clusters = clusters_of(volume, group, &blocks_in(volume, group, &blocks))?;
+    let mut bits = volume.block_bitmap(group)?;
+    bitmap::fill(&mut bits, clusters, true);
+    volume.set_block_bitmap(group, bits)
+}
+
+/// Frees blocks behind the end of the table, or behind the reserved blocks, in all groups that have
+/// them: see the module. Returns by how many clusters there are more free ones.
+///
+/// Bitmaps and inode tables of all groups that the superblock of `volume` has are taken to be in
+/// use.
+pub(crate) fn give_back(volume: &mut Volume<'_>, blocks: Range<u32>) -> Result<i64> {
+    if blocks.is_empty() {
+        return Ok(0);
+    }
+    let tables = Tables::of(volume)?;
+    let geometry = *volume.geometry();
+    let mut free = 0;
+    for group in geometry.groups_with_super() {
+        free += give_back_in(volume, &tables, group, &blocks)?;
+    }
+    Ok(free)
+}
+
+fn give_back_in(
+    volume: &mut Volume<'_>,
+    tables: &Tables,
+    group: GroupNr,
+    blocks: &Range<u32>,
+) -> Result<i64> {
+    let geometry = *volume.geometry();
+    let mut blocks = blocks_in(volume, group, blocks);
+    // The last group may have become shorter than they were.
+    blocks.end = blocks.end.min(geometry.group_blocks(group).end.0);
+    if blocks.is_empty() {
+        return Ok(0);
+    }
+    let clusters = clusters_of(volume, group, &blocks)?;
+    let mut bits = volume.block_bitmap(group)?;
+    let log = geometry.blocks_per_cluster_log();
+    let first = geometry.group_first_block(group).0;
+    for bit in clusters {
+        let own = first + (bit << log)..first + ((bit + 1) << log);
+        if own.start >= blocks.start && !tables.overlap(&own) {
+            bitmap::fill(&mut bits, bit..bit + 1, false);
+        }
+    }
+    volume.set_block_bitmap(group, bits)
+}
+
+/// Where blocks of the table are in a group.
+pub(crate) fn blocks_in(volume: &Volume<'_>, group: GroupNr, blocks: &Range<u32>) -> Range<u64> {
+    let start = start(volume.geometry(), group);
+    start + u64::from(blocks.start)..start + u64::from(blocks.end)
+}
+
+/// The clusters of some blocks, which have to be of one group, counted from its first one.
+pub(crate) fn clusters_of(
+    volume: &Volume<'_>,
+    group: GroupNr,
+    blocks: &Range<u64>,
+) -> Result<Range<u64>> {
+    let geometry = volume.geometry();
+    let own = geometry.group_blocks(group);
+    if blocks.is_empty() || blocks.start < own.start.0 || own.end.0 < blocks.end {
+        return Err(ResizeError::Unsupported(
+            "its groups are too short for that many descriptors".into(),
+        ));
+    }
+    let log = geometry.blocks_per_cluster_log();
+    let place = |block: u64| (block - own.start.0) >> log;
+    Ok(place(blocks.start)..place(blocks.end - 1) + 1)
+}
+
+/// The bitmaps and inode tables of all groups, sorted.
+pub(crate) struct Tables(Vec<Range<u64>>);
+
+impl Tables {
+    pub(crate) fn of(volume: &Volume<'_>) -> Result<Self> {
+        let table_blocks = u64::from(volume.geometry().inode_table_blocks());
+        let mut runs = Vec::new();
+        for group in (0..volume.geometry().groups()).map(GroupNr) {
+            let desc = volume.desc(group)?;
+            let [blocks, inodes] = [desc.block_bitmap().0, desc.inode_bitmap().0];
+            let table = desc.inode_table().0;
+            let table = table..table.saturating_add(table_blocks);
+            let block = |start: u64| start..start.saturating_add(1);
+            runs.extend([block(blocks), block(inodes), table]);
+        }
+        runs.sort_by_key(|run| run.start);
+        Ok(Self(runs))
+    }
+
+    /// Whether one of them has a block of `blocks`.
+    pub(crate) fn overlap(&self, blocks: &Range<u64>) -> bool {
+        let before = self.0.partition_point(|run| run.start < blocks.end);
+        let before = self.0.get(..before).unwrap_or_default();
+        // They do not overlap each other, so only the last one reaches so far.
+        before.last().is_some_and(|run| run.end > blocks.start)
+    }
+}

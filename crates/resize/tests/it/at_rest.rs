@@ -1,0 +1,115 @@
+//! Blocks of the table of descriptors are taken and given back in file systems whose shapes are
+//! rare: with clusters, with groups whose bitmaps were never written. And nothing is left behind.
+
+use std::fs;
+use std::path::Path;
+
+use fourscore::block::{DeviceOptions, open_path};
+use fourscore_check::{CheckOptions, check};
+use fourscore_ondisk::BlockCount;
+use fourscore_resize::{Resizer, Width};
+use fourscore_sync::Arc;
+use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write, e2fsck_repair};
+use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::{require, scratch};
+
+const BLOCK_BYTES: usize = 1024;
+
+/// A file system with blocks of 1 KiB.
+fn mke2fs(image: &Path, options: &str, blocks: u64) {
+    let mut command = tools::command("mke2fs").unwrap();
+    command.args(["-q", "-F", "-t", "ext4", "-b", "1024"]);
+    command.args(options.split_whitespace());
+    command.arg(image).arg(blocks.to_string());
+    tools::stdout_of(&mut command).unwrap();
+}
+
+fn opened(image: &Path) -> Resizer {
+    let device = open_path(image, DeviceOptions::read_write()).unwrap();
+    Resizer::open(Arc::new(device)).unwrap()
+}
+
+fn assert_sound(image: &Path) {
+    let device = open_path(image, DeviceOptions::default()).unwrap();
+    let report = check(Arc::new(device), &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings());
+    assert_clean(image);
+}
+
+/// Two blocks of descriptors become one, and two again. What is left of the table shares a cluster
+/// with what it gives back.
+#[test]
+fn a_cluster_is_not_given_back_while_the_table_has_blocks_in_it() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    for (options, group) in [
+        (
+            "-C 8192 -g 256 -O bigalloc,^resize_inode,^has_journal",
+            2048,
+        ),
+        ("-C 8192 -g 256 -O bigalloc,^has_journal", 2048),
+        ("-C 8192 -g 256 -O bigalloc -J size=4 -E resize=1G", 2048),
+        ("-C 2048 -g 512 -O bigalloc -J size=4", 1024),
+        ("-C 2048 -g 512 -O bigalloc,^flex_bg -J size=4", 1024),
+    ] {
+        mke2fs(&image, &format!("-N 1024 {options}"), 21 * group);
+        for groups in [15, 20, 8] {
+            // The last group is half as long as the others.
+            let blocks = BlockCount(groups * group + group / 2);
+            let has = opened(&image).resize(blocks).unwrap();
+            assert_eq!(has, blocks, "{options}");
+            assert_sound(&image);
+        }
+    }
+}
+
+/// Descriptors of groups that a shrink takes away are not left where a longer table would take them
+/// for its own.
+#[test]
+fn descriptors_of_groups_that_vanish_are_cleared() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    for options in ["-O ^64bit", "-O 64bit", "-O ^64bit,^has_journal"] {
+        mke2fs(&image, options, 24 << 10);
+        opened(&image).resize(BlockCount(8 << 10)).unwrap();
+        assert_sound(&image);
+        let desc_bytes = if options.contains("^64bit") { 32 } else { 64 };
+        let bytes = fs::read(&image).unwrap();
+        let table = &bytes[2 * BLOCK_BYTES..3 * BLOCK_BYTES];
+        let (own, behind) = table.split_at(desc_bytes);
+        assert!(own.iter().any(|&byte| byte != 0), "{options}");
+        assert!(behind.iter().all(|&byte| byte == 0), "{options}");
+    }
+}
+
+/// The bitmap of a group with a copy of the table is computed if it was never written: then it has
+/// the blocks of the old table, not those that are to be taken.
+#[test]
+fn a_longer_table_takes_blocks_of_groups_without_a_written_bitmap() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    mke2fs(&image, "-g 1024 -O ^64bit", 32 << 10);
+    // e2fsck frees the reserved blocks, and lets bitmaps be that were never written.
+    let script = [
+        "feature ^resize_inode",
+        "set_super_value reserved_gdt_blocks 0",
+        "clri <7>",
+    ];
+    debugfs_write(&image, &script).unwrap();
+    e2fsck_repair(&image, &[]).unwrap();
+    let group = debugfs(&image, &["stats"]).unwrap();
+    let group = group.split("Group  3:").nth(1).unwrap();
+    let group = group.split("Group  4:").next().unwrap();
+    assert!(group.contains("Block not init"), "{group}");
+    opened(&image).set_width(Width::Wide).unwrap();
+    assert_sound(&image);
+    opened(&image).set_width(Width::Narrow).unwrap();
+    assert_sound(&image);
+}
