@@ -277,6 +277,12 @@ fn shrinking() -> Vec<Case> {
             8000,
         ),
         case("-t ext3 -g 1024 -N 1024 -J size=1", 16000, 11000),
+        // Two blocks of descriptors become one, in a cluster.
+        case(
+            "-t ext4 -C 2048 -g 512 -N 1024 -J size=1 -O bigalloc",
+            18000,
+            11000,
+        ),
     ]
 }
 

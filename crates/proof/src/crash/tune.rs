@@ -56,6 +56,9 @@ const LOST_AND_FOUND: &[u8] = b"/lost+found";
 struct Case {
     mke2fs: &'static str,
     blocks: &'static str,
+    /// The size in blocks that it has first. Then resize2fs shrinks it, which leaves descriptors of
+    /// groups that vanish where they are.
+    shrunk_from: Option<&'static str>,
     what: What,
 }
 
@@ -155,10 +158,16 @@ impl Case {
             .args(self.mke2fs.split_whitespace())
             .arg("-d")
             .arg(&source);
-        tools::stdout_of(command.arg(&image).arg(self.blocks))?;
+        let blocks = self.shrunk_from.unwrap_or(self.blocks);
+        tools::stdout_of(command.arg(&image).arg(blocks))?;
         // mke2fs does not count the files that it copies for their owners.
         // Nor does it build indexes.
         e2fsck_repair(&image, if is_indexed { &["-D"] } else { &[] })?;
+        if self.shrunk_from.is_some() {
+            let mut resize2fs = tools::command("resize2fs")?;
+            tools::stdout_of(resize2fs.arg("-f").arg(&image).arg(self.blocks))?;
+            e2fsck_repair(&image, &[])?;
+        }
         Ok(fs::read(&image)?)
     }
 
@@ -298,6 +307,7 @@ fn case(mke2fs: &'static str, changes: &[Change]) -> Case {
     Case {
         mke2fs,
         blocks: BLOCKS,
+        shrunk_from: None,
         what: What::Features(changes.to_vec()),
     }
 }
@@ -306,6 +316,7 @@ fn width(mke2fs: &'static str, width: Width) -> Case {
     Case {
         mke2fs,
         blocks: BLOCKS,
+        shrunk_from: None,
         what: What::Width(width),
     }
 }
@@ -368,7 +379,8 @@ fn a_crash_while_directories_lose_their_indexes_loses_nothing() {
     );
 }
 
-/// Tables of one block and of two; blocks that are reserved, or become free; a single group.
+/// Tables of one block and of two; blocks that are reserved, or become free; a single group, and one
+/// that is left of two.
 #[test]
 fn a_crash_while_descriptors_get_longer_or_shorter_loses_nothing() {
     use Width::{Narrow, Wide};
@@ -390,6 +402,11 @@ fn a_crash_while_descriptors_get_longer_or_shorter_loses_nothing() {
                 Narrow,
             ),
             width("-g 8192 -J size=1 -O ^64bit", Wide),
+            // A descriptor of another group is where the high half of its own will be.
+            Case {
+                shrunk_from: Some("16384"),
+                ..width("-g 8192 -J size=1 -O ^64bit", Wide)
+            },
         ],
     );
 }
@@ -399,11 +416,19 @@ fn explore_all(cases: &[Case]) {
 }
 
 fn explore_each(samples: usize, cases: &[Case]) {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("resize2fs")
+    );
     let mut total = Seen::default();
     let (mut damaged, mut refused) = (0, 0);
     for case in cases {
-        let what = format!("{}: {:?}", case.mke2fs, case.what);
+        let Case { mke2fs, what, .. } = case;
+        let from = case
+            .shrunk_from
+            .map(|blocks| format!(", shrunk from {blocks}"));
+        let what = format!("{mke2fs}{}: {what:?}", from.unwrap_or_default());
         let recording = case.record();
         let recording = recording.unwrap_or_else(|why| panic!("{what}: {why:#}"));
         let seen = recording.explore(samples);
