@@ -4,7 +4,7 @@
 //! durable by itself. The file system is checked before, since all descriptors are written again.
 
 use fourscore_block::BlockDevice;
-use fourscore_check::CheckOptions;
+use fourscore_check::{CheckOptions, Finding, Severity};
 use fourscore_mkfs::{FeatureChange, Tuning};
 use fourscore_ondisk::features::Incompat;
 use fourscore_resize::{Resizer, Width};
@@ -53,8 +53,11 @@ pub(super) fn set(
     let failed = |why: &dyn std::fmt::Display| Failure::new(name, why);
     let mut resizer = Resizer::open(Arc::clone(&device)).map_err(|why| failed(&why))?;
     let report = fourscore_check::check(device, check).map_err(|why| failed(&why))?;
-    if let Some(found) = report.findings().first().filter(|_| !report.is_clean()) {
-        let why = format!("has errors, such as: {found}");
+    if !report.is_clean() {
+        let is_error = |found: &&Finding| found.invariant().severity == Severity::Error;
+        let first = report.findings().iter().find(is_error);
+        let first = first.map_or_else(String::new, |found| format!(", such as: {found}"));
+        let why = format!("has errors{first}");
         return Err(Failure::new(name, why).advise("repair it first: fourscore check -y"));
     }
     resizer.set_width(width).map_err(|why| failed(&why))
