@@ -5,9 +5,9 @@
 //! descriptor block leaves this tree; a new group with a backup adds a pointer to each that stays.
 //!
 //! That may be many blocks of metadata, more than a small journal holds at once. So if the groups
-//! with backups change, the feature is taken away in a step before, and the inode is made again in a
-//! step after it, when the reserved blocks are free and so are written at once. A crash in between
-//! leaves a file system without the feature.
+//! with backups change, the feature is taken away in a step before, and the inode is made again in
+//! a step after it, when the reserved blocks are free and so are written at once. A crash in
+//! between leaves a file system without the feature.
 //!
 //! **References.** `reserve_backup_gdb` and `ext4_convert_meta_bg` of the kernel.
 

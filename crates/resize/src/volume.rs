@@ -253,8 +253,8 @@ impl<'f> Volume<'f> {
         Ok(bitmap::of_group(self.geometry(), group, &own))
     }
 
-    /// Stores a block bitmap, and what its descriptor says of it. Returns by how many clusters there
-    /// are more free ones.
+    /// Stores a block bitmap, and what its descriptor says of it. Returns by how many clusters
+    /// there are more free ones.
     pub(crate) fn set_block_bitmap(&mut self, group: GroupNr, bitmap: Vec<u8>) -> Result<i64> {
         let desc = self.desc(group)?;
         let geometry = self.geometry();

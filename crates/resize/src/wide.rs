@@ -29,8 +29,8 @@
 //! ```
 //!
 //! From step 3 to step 6 the table has descriptors of the layout that the superblock names, or
-//! zeroes. A descriptor of zeroes is valid nowhere: Linux does not mount it for writing, and a check
-//! takes the places of bitmaps and inode tables from a copy, in the layout of that copy.
+//! zeroes. A descriptor of zeroes is valid nowhere: Linux does not mount it for writing, and a
+//! check takes the places of bitmaps and inode tables from a copy, in the layout of that copy.
 //!
 //! The inode of reserved blocks refers to no block of a table, whichever layout a repair goes to:
 //! e2fsck 1.47.0 would take descriptors for pointers, and be done only in a second run. Therefore

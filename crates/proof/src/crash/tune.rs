@@ -379,8 +379,8 @@ fn a_crash_while_directories_lose_their_indexes_loses_nothing() {
     );
 }
 
-/// Tables of one block and of two; blocks that are reserved, or become free; a single group, and one
-/// that is left of two.
+/// Tables of one block and of two; blocks that are reserved, or become free; a single group, and
+/// one that is left of two.
 #[test]
 fn a_crash_while_descriptors_get_longer_or_shorter_loses_nothing() {
     use Width::{Narrow, Wide};
