@@ -1,15 +1,17 @@
 //! `tune` of what more than the superblock has to change for: checksums, the journal, quota, the
-//! orphan file. After it e2fsck and our check find nothing, the tree is the same, the header is
-//! that of tune2fs, and the kernel writes the result. And what is refused, and undone.
+//! orphan file, indexes of directories, the width of descriptors. After it e2fsck and our check
+//! find nothing, the tree is the same, the header is that of tune2fs, and the kernel writes the
+//! result. And what is refused, and undone.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write, dumpe2fs_header};
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{require, scratch};
+use tempfile::TempDir;
 
 use crate::common::{failing, fourscore, printed, refused, text};
 
@@ -25,6 +27,24 @@ const NOT_COMPARED: &[&str] = &[
     "Checksum",
 ];
 const UUID: &str = "-U 12345678-9abc-4def-8123-456789abcdef";
+
+/// A folder with a tree, and the path of an image that is not made yet.
+struct Fixture {
+    folder: TempDir,
+    tree: PathBuf,
+    image: PathBuf,
+}
+
+fn fixture() -> Fixture {
+    let folder = scratch::folder().expect("a folder");
+    let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
+    source(&tree);
+    Fixture {
+        folder,
+        tree,
+        image,
+    }
+}
 
 /// A tree with a directory of many names, an indexed one, many extents, long links.
 fn source(folder: &Path) {
@@ -126,10 +146,12 @@ fn compare(cases: &[(&str, &str)]) {
         Need::Program("dumpe2fs"),
         Need::Program("debugfs")
     );
-    let folder = scratch::folder().expect("a folder");
-    let tree = folder.path().join("tree");
-    source(&tree);
-    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    let Fixture {
+        folder,
+        tree,
+        image: ours,
+    } = fixture();
+    let theirs = folder.path().join("theirs");
     for (made, options) in cases {
         mke2fs(&theirs, &tree, made);
         let mut tune2fs = tools::command("tune2fs").expect("found before");
@@ -297,10 +319,12 @@ fn descriptors_get_longer_and_shorter_as_by_resize2fs() {
         Need::Program("dumpe2fs"),
         Need::Program("debugfs")
     );
-    let folder = scratch::folder().expect("a folder");
-    let tree = folder.path().join("tree");
-    source(&tree);
-    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    let Fixture {
+        folder,
+        tree,
+        image: ours,
+    } = fixture();
+    let theirs = folder.path().join("theirs");
     for (made, options) in [
         ("-O ^64bit", "-O 64bit"),
         ("-b 1024 -g 1024 -O ^64bit", "-O 64bit"),
@@ -359,10 +383,11 @@ fn descriptors_take_free_blocks_where_none_are_reserved() {
         Need::Program("e2fsck"),
         Need::Program("debugfs")
     );
-    let folder = scratch::folder().expect("a folder");
-    let tree = folder.path().join("tree");
-    source(&tree);
-    let image = folder.path().join("image");
+    let Fixture {
+        folder: _folder,
+        tree,
+        image,
+    } = fixture();
     mke2fs(&image, &tree, "-b 1024 -g 1024 -O ^64bit");
     tune(&image, "-O ^resize_inode");
     let before = walk(&image);
@@ -381,10 +406,11 @@ fn what_tune2fs_leaves_undone_is_done() {
         Need::Program("e2fsck"),
         Need::Program("debugfs")
     );
-    let folder = scratch::folder().expect("a folder");
-    let tree = folder.path().join("tree");
-    source(&tree);
-    let image = folder.path().join("image");
+    let Fixture {
+        folder: _folder,
+        tree,
+        image,
+    } = fixture();
     let features = || debugfs(&image, &["feature"]).expect("it runs");
     // tune2fs 1.47.0 fails to add a journal with the new checksums.
     let all = "-O has_journal,metadata_csum,quota,orphan_file";
@@ -478,10 +504,11 @@ fn what_is_not_possible_is_refused_before_a_byte_is_written() {
 #[test]
 fn an_undo_file_brings_everything_back() {
     require!(Need::Program("mke2fs"), Need::Program("e2undo"));
-    let folder = scratch::folder().expect("a folder");
-    let tree = folder.path().join("tree");
-    source(&tree);
-    let image = folder.path().join("image");
+    let Fixture {
+        folder,
+        tree,
+        image,
+    } = fixture();
     let all = [
         "-O ^metadata_csum,^has_journal",
         "-O ^64bit",
