@@ -233,18 +233,21 @@ fn lock_leaf<'w>(
     let Some(target) = target.map(|mapping| mapping.target) else {
         return Ok(None);
     };
-    Ok(match target {
-        Target::Written(block) => Some(Leaf {
-            block,
-            format: structure::dir_format(&mount.core, dir),
-            is_indexed,
-            _lock: match is_indexed {
-                true => mount.leaves().lock(block.0),
-                false => pinned.lock_only_leaf(),
-            },
-        }),
-        Target::Hole | Target::Unwritten(_) => None,
-    })
+    let Target::Written(block) = target else {
+        return Ok(None);
+    };
+    let lock = match is_indexed {
+        true => mount.leaves().lock(block.0),
+        false => pinned.lock_only_leaf(),
+    };
+    Ok(Some(Leaf {
+        block,
+        // Behind the lock: the file system may have grown during the wait, and whoever held the
+        // lock may have added the number of a new inode.
+        format: structure::dir_format(&mount.core, dir),
+        is_indexed,
+        _lock: lock,
+    }))
 }
 
 /// Whether each name has one leaf where it is or would be added: by the index, or because there is

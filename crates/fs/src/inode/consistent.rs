@@ -65,6 +65,10 @@
 //!   whole or not at all. A change raises the count (`Plan::raise_sequence`) if it spans more,
 //!   moves entries from one block to another, forgets buffers, or hides mapped blocks behind a
 //!   smaller size.
+//! - What is read is checked against the size of the file system, which grows. A reader without a
+//!   lock that has read the size too early finds `Corrupt`, and reads again under the lock, where
+//!   it repeats that until the size stays the same. A thread that changes something reads the size
+//!   behind the last lock of what it checks.
 //! - A read of data that overlaps a truncation may return zeroes behind the new size, as in Linux.
 //! - A count belongs to the inode in memory. When the inode leaves the cache, its count becomes odd
 //!   forever ([`SeqCount::close`](crate::inode::sequence::SeqCount::close)). The next thread that
@@ -85,6 +89,7 @@
 //! **References.** Linux, Documentation/locking/seqlock.rst and Documentation/RCU/whatisRCU.rst.
 
 use std::convert::Infallible;
+use std::ptr;
 
 use fourscore_ondisk::InodeNr;
 use fourscore_sync::epoch;
@@ -250,7 +255,9 @@ pub(crate) fn read_locked<T>(
 ) -> Result<T> {
     let pinned = cache::pin_inode(core, nr)?;
     let _shared = pinned.share();
-    with_guard(core, |guard| look(pinned.version(guard)?, guard))
+    in_one_size(core, || {
+        with_guard(core, |guard| look(pinned.version(guard)?, guard))
+    })
 }
 
 #[cold]
@@ -263,9 +270,26 @@ fn read_locked_data<O: ?Sized, P, T>(
 ) -> Result<T> {
     let pinned = cache::pin_inode(core, nr)?;
     let _shared = pinned.share();
-    match with_guard(core, |guard| look(output, pinned.version(guard)?, guard))? {
+    let found = in_one_size(core, || {
+        with_guard(core, |guard| look(output, pinned.version(guard)?, guard))
+    });
+    match found? {
         Found::All(found) => Ok(found),
         Found::Places(places, _) => read(output, &places),
+    }
+}
+
+/// Calls `read` until its result is not `Corrupt`, or the file system has not grown meanwhile. Names
+/// are added to a directory whose lock is shared: a reader that reads the number of inodes, waits
+/// for a block while the file system grows, and finds a name of one of the new inodes there, would
+/// take it for damage.
+fn in_one_size<T>(core: &Core, mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        let superblock = core.superblock();
+        match read() {
+            Err(Error::Corrupt(_)) if !ptr::eq(superblock, core.superblock()) => {}
+            found => return found,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use fourscore_block::{DeviceOptions, open_path};
+use fourscore_ondisk::superblock::Superblock;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -21,7 +22,8 @@ const OWNER: NewAttributes = NewAttributes::owned_by(7, 8).permissions(0o755);
 /// A directory with an index over some leaves, none of which is full.
 fn large_directory() -> (Image, Arc<Fs>, InodeNr) {
     let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
-    let image = image.make().unwrap();
+    // So few inodes that new ones get to the last group soon.
+    let image = image.arguments(["-N", "512"]).make().unwrap();
     let device = open_path(image.path(), DeviceOptions::read_write()).unwrap();
     let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
     let dir = fs.mkdir(InodeNr::ROOT, b"dir", &OWNER).unwrap();
@@ -150,6 +152,57 @@ fn waits_for_a_leaf(
         assert!(is_set(done, Duration::from_secs(60)));
     });
     assert!(fs.lookup(dir, &name(0)).is_ok());
+}
+
+/// A thread waits for a leaf while the file system grows. Who has the leaf then adds a name of one of
+/// the new inodes, which the waiting thread must not take for damage.
+#[test]
+fn the_file_system_grows_while_a_thread_waits_for_a_leaf() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (image, fs, dir) = large_directory();
+    let held = leaf_of(&fs, dir, &name(0));
+    let mut free = (1..100).map(|nth| name(2 * nth));
+    let beside = free.find(|name| leaf_of(&fs, dir, name) == held).unwrap();
+    let grown = fs.core.superblock().clone();
+    let small = without_last_group(&grown);
+    let file = file_behind(&fs, small.geometry().inodes());
+
+    fs.core.superblock.publish(small);
+    fs.freeze().unwrap();
+    let a_while = Duration::from_millis(200);
+    thread::scope(|scope| {
+        let fs = &fs;
+        let link = scope.spawn(move || fs.link(file, dir, &beside));
+        thread::sleep(a_while);
+        let create = scope.spawn(move || fs.create(dir, &name(0), &OWNER));
+        thread::sleep(a_while);
+        fs.core.superblock.publish(grown);
+        fs.thaw().unwrap();
+        link.join().unwrap().unwrap();
+        create.join().unwrap().unwrap();
+    });
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+/// The superblock as it was before the last group was added.
+fn without_last_group(superblock: &Superblock) -> Superblock {
+    let (geometry, mut raw) = (superblock.geometry(), *superblock.raw());
+    let blocks = raw.s_blocks_count_lo.get() - geometry.blocks_per_group();
+    let inodes = geometry.inodes() - geometry.inodes_per_group();
+    (raw.s_blocks_count_lo, raw.s_inodes_count) = (blocks.into(), inodes.into());
+    raw.seal();
+    Superblock::try_from(&raw).unwrap()
+}
+
+/// Makes a file whose inode number is larger than `inodes`.
+fn file_behind(fs: &Fs, inodes: u32) -> InodeNr {
+    let mut made = (0..200).map(|number| {
+        let dir = format!("directory {number}");
+        let dir = fs.mkdir(InodeNr::ROOT, dir.as_bytes(), &OWNER).unwrap();
+        fs.create(dir, b"file", &OWNER).unwrap()
+    });
+    made.find(|file| file.0 > inodes).unwrap()
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use fourscore_block::{DeviceOptions, RamDevice, open_path};
 use fourscore_journal::{Background, JournalOptions};
+use fourscore_ondisk::LogicalBlock;
+use fourscore_ondisk::relation::RelationError;
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::require;
@@ -88,4 +90,35 @@ fn a_moment_ends_when_the_directory_leaves_memory() {
     remove(2);
     assert!(!path::has_kept_names(&fs.core, dir, before).unwrap());
     assert!(path::has_kept_names(&fs.core, dir, moment()).unwrap());
+}
+
+/// A reader that found `Corrupt` under the lock reads again if the file system grew meanwhile, and
+/// only then.
+#[test]
+fn damage_is_looked_at_again_after_a_growth() {
+    require!(Need::Program("mke2fs"));
+    let (_image, fs) = mounted();
+    let read = |grows: bool| {
+        let mut reads = 0;
+        let found = consistent::read_locked(&fs.core, InodeNr::ROOT, |_, _| {
+            reads += 1;
+            if grows && reads == 1 {
+                let grown = fs.core.superblock().clone();
+                fs.core.superblock.publish(grown);
+            }
+            match grows && reads > 1 {
+                true => Ok(()),
+                false => Err(Error::Corrupt(
+                    RelationError::DirectoryHole {
+                        found: LogicalBlock(0),
+                    }
+                    .into(),
+                )),
+            }
+        });
+        (found.map_err(|error| error.errno()), reads)
+    };
+    let is_damaged = 117;
+    assert_eq!(read(false), (Err(is_damaged), 1));
+    assert_eq!(read(true), (Ok(()), 2));
 }
