@@ -166,6 +166,7 @@ fn the_file_system_grows_while_a_thread_waits_for_a_leaf() {
     let grown = fs.core.superblock().clone();
     let small = without_last_group(&grown);
     let file = file_behind(&fs, small.geometry().inodes());
+    let in_memory = cache::pin_inode(&fs.core, file).unwrap();
 
     fs.core.superblock.publish(small);
     fs.freeze().unwrap();
@@ -181,6 +182,7 @@ fn the_file_system_grows_while_a_thread_waits_for_a_leaf() {
         link.join().unwrap().unwrap();
         create.join().unwrap().unwrap();
     });
+    drop(in_memory);
     fs.unmount().unwrap();
     assert_clean(image.path());
 }
