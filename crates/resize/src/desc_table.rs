@@ -122,14 +122,19 @@ pub(crate) fn clusters_of(
     Ok(place(blocks.start)..place(blocks.end - 1) + 1)
 }
 
-/// The bitmaps and inode tables of all groups, sorted.
+/// The bitmaps and inode tables of some groups, sorted.
 pub(crate) struct Tables(Vec<Range<u64>>);
 
 impl Tables {
+    /// Those of all groups.
     pub(crate) fn of(volume: &Volume<'_>) -> Result<Self> {
+        Self::of_groups(volume, 0..volume.geometry().groups())
+    }
+
+    pub(crate) fn of_groups(volume: &Volume<'_>, groups: Range<u32>) -> Result<Self> {
         let table_blocks = u64::from(volume.geometry().inode_table_blocks());
         let mut runs = Vec::new();
-        for group in (0..volume.geometry().groups()).map(GroupNr) {
+        for group in groups.map(GroupNr) {
             let desc = volume.desc(group)?;
             let [blocks, inodes] = [desc.block_bitmap().0, desc.inode_bitmap().0];
             let table = desc.inode_table().0;
@@ -141,7 +146,17 @@ impl Tables {
         Ok(Self(runs))
     }
 
-    /// Whether one of them has a block of `blocks`.
+    /// The clusters in which they lie, each once, in order; `log` is that of the blocks in one.
+    pub(crate) fn clusters(&self, log: u32) -> impl Iterator<Item = u64> {
+        let mut next = 0;
+        self.0.iter().flat_map(move |run| {
+            let first = (run.start >> log).max(next);
+            next = next.max((run.end.saturating_sub(1) >> log) + 1);
+            first..next
+        })
+    }
+
+    /// Whether one of them has a block of `blocks`. Takes a search in the sorted runs.
     pub(crate) fn overlap(&self, blocks: &Range<u64>) -> bool {
         let before = self.0.partition_point(|run| run.start < blocks.end);
         let before = self.0.get(..before).unwrap_or_default();

@@ -35,7 +35,7 @@ use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{BlockCount, GroupNr, PhysBlock};
 
 use crate::bitmap;
-use crate::desc_table;
+use crate::desc_table::{self, Tables};
 use crate::error::{ResizeError, Result};
 use crate::resize_inode;
 use crate::target;
@@ -139,11 +139,7 @@ fn cut(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let mut bits = volume.block_bitmap(last)?;
     bitmap::fill(&mut bits, clusters..before, true);
     volume.set_block_bitmap(last, bits)?;
-    let table = |sb: &Superblock| match sb.geometry().first_meta_bg() {
-        Some(first) => first,
-        None => sb.geometry().desc_blocks(),
-    };
-    desc_table::give_back(volume, table(new)..table(&old))?;
+    desc_table::give_back(volume, table_end(new)..table_end(&old))?;
     let (mut free, mut free_inodes) = (0, 0);
     for group in 0..geometry.groups() {
         let desc = volume.desc(GroupNr(group))?;
@@ -163,39 +159,37 @@ fn cut(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     volume.clear_behind_descs()
 }
 
+/// Where the blocks reserved for descriptors end, counted from the first block of the table. A table
+/// that gets shorter keeps as many of them: they move to its new end.
+fn table_end(sb: &Superblock) -> u32 {
+    let geometry = sb.geometry();
+    let table = geometry.first_meta_bg().unwrap_or(geometry.desc_blocks());
+    table + u32::from(sb.reserved_gdt_blocks())
+}
+
 /// Frees what groups that vanish have in groups that stay: bitmaps and inode tables.
+///
+/// Tables lie behind superblock and descriptors of their group, so they share clusters only with
+/// each other and with the last cluster of these.
 fn free_vanishing_tables(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let geometry = *volume.geometry();
     let log = geometry.blocks_per_cluster_log();
     let end = new.geometry().data_blocks().end.0;
-    let table_blocks = u64::from(geometry.inode_table_blocks());
-    let (mut staying, mut going) = (Vec::new(), Vec::new());
-    for group in (0..geometry.groups()).map(GroupNr) {
-        let desc = volume.desc(group)?;
-        let [blocks, inodes] = [desc.block_bitmap().0, desc.inode_bitmap().0];
-        let table = desc.inode_table().0;
-        let runs = [
-            blocks..blocks + 1,
-            inodes..inodes + 1,
-            table..table + table_blocks,
-        ];
-        match new.geometry().has_group(group) {
-            true => staying.extend(runs),
-            // The end may cut a table in two.
-            false => going.extend(runs.map(|run| run.start..run.end.min(end))),
-        }
-    }
+    let staying = Tables::of_groups(volume, 0..new.geometry().groups())?;
+    let going = Tables::of_groups(volume, new.geometry().groups()..geometry.groups())?;
     let mut bitmaps = BTreeMap::new();
-    for block in going.into_iter().flatten() {
-        let Some((group, offset)) = geometry.block_group(PhysBlock(block)) else {
+    // The end may cut a table in two.
+    for first in going
+        .clusters(log)
+        .map(|cluster| cluster << log)
+        .filter(|&first| first < end)
+    {
+        let block = PhysBlock(first.max(geometry.first_data_block().0));
+        let Some((group, offset)) = geometry.block_group(block) else {
             continue;
         };
-        let is_shared = log > 0
-            && (offset.0 >> log == geometry.base_meta_blocks(group).saturating_sub(1) >> log
-                || staying.iter().any(|run| {
-                    run.start >> log <= block >> log && block >> log <= (run.end - 1) >> log
-                }));
-        if is_shared {
+        let has_base = offset.0 < geometry.base_meta_blocks(group);
+        if has_base || staying.overlap(&(first..first + (1 << log))) {
             continue;
         }
         let bitmap = match bitmaps.entry(group) {

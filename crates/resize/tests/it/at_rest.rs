@@ -113,3 +113,95 @@ fn a_longer_table_takes_blocks_of_groups_without_a_written_bitmap() {
     opened(&image).set_width(Width::Narrow).unwrap();
     assert_sound(&image);
 }
+
+/// The number that stands in front of a word in what debugfs says of a group, or of the whole.
+fn number_before(text: &str, word: &str) -> u64 {
+    let before = text.split(word).next().unwrap();
+    before.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+/// Takes the inode of reserved blocks away, and leaves the blocks reserved. Only the block that
+/// held the pointers to them becomes free, with its cluster.
+fn forget_resize_inode(image: &Path, group_blocks: u64, cluster_blocks: u64) {
+    let inode = debugfs(image, &["stat <7>"]).unwrap();
+    let top = inode.split("(DIND):").nth(1).unwrap();
+    let digits = top.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let top: u64 = digits.parse().unwrap();
+    let stats = debugfs(image, &["stats"]).unwrap();
+    let field = |name: &str| -> u64 {
+        let value = stats.split(name).nth(1).unwrap();
+        value.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let group = (top - field("First block:")) / group_blocks;
+    let own = stats.split(&format!("Group {group:2}:")).nth(1).unwrap();
+    let free = number_before(own, " free ");
+    let script = [
+        "feature ^resize_inode".to_owned(),
+        "clri <7>".to_owned(),
+        format!("freeb {top}"),
+        format!("set_bg {group} free_blocks_count {}", free + 1),
+        format!("set_bg {group} checksum calc"),
+        format!(
+            "set_super_value free_blocks_count {}",
+            field("Free blocks:") + cluster_blocks
+        ),
+    ];
+    debugfs_write(image, &script).unwrap();
+}
+
+/// Blocks may stay reserved behind the table although the inode that holds them is gone. A table
+/// that gets shorter then has them behind its new end, and gives back what lay behind the old one.
+#[test]
+fn blocks_reserved_without_an_inode_move_with_the_end_of_the_table() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("debugfs")
+    );
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    for (options, group_blocks, cluster_blocks) in [
+        ("-g 1024 -O ^64bit -E resize=1000000", 1024, 1),
+        (
+            "-g 1024 -O ^64bit,^flex_bg,^metadata_csum -E resize=1000000",
+            1024,
+            1,
+        ),
+        (
+            "-C 8192 -g 256 -O bigalloc -N 1024 -J size=4 -E resize=1G",
+            2048,
+            8,
+        ),
+        (
+            "-C 2048 -g 512 -O bigalloc -N 1024 -J size=4 -E resize=200000",
+            1024,
+            2,
+        ),
+    ] {
+        mke2fs(&image, options, 63 * group_blocks);
+        forget_resize_inode(&image, group_blocks, cluster_blocks);
+        assert_clean(&image);
+        for groups in [30, 40, 12] {
+            let blocks = BlockCount(groups * group_blocks);
+            let has = opened(&image).resize(blocks).unwrap();
+            assert_eq!(has, blocks, "{options}");
+            assert_sound(&image);
+        }
+    }
+}
+
+/// The first cluster of a group without a copy of the superblock may hold nothing but a part of an
+/// inode table of a group that vanishes.
+#[test]
+fn the_first_cluster_of_a_group_becomes_free_with_the_table_in_it() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    // The tables of sixteen groups take more than one of them.
+    let options = "-C 4096 -g 512 -O bigalloc,^has_journal -G 16 -I 256 -N 16384";
+    mke2fs(&image, options, 32 * 2048);
+    for groups in [19, 18, 17] {
+        opened(&image).resize(BlockCount(groups * 2048)).unwrap();
+        assert_sound(&image);
+    }
+}
