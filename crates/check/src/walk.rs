@@ -5,6 +5,15 @@
 //! The sink of pass 1 claims the blocks; that of the search for owners of shared blocks only looks.
 //! The ranges that fast commits changed ([`crate::replay`]) are laid over the extents of the tree.
 //!
+//! Of two extents that overlap, one is at a wrong place. It is the one that the extent behind both
+//! contradicts; if that cannot decide, it is the later one. So an extent whose first block is far
+//! too high does not hide all those behind it:
+//!
+//! ```text
+//! 0..4 | 4000000000..4000000004 | 8..12 | 12..16      the second is left out
+//! 0..9 | 4..8                   | 9..13               the second is left out
+//! ```
+//!
 //! **Invariants.** A walk ends: depth falls from node to node, and a walker follows at most as many
 //! nodes as the file system has blocks. Only maps that share nodes can reach that limit.
 
@@ -107,6 +116,10 @@ struct Walk<'w, S> {
     pointer_faults: u32,
     /// The extents of the tree, while they are gathered to be edited.
     gathered: Option<Vec<Extent>>,
+    /// The last extent, which is passed on when the next one agrees with it.
+    open: Option<Extent>,
+    /// An extent behind it that overlaps it.
+    doubtful: Option<Extent>,
     sink: &'w mut S,
 }
 
@@ -156,6 +169,8 @@ impl<'a> Walker<'a> {
             mapped: Mapped::default(),
             pointer_faults: 0,
             gathered: None,
+            open: None,
+            doubtful: None,
             sink,
         };
         if inode.has(InodeFlags::EXTENTS_FL) && volume.incompat(Incompat::EXTENTS) {
@@ -180,8 +195,12 @@ impl<'a> Walker<'a> {
         let gathered = walk.gathered.take();
         if let Some((edits, stored)) = edits.zip(gathered) {
             for extent in edits.applied_to(&stored) {
-                self.extent(&extent, walk);
+                self.offer(extent, walk);
             }
+        }
+        walk.doubtful = None;
+        if let Some(last) = walk.open.take() {
+            self.extent(&last, walk);
         }
     }
 
@@ -204,7 +223,7 @@ impl<'a> Walker<'a> {
                                 gathered.push(extent);
                             }
                         }
-                        None => self.extent(&extent, walk),
+                        None => self.offer(extent, walk),
                     }
                 }
             }
@@ -287,15 +306,46 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn extent<S: Sink>(&mut self, extent: &Extent, walk: &mut Walk<'_, S>) {
-        let (inode, logical) = (walk.inode, u64::from(extent.logical.0));
-        let physical = self.volume.physical();
-        let end = extent.physical.0.saturating_add(extent.blocks.into());
-        let inside = physical.contains(&extent.physical) && end <= physical.end.0;
-        // Overlaps were reported when the node was checked.
-        if extent.blocks == 0 || !inside || logical < walk.mapped.end {
+    /// Takes the next extent of a tree, and passes on those before it that it agrees with: see the
+    /// module. Overlaps were reported when the node was checked.
+    fn offer<S: Sink>(&mut self, extent: Extent, walk: &mut Walk<'_, S>) {
+        if !self.is_possible(&extent) {
             return;
         }
+        let Some(open) = walk.open else {
+            walk.open = Some(extent);
+            return;
+        };
+        let is_behind = |other: &Extent| end_of(other) <= u64::from(extent.logical.0);
+        let agrees =
+            |other: &Extent| is_behind(other) && u64::from(other.logical.0) >= walk.mapped.end;
+        if is_behind(&open) {
+            self.extent(&open, walk);
+        } else if let Some(doubtful) = walk.doubtful.filter(agrees) {
+            self.extent(&doubtful, walk);
+        } else {
+            walk.doubtful = Some(extent);
+            return;
+        }
+        walk.open = Some(extent);
+        walk.doubtful = None;
+    }
+
+    /// Whether an extent maps blocks of the file system to blocks that a file can have.
+    fn is_possible(&self, extent: &Extent) -> bool {
+        let physical = self.volume.physical();
+        let end = extent.physical.0.saturating_add(extent.blocks.into());
+        let is_inside = physical.contains(&extent.physical) && end <= physical.end.0;
+        extent.blocks > 0 && is_inside && end_of(extent) <= LOGICAL_END.0.into()
+    }
+
+    /// Passes on an extent, unless it begins before the last one ends.
+    fn extent<S: Sink>(&mut self, extent: &Extent, walk: &mut Walk<'_, S>) {
+        let (inode, logical) = (walk.inode, u64::from(extent.logical.0));
+        if logical < walk.mapped.end {
+            return;
+        }
+        let end = extent.physical.0 + u64::from(extent.blocks);
         if walk.is_directory {
             if extent.state == ExtentState::Unwritten {
                 let logical = extent.logical;
@@ -376,6 +426,11 @@ impl<'a> Walker<'a> {
         }
         PhysBlock(first)
     }
+}
+
+/// One past the last block of the file that an extent maps.
+fn end_of(extent: &Extent) -> u64 {
+    u64::from(extent.logical.0) + u64::from(extent.blocks)
 }
 
 /// Block maps.

@@ -62,10 +62,10 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::mmp::{MmpBlock, MmpSequence};
 use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
+use fourscore_ondisk::{InodeNr, RawSuperblock};
 use fourscore_sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -215,17 +215,26 @@ impl Rounds {
         }
     }
 
-    /// Restores fields of the superblock against which two backups agree.
+    /// Restores fields of the superblock against which two backups agree, or inodes.
     fn restore_fields(&mut self) -> io::Result<()> {
-        let Some((mut raw, names)) = vote::outvoted(&*self.overlay) else {
-            return Ok(());
-        };
+        if let Some((raw, names)) = vote::outvoted(&*self.overlay) {
+            let why = format!("two backups agree against {}", names.join(", "));
+            self.restore_superblock(raw, why)?;
+        }
+        let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
+        if let Some((raw, witness)) = vote::first_inode(device) {
+            let why = format!("inode {witness} is in use, which s_first_ino would not allow");
+            self.restore_superblock(raw, why)?;
+        }
+        Ok(())
+    }
+
+    fn restore_superblock(&mut self, mut raw: RawSuperblock, why: String) -> io::Result<()> {
         if raw.features().ro_compat.contains(RoCompat::METADATA_CSUM) {
             raw.seal();
         }
         self.overlay
             .write_at(raw.as_bytes(), SUPERBLOCK_OFFSET_BYTES)?;
-        let why = format!("two backups agree against {}", names.join(", "));
         self.mended.push(Finding::SuperblockField { why });
         Ok(())
     }

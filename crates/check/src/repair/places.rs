@@ -176,7 +176,7 @@ fn sound_inodes(volume: &Volume, nr: GroupNr, group: &Group, table: PhysBlock) -
 }
 
 /// Whether an inode that is not blank looks like one.
-fn is_sound(volume: &Volume, inode: &InodeView<'_>) -> bool {
+pub(super) fn is_sound(volume: &Volume, inode: &InodeView<'_>) -> bool {
     if volume.sb.has_metadata_csum() {
         return inode::verify(inode.bytes, inode.number, &volume.sb).is_ok();
     }

@@ -1,14 +1,28 @@
 //! **Purpose.** Finds fields of the primary superblock that are valid by themselves but wrong: two
-//! backups agree on another value.
+//! backups agree on another value, or inodes contradict them.
 //!
 //! **Model.** Only fields that nothing changes but mkfs and resizing, which write the backups, too:
 //! sizes, counts, the first inode, the seed of hashes. With a wrong one, all that is sound would
 //! look damaged, and a repair would destroy it.
+//!
+//! The first inode that is not reserved can be judged without backups, which small file systems do
+//! not have: it is 11 wherever mke2fs made the file system. If the field is larger, and an inode
+//! between the two is in use and sound, the field is wrong. If it is not, for a program other than
+//! mke2fs gave these inodes a role, nothing is lost: they become ordinary files.
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::{BlockSize, PhysBlock, RawSuperblock, Superblock};
+use fourscore_ondisk::superblock::JournalPlace;
+use fourscore_ondisk::{BlockSize, BytePlace, InodeNr, PhysBlock, RawSuperblock, Superblock};
+use fourscore_sync::Arc;
 
+use super::places::is_sound;
+use crate::inode::InodeView;
 use crate::open::{primary, read_superblock};
+use crate::report::Findings;
+use crate::volume::Volume;
+
+/// The first inode that is not reserved, as mke2fs sets it.
+const USUAL_FIRST_INODE: u32 = 11;
 
 /// Groups with backups, in all layouts but `sparse_super2`.
 const GROUPS: [u64; 3] = [1, 3, 5];
@@ -66,6 +80,61 @@ pub(super) fn outvoted(device: &dyn BlockDevice) -> Option<(RawSuperblock, Vec<&
     let mut raw = *own.raw();
     copy(one.raw(), &mut raw);
     (!names.is_empty()).then_some((raw, names))
+}
+
+/// The primary superblock with the usual first inode, and the inode that shows that its own is
+/// wrong: see the module. `None` if nothing shows that. Reads inodes up to the one that it returns.
+pub(super) fn first_inode(device: Arc<dyn BlockDevice>) -> Option<(RawSuperblock, InodeNr)> {
+    let sb = primary(&*device).ok()?;
+    let reserved = USUAL_FIRST_INODE..sb.first_inode().0;
+    if reserved.is_empty() {
+        return None;
+    }
+    // The check reports what is wrong with the descriptors.
+    let volume = crate::pass0::load(device, sb, &mut Findings::new(0));
+    let mut block = vec![0; volume.block_bytes()];
+    let mut loaded = None;
+    let mut numbers = reserved.map(InodeNr);
+    let witness = numbers.find(|&nr| {
+        let Some(place) = place_of(&volume, nr) else {
+            return false;
+        };
+        if loaded != Some(place.block) {
+            if volume.read(place.block, &mut block).is_err() {
+                block.fill(0);
+            }
+            loaded = Some(place.block);
+        }
+        let end = place.offset_bytes + volume.geometry().inode_size_bytes();
+        let bytes = block.get(place.offset_bytes..end);
+        let inode = bytes.and_then(|bytes| InodeView::new(bytes, nr));
+        inode.is_some_and(|inode| is_file(&volume, &inode))
+    })?;
+    let mut raw = *volume.sb.raw();
+    raw.s_first_ino = USUAL_FIRST_INODE.into();
+    Some((raw, witness))
+}
+
+fn place_of(volume: &Volume, nr: InodeNr) -> Option<BytePlace> {
+    let (group, index) = volume.geometry().inode_group(nr)?;
+    let table = volume.group(group)?.inode_table?;
+    Some(volume.geometry().inode_place(table, index))
+}
+
+/// Whether an inode is in use and sound, and the superblock names no role for it.
+fn is_file(volume: &Volume, inode: &InodeView<'_>) -> bool {
+    let (sb, own) = (&volume.sb, Some(inode.number));
+    let quota = sb.quota_inodes();
+    let named = [
+        quota.user,
+        quota.group,
+        quota.project,
+        sb.orphan_file_inode(),
+    ];
+    let is_journal = sb.journal() == Some(JournalPlace::Inode(inode.number));
+    let is_in_use = inode.links() > 0 && inode.base.i_dtime.get() == 0;
+    let has_role = is_journal || named.contains(&own);
+    is_in_use && !has_role && inode.file_type().is_some() && is_sound(volume, inode)
 }
 
 /// Two sound backups in a file system with blocks of this size and groups of full size.

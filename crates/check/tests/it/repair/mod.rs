@@ -6,6 +6,8 @@
 //! | `cases` | each damage of [`crate::invariants`] is repaired |
 //! | `descriptors` | checksums of group descriptors, and their copies with `meta_bg` |
 //! | `drawn` | drawn damage is repaired, and sound files are kept |
+//! | `extents` | an extent at a wrong place hides no other one |
+//! | `first_inode` | a wrong number of the first inode loses no file |
 //! | `indexes` | a directory that loses its index gets another one |
 //! | `places` | wrong places of inode tables lose no file |
 
@@ -13,6 +15,8 @@ mod apart;
 mod cases;
 mod descriptors;
 mod drawn;
+mod extents;
+mod first_inode;
 mod indexes;
 mod places;
 
