@@ -21,6 +21,15 @@ use crate::state::State;
 use crate::text;
 use crate::volume::{DescCopy, Group, Volume};
 
+/// log2 of the most groups in a flex group.
+pub(crate) const MOST_GROUPS_PER_FLEX_LOG: u8 = 31;
+
+/// Whether e2fsck accepts a size of descriptors, whether it means something or not.
+pub(crate) fn is_desc_size(bytes: u16) -> bool {
+    const MOST_BYTES: u16 = 1024;
+    bytes == 0 || (bytes.is_power_of_two() && bytes <= MOST_BYTES)
+}
+
 /// Reads and checks all descriptors.
 pub(crate) fn load(
     device: Arc<dyn BlockDevice>,
@@ -110,6 +119,9 @@ fn check_superblock(volume: &Volume, findings: &mut Findings) {
         let why = text::of_superblock(fault);
         findings.push(Finding::SuperblockField { why });
     }
+    for why in idle_faults(volume) {
+        findings.push(Finding::SuperblockField { why });
+    }
     let most = geometry.blocks().0 / 2;
     let found = sb.reserved_blocks().0;
     if found > most {
@@ -135,6 +147,28 @@ fn check_superblock(volume: &Volume, findings: &mut Findings) {
         let state = state.bits();
         findings.push(Finding::NotClean { state });
     }
+}
+
+/// The faults of fields that mean nothing for readers with these features, and for which e2fsck
+/// refuses the file system all the same, or takes a file away.
+fn idle_faults(volume: &Volume) -> Vec<String> {
+    let (raw, mut faults) = (volume.sb.raw(), Vec::new());
+    let found = raw.s_log_groups_per_flex;
+    if found > MOST_GROUPS_PER_FLEX_LOG {
+        faults.push(format!(
+            "s_log_groups_per_flex {found} is over {MOST_GROUPS_PER_FLEX_LOG}"
+        ));
+    }
+    let found = raw.s_desc_size.get();
+    if !is_desc_size(found) {
+        faults.push(format!("s_desc_size {found} without 64bit"));
+    }
+    if let Some(found) = volume.false_orphan_file() {
+        faults.push(format!(
+            "s_orphan_file_inum is {found} without the feature orphan_file, and it is a file"
+        ));
+    }
+    faults
 }
 
 /// Checks features of which one needs or excludes another, although readers can cope.

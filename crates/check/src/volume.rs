@@ -233,4 +233,19 @@ impl Volume {
         buf.resize(self.geometry().inode_size_bytes(), 0);
         self.device.read_at(buf, offset).ok()
     }
+
+    /// The inode that the superblock names as the orphan file without having the feature, if it is
+    /// one in use.
+    pub(crate) fn false_orphan_file(&self) -> Option<InodeNr> {
+        let nr = InodeNr(self.sb.raw().s_orphan_file_inum.get());
+        if self.compat(Compat::ORPHAN_FILE) || nr.0 == 0 {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        self.read_inode(nr, &mut bytes)?;
+        let inode = InodeView::new(&bytes, nr)?;
+        let is_in_use =
+            inode.links() > 0 || inode.base.i_blocks_lo.get() != 0 || inode.block_word(0) != 0;
+        is_in_use.then_some(nr)
+    }
 }

@@ -48,6 +48,7 @@ mod map;
 mod overlay;
 mod places;
 mod quota;
+mod rehearse;
 mod reindex;
 mod rules;
 mod salvage;
@@ -76,6 +77,7 @@ use crate::{CheckError, CheckOptions, Examined};
 pub use convert::{Change, ConvertError, NewJournal, Switch, convert};
 use editor::{Editor, Left};
 use overlay::Overlay;
+pub use rehearse::rehearse;
 use rules::{Agenda, Stage};
 pub use undo::{UndoDevice, UndoError, apply_undo};
 
@@ -215,11 +217,15 @@ impl Rounds {
         }
     }
 
-    /// Restores fields of the superblock against which two backups agree, or inodes.
+    /// Restores fields of the superblock that backups or inodes contradict.
     fn restore_fields(&mut self) -> io::Result<()> {
         if let Some((raw, names)) = vote::outvoted(&*self.overlay) {
             let why = format!("two backups agree against {}", names.join(", "));
             self.restore_superblock(raw, why)?;
+        }
+        if let Some(raw) = vote::group_length(&*self.overlay) {
+            let why = "a backup lies where s_blocks_per_group does not expect it";
+            self.restore_superblock(raw, why.into())?;
         }
         let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
         if let Some((raw, witness)) = vote::first_inode(device) {

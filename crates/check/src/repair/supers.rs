@@ -21,6 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::editor::{Editor, Left, Patch};
 use crate::inode::InodeView;
 use crate::open::read_superblock;
+use crate::pass0::{MOST_GROUPS_PER_FLEX_LOG, is_desc_size};
 
 const MMP_MAGIC: u32 = 0x004d_4d50;
 /// No host uses the file system.
@@ -50,6 +51,7 @@ impl Editor<'_> {
             };
             self.with_inode(InodeNr(nr), is_file).unwrap_or(false)
         };
+        self.mend_idle_fields()?;
         for fault in self.volume.sb.faults() {
             match fault {
                 SuperblockError::FirstMetaBg {
@@ -99,6 +101,31 @@ impl Editor<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Gives fields that mean nothing with these features a value that e2fsck accepts. The size of
+    /// flex groups is that of mke2fs; only new groups depend on it.
+    fn mend_idle_fields(&self) -> Patch {
+        const USUAL_GROUPS_PER_FLEX_LOG: u8 = 4;
+        let is_false = self.volume.false_orphan_file().is_some();
+        let has_64bit = self.volume.incompat(Incompat::BIT64);
+        let has_flex = self.volume.incompat(Incompat::FLEX_BG);
+        self.edit_super(|raw| {
+            if raw.s_log_groups_per_flex > MOST_GROUPS_PER_FLEX_LOG {
+                raw.s_log_groups_per_flex = if has_flex {
+                    USUAL_GROUPS_PER_FLEX_LOG
+                } else {
+                    0
+                };
+            }
+            let size = raw.s_desc_size.get();
+            if !has_64bit && !is_desc_size(size) {
+                raw.s_desc_size = 0.into();
+            }
+            if is_false {
+                raw.s_orphan_file_inum = 0.into();
+            }
+        })
     }
 
     /// Makes the count of reserved blocks a twentieth of all.

@@ -5,6 +5,10 @@
 //! sizes, counts, the first inode, the seed of hashes. With a wrong one, all that is sound would
 //! look damaged, and a repair would destroy it.
 //!
+//! How long groups are can be judged by one backup: it says itself that it begins group 1, and lies
+//! where that is with its own length of groups. If the primary superblock expects it elsewhere, and
+//! nothing is there, the length is wrong.
+//!
 //! The first inode that is not reserved can be judged without backups, which small file systems do
 //! not have: it is 11 wherever mke2fs made the file system. If the field is larger, and an inode
 //! between the two is in use and sound, the field is wrong. If it is not, for a program other than
@@ -12,7 +16,9 @@
 
 use fourscore_block::BlockDevice;
 use fourscore_ondisk::superblock::JournalPlace;
-use fourscore_ondisk::{BlockSize, BytePlace, InodeNr, PhysBlock, RawSuperblock, Superblock};
+use fourscore_ondisk::{
+    BlockSize, BytePlace, GroupNr, InodeNr, PhysBlock, RawSuperblock, Superblock,
+};
 use fourscore_sync::Arc;
 
 use super::places::is_sound;
@@ -80,6 +86,30 @@ pub(super) fn outvoted(device: &dyn BlockDevice) -> Option<(RawSuperblock, Vec<&
     let mut raw = *own.raw();
     copy(one.raw(), &mut raw);
     (!names.is_empty()).then_some((raw, names))
+}
+
+/// The primary superblock with the length of groups of the only backup, whose place contradicts it:
+/// see the module. `None` if nothing contradicts it.
+pub(super) fn group_length(device: &dyn BlockDevice) -> Option<RawSuperblock> {
+    let own = primary(device).ok()?;
+    let size = own.geometry().block_size();
+    let at = |length: u64| PhysBlock(length + own.geometry().first_data_block().0);
+    let begins_group = |block: PhysBlock| {
+        let copy = read_superblock(device, size.offset(block)).ok()?.ok()?;
+        let place = copy.geometry().group_first_block(GroupNr(1));
+        let is_it = copy.uuid() == own.uuid() && copy.block_group_nr().0 == 1 && place == block;
+        is_it.then_some(copy)
+    };
+    let expected = own.geometry().group_first_block(GroupNr(1));
+    let found = at(size.bytes() as u64 * 8);
+    if found == expected || begins_group(expected).is_some() {
+        return None;
+    }
+    let copy = begins_group(found)?;
+    let mut raw = *own.raw();
+    raw.s_blocks_per_group = copy.raw().s_blocks_per_group;
+    raw.s_clusters_per_group = copy.raw().s_clusters_per_group;
+    Some(raw)
 }
 
 /// The primary superblock with the usual first inode, and the inode that shows that its own is

@@ -1,10 +1,11 @@
 //! **Purpose.** `tune -O 64bit` and `-O ^64bit`: descriptors of groups of 64 or of 32 bytes.
 //!
 //! **Model.** It is the only change of its call: it is one of the layout (`fourscore_resize`), and
-//! durable by itself. The file system is checked before, since all descriptors are written again.
+//! durable by itself. It is made in memory first, and checked before and after, since all
+//! descriptors are written again.
 
 use fourscore_block::BlockDevice;
-use fourscore_check::{CheckOptions, Finding, Severity};
+use fourscore_check::{CheckOptions, rehearse};
 use fourscore_mkfs::{FeatureChange, Tuning};
 use fourscore_ondisk::features::Incompat;
 use fourscore_resize::{Resizer, Width};
@@ -50,15 +51,70 @@ pub(super) fn set(
     width: Width,
     name: &str,
 ) -> Result<()> {
-    let failed = |why: &dyn std::fmt::Display| Failure::new(name, why);
-    let mut resizer = Resizer::open(Arc::clone(&device)).map_err(|why| failed(&why))?;
-    let report = fourscore_check::check(device, check).map_err(|why| failed(&why))?;
-    if !report.is_clean() {
-        let is_error = |found: &&Finding| found.invariant().severity == Severity::Error;
-        let first = report.findings().iter().find(is_error);
-        let first = first.map_or_else(String::new, |found| format!(", such as: {found}"));
-        let why = format!("has errors{first}");
-        return Err(Failure::new(name, why).advise("repair it first: fourscore check -y"));
+    // What is not at rest is refused before it is checked.
+    Resizer::open(Arc::clone(&device)).map_err(|why| Failure::new(name, why))?;
+    let mut change = |device| Resizer::open(device)?.set_width(width);
+    set_by(device, check, name, &mut change)
+}
+
+/// Makes a change in memory, and if the result has no errors, on the device.
+fn set_by(
+    device: Arc<dyn BlockDevice>,
+    check: &CheckOptions,
+    name: &str,
+    change: &mut dyn FnMut(Arc<dyn BlockDevice>) -> fourscore_resize::Result<()>,
+) -> Result<()> {
+    let rehearsed = rehearse(Arc::clone(&device), check, change);
+    rehearsed.map_err(|why| Failure::new(name, why))?;
+    change(device).map_err(|why| Failure::new(name, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use fourscore_block::{DeviceOptions, RamDevice, open_path};
+    use fourscore_testkit::tools::{self, Need};
+    use fourscore_testkit::{require, scratch};
+
+    use super::*;
+
+    /// A change whose result has an error writes nothing.
+    #[test]
+    fn the_result_is_checked_before_it_is_written() {
+        const BLOCK_BYTES: u64 = 1024;
+        require!(Need::Program("mke2fs"));
+        let folder = scratch::folder().expect("a folder");
+        let image = folder.path().join("image");
+        let mut mke2fs = tools::command("mke2fs").expect("found before");
+        mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "1024", "-g", "1024"]);
+        tools::stdout_of(mke2fs.arg(&image).arg("16M")).expect("space");
+        let file = open_path(&image, DeviceOptions::default()).expect("an image");
+        let mut bytes = vec![0; usize::try_from(file.len_bytes()).expect("16 MiB")];
+        file.read_at(&mut bytes, 0).expect("readable");
+        let device = Arc::new(RamDevice::from_bytes(&bytes));
+        let same = || {
+            let mut now = vec![0; bytes.len()];
+            device.read_at(&mut now, 0).expect("readable");
+            now == bytes
+        };
+        let set = |spoiled: &[u64]| {
+            let device: Arc<dyn BlockDevice> = Arc::<RamDevice>::clone(&device);
+            let mut change = |device: Arc<dyn BlockDevice>| {
+                Resizer::open(Arc::clone(&device))?.set_width(Width::Narrow)?;
+                for block in spoiled {
+                    device.write_at(&[0xff; 32], block * BLOCK_BYTES)?;
+                }
+                Ok(())
+            };
+            set_by(device, &CheckOptions::default(), "image", &mut change)
+        };
+        // The first descriptor, and its copy in the group 1.
+        for (block, expected) in [(2, "(group 0: "), (1026, "(group 1: the backup ")] {
+            let refused = set(&[block]).expect_err("it would be damaged").to_string();
+            assert!(refused.contains("the result: has an error"), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
+            assert!(same(), "block {block}: it was written");
+        }
+        set(&[]).expect("it is possible");
+        assert!(!same(), "nothing was written");
     }
-    resizer.set_width(width).map_err(|why| failed(&why))
 }

@@ -7,7 +7,7 @@
 //! | `descriptors` | checksums of group descriptors, and their copies with `meta_bg` |
 //! | `drawn` | drawn damage is repaired, and sound files are kept |
 //! | `extents` | an extent at a wrong place hides no other one |
-//! | `first_inode` | a wrong number of the first inode loses no file |
+//! | `fields` | a wrong field of the superblock loses no file |
 //! | `indexes` | a directory that loses its index gets another one |
 //! | `places` | wrong places of inode tables lose no file |
 
@@ -16,7 +16,7 @@ mod cases;
 mod descriptors;
 mod drawn;
 mod extents;
-mod first_inode;
+mod fields;
 mod indexes;
 mod places;
 
