@@ -159,8 +159,8 @@ fn cut(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     volume.clear_behind_descs()
 }
 
-/// Where the blocks reserved for descriptors end, counted from the first block of the table. A table
-/// that gets shorter keeps as many of them: they move to its new end.
+/// Where the blocks reserved for descriptors end, counted from the first block of the table. A
+/// table that gets shorter keeps as many of them: they move to its new end.
 fn table_end(sb: &Superblock) -> u32 {
     let geometry = sb.geometry();
     let table = geometry.first_meta_bg().unwrap_or(geometry.desc_blocks());
