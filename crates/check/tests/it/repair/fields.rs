@@ -1,5 +1,6 @@
 //! **Purpose.** Fields of the superblock that are valid by themselves but wrong: what else is in
-//! the image shows it, and no file is lost. And fields without a meaning that e2fsck does not accept.
+//! the image shows it, and no file is lost. And fields without a meaning that e2fsck does not
+//! accept.
 
 use std::collections::BTreeSet;
 
