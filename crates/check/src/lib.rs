@@ -27,7 +27,7 @@
 //! | `volume`, `inode` | the file system and its inodes as stored on the device |
 //! | `walk` | follows the block map of an inode |
 //! | `table` | reads inode tables in pieces |
-//! | `memory` | what the checks of one repair remember of inodes |
+//! | `memory` | what the checks of one repair remember of inodes and names |
 //! | `bits`, `links`, `state` | the state that passes share |
 //! | `parallel` | divides work among threads |
 //! | `pass0`, `journal` | superblock, descriptors, copies, journal |
@@ -148,8 +148,8 @@ struct Examined {
 }
 
 /// As [`check`]. If `is_enough` says so of the findings of the superblock, the groups, the inodes
-/// and their blocks, the other passes are left out, and the tree has no directories. Inodes that
-/// `memory` knows are not examined again; it learns of the others.
+/// and their blocks, the other passes are left out, and the tree has no directories. Inodes and
+/// directories that `memory` knows are not examined again; it learns of the others.
 fn examine(
     device: Arc<dyn BlockDevice>,
     options: &CheckOptions,
@@ -200,6 +200,7 @@ fn examine(
         &state,
         &scanned,
         threads,
+        memory,
         &mut findings,
         &mut tally,
     );

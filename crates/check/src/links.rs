@@ -77,6 +77,11 @@ impl LinkCounts {
         more.unwrap_or(0).saturating_add(1)
     }
 
+    /// Which of the 64 inodes from number `first` on have the count 1.
+    pub(crate) fn ones_at(&self, first: u64) -> u64 {
+        self.one.bits_at(first) & !self.more.bits_at(first)
+    }
+
     fn shard(&self, inode: InodeNr) -> &Mutex<HashMap<u32, u32>> {
         // One thread counts neighbours in the table: they fall into different shards.
         &self.shards[inode.0 as usize % SHARDS]
@@ -100,5 +105,8 @@ mod tests {
         counts.add_one_each(2..9);
         let found = [1, 2, 3, 7, 8, 9].map(|nr| counts.get(InodeNr(nr)));
         assert_eq!(found, [1, 4, 1, 65_001, 1, 0]);
+        // Of 1 to 9 all but 2, 7 and 9.
+        let ones = 0b1_0111_1010;
+        assert_eq!((counts.ones_at(0), counts.ones_at(64)), (ones, 1 << 36));
     }
 }

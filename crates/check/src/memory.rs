@@ -1,5 +1,9 @@
-//! **Purpose.** What the checks of one repair remember of plain inodes, so that a round of a repair
-//! examines again only what its patches changed.
+//! **Purpose.** What the checks of one repair remember of plain inodes and of the names in
+//! directories, so that a round of a repair examines again only what its patches changed.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `names` | the names in directories, for pass 2 |
 //!
 //! **Model.** What pass 1 adds to the shared state for a plain inode is a function of three things:
 //! its bytes, its number, and the superblock. So it is kept for each block of an inode table:
@@ -12,7 +16,7 @@
 //! An inode is plain if no finding is about it, it is a regular file, a directory in blocks or a
 //! symbolic link inside its inode, and it has no attributes in blocks or other inodes, no
 //! encryption, and at most one run of blocks, without a node of an extent tree. All others are
-//! examined again in each check. What a directory holds is read in each check that has a pass 2.
+//! examined again in each check.
 //!
 //! **Invariants.**
 //! - A block is forgotten when any of its bytes is written ([`Memory::forget`]), and everything is
@@ -24,7 +28,12 @@
 //! - Slots are of checks of one device. At most [`MOST_INODES`] are kept, 16 bytes each, and 32
 //!   more for a directory.
 //!
+//! What is remembered is only ever what a check without a memory would find: builds with debug
+//! assertions make each check of a repair twice and compare ([`crate::repair()`]).
+//!
 //! **Locking.** None: passes read a memory that does not change, and collect what is new.
+
+mod names;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -34,9 +43,11 @@ use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
 
 use crate::inode::InodeView;
-use crate::state::{Charge, Directory};
+use crate::state::{Charge, Directory, Run};
 use crate::volume::Volume;
 use crate::walk::Role;
+use names::AllNames;
+pub(crate) use names::Names;
 
 /// The most inodes of which something is kept.
 const MOST_INODES: usize = 4 << 20;
@@ -185,6 +196,7 @@ impl Slots {
 pub(crate) struct Memory {
     blocks: HashMap<PhysBlock, Slots>,
     inodes: usize,
+    names: AllNames,
     superblock: Option<Box<RawSuperblock>>,
     block_bytes: u64,
     /// Whether anything may be remembered of this file system.
@@ -202,6 +214,7 @@ impl Memory {
         if !self.is_on || self.superblock.as_deref() != Some(&superblock) {
             self.blocks.clear();
             self.inodes = 0;
+            self.names.clear();
         }
         self.superblock = Some(Box::new(superblock));
         self.block_bytes = volume.block_bytes() as u64;
@@ -231,21 +244,47 @@ impl Memory {
         }
     }
 
-    /// Forgets the blocks of a range that was written, in bytes.
-    pub(crate) fn forget(&mut self, written: &Range<u64>) {
+    /// What is known of the names of a directory, which lies in these runs.
+    pub(crate) fn names(&self, directory: &Directory, runs: &[Run]) -> Option<&Names> {
+        self.names.get(directory, runs)
+    }
+
+    /// Remembers names that are new.
+    pub(crate) fn learn_names(&mut self, new: impl IntoIterator<Item = Names>) {
+        for names in new {
+            self.names.learn(names);
+        }
+    }
+
+    /// Forgets what lies in ranges that were written, in bytes.
+    pub(crate) fn forget(&mut self, written: Vec<Range<u64>>) {
         // Before the first check nothing is known.
-        let size = self.block_bytes.max(1);
-        let end = if self.blocks.is_empty() {
-            0
-        } else {
-            written.end.div_ceil(size)
-        };
-        for block in written.start / size..end {
+        if self.superblock.is_none() {
+            return;
+        }
+        let blocks = blocks_of(written, self.block_bytes.max(1));
+        for block in blocks.iter().cloned().flatten() {
             if let Some(old) = self.blocks.remove(&PhysBlock(block)) {
                 self.inodes -= old.slots.len();
             }
         }
+        self.names.forget(&blocks);
     }
+}
+
+/// The blocks that ranges of bytes touch: sorted, without overlap.
+fn blocks_of(mut ranges: Vec<Range<u64>>, block_bytes: u64) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut blocks: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        let (start, end) = (range.start / block_bytes, range.end.div_ceil(block_bytes));
+        match blocks.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => blocks.push(start..end),
+        }
+    }
+    blocks
 }
 
 /// A superblock without the fields that say nothing about an inode and that a repair sets.

@@ -27,20 +27,29 @@ pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, finding
         let mut findings = Findings::new(limit);
         let mut bytes = Vec::new();
         while let Some(piece) = pieces.take() {
-            state.used.runs_in(piece, |run| {
-                for nr in run {
+            for first in piece.step_by(64) {
+                let mut left = state.used.bits_at(first) & !plain_at(state, first);
+                while left != 0 {
+                    let nr = first + u64::from(left.trailing_zeros());
+                    left &= left - 1;
                     let inode = InodeNr(u32::try_from(nr).unwrap_or(u32::MAX));
                     if may_have_name(volume, inode) {
                         check(volume, state, inode, &mut bytes, &mut findings);
                     }
                 }
-            });
+            }
         }
         findings
     });
     for more in found {
         findings.merge(more);
     }
+}
+
+/// Which of the 64 inodes from number `first` on have one name and one link, and hold no attribute
+/// value: nothing is wrong with those.
+fn plain_at(state: &State, first: u64) -> u64 {
+    state.links.ones_at(first) & state.names.ones_at(first) & !state.value_inodes.bits_at(first)
 }
 
 /// Whether names may refer to an inode: it is not hidden.

@@ -106,7 +106,7 @@ impl State {
 }
 
 /// A directory that pass 2 reads.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Directory {
     pub(crate) inode: InodeNr,
     pub(crate) seed: InodeSeed,
@@ -128,7 +128,7 @@ pub(crate) struct DirectoryForm {
 }
 
 /// A run of blocks of a directory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) logical: u32,
     pub(crate) blocks: u32,

@@ -3,19 +3,23 @@
 use std::io::{IoSlice, IoSliceMut, Result};
 use std::num::NonZeroUsize;
 
+use anyhow::Context;
 use fourscore_block::{BlockDevice, DeviceOptions, Hints, open_path};
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::Arc;
 use fourscore_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fourscore_testkit::image::{Image, MiB};
-use fourscore_testkit::scratch;
 use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::{damage, matrix, scratch};
 
 use super::*;
 use crate::{CheckOptions, Examined, examine};
 
 /// More files than fit into a few blocks of inodes.
 const FILES: u32 = 600;
+
+/// Damages that are drawn of each configuration.
+const SEEDS: u64 = 60;
 
 /// A device that counts the bytes that are read.
 #[derive(Debug)]
@@ -93,8 +97,7 @@ impl Patient {
     /// read.
     fn assert_same(&self, memory: &mut Memory) -> u64 {
         let ((with, bytes), (without, _)) = (self.check(Some(memory)), self.check(None));
-        assert_eq!(with.report.findings(), without.report.findings());
-        assert_eq!(with.report.tally(), without.report.tally());
+        assert_same(&with, &without);
         bytes
     }
 
@@ -108,6 +111,17 @@ impl Patient {
         let place = geometry.inode_place(table, fourscore_ondisk::GroupOffset(index.0));
         let at = geometry.block_size().offset(place.block) + place.offset_bytes as u64;
         (at, geometry.inode_size_bytes())
+    }
+}
+
+/// Asserts that two checks found the same, and counted the same names.
+fn assert_same(with: &Examined, without: &Examined) {
+    assert_eq!(with.report.findings(), without.report.findings());
+    assert_eq!(with.report.tally(), without.report.tally());
+    assert!(with.tree.nodes().eq(without.tree.nodes()));
+    for nr in (0..=with.volume.geometry().inodes()).map(InodeNr) {
+        let [with, without] = [with, without].map(|found| found.state.names.get(nr));
+        assert_eq!(with, without, "names of inode {nr}");
     }
 }
 
@@ -148,7 +162,7 @@ fn a_change_of_a_forgotten_block_is_found() {
     // The number of links, at offset 26, of an inode in the middle.
     let (at, _) = patient.inode(InodeNr(FILES / 2));
     patient.device.write_at(&[7, 0], at + 26).expect("inside");
-    memory.forget(&(at + 26..at + 28));
+    memory.forget(vec![at + 26..at + 28]);
     patient.assert_same(&mut memory);
     let (found, _) = patient.check(Some(&mut memory));
     assert_eq!(found.report.counts().get("links-count"), Some(&1));
@@ -170,7 +184,7 @@ fn shared_blocks_are_found_by_memory() {
     let (other, _) = patient.inode(InodeNr(FILES / 2 - 100));
     let map = &bytes[40..100];
     patient.device.write_at(map, other + 40).expect("inside");
-    memory.forget(&(other + 40..other + 100));
+    memory.forget(vec![other + 40..other + 100]);
     patient.assert_same(&mut memory);
     let (found, _) = patient.check(Some(&mut memory));
     assert_eq!(found.report.counts().get("shared-blocks"), Some(&1));
@@ -208,9 +222,123 @@ fn slots_are_for_the_same_inodes_only() {
     assert!(memory.slots(PhysBlock(70), InodeNr(33), 8).is_none());
     assert!(memory.slots(PhysBlock(71), InodeNr(33), 16).is_none());
     memory.block_bytes = 1024;
-    memory.forget(&(70 * 1024 - 9..70 * 1024));
+    memory.superblock = Some(Box::new(zerocopy::FromZeros::new_zeroed()));
+    memory.forget(vec![70 * 1024 - 9..70 * 1024]);
     assert!(memory.slots(PhysBlock(70), InodeNr(33), 16).is_some());
-    memory.forget(&(71 * 1024 - 1..71 * 1024));
+    memory.forget(vec![71 * 1024 - 1..71 * 1024]);
     assert!(memory.slots(PhysBlock(70), InodeNr(33), 16).is_none());
     assert_eq!(memory.inodes, 0);
+}
+
+#[test]
+fn directories_are_read_once() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let mut memory = Memory::default();
+    let (first, _) = patient.check(Some(&mut memory));
+    assert_eq!(memory.names.len() as u64, first.report.tally().directories);
+    let by_memory = patient.assert_same(&mut memory);
+    memory.names.clear();
+    let (_, with_names) = patient.check(Some(&mut memory));
+    // Each of the names takes at least 16 bytes.
+    let least = u64::from(FILES) * 16;
+    assert!(
+        by_memory + least <= with_names,
+        "{by_memory} and {with_names} bytes"
+    );
+}
+
+#[test]
+fn a_name_of_an_inode_that_changes_is_found_again() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let mut memory = Memory::default();
+    patient.check(Some(&mut memory));
+    let (at, size) = patient.inode(InodeNr(FILES / 2));
+    let mut bytes = vec![0; size];
+    patient.device.read_at(&mut bytes, at).expect("inside");
+    let blank = vec![0; size];
+    for (now, code) in [(&blank, Some("entry-unused")), (&bytes, None)] {
+        patient.device.write_at(now, at).expect("inside");
+        // No block of a directory is written.
+        memory.forget(vec![at..at + size as u64]);
+        patient.assert_same(&mut memory);
+        let (found, _) = patient.check(Some(&mut memory));
+        let is_found = code.is_none_or(|code| found.report.counts().contains_key(code));
+        assert!(is_found, "{:?}", found.report.findings());
+        assert_eq!(found.report.is_clean(), code.is_none());
+    }
+}
+
+#[test]
+fn names_in_a_block_that_was_written_are_read_again() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let mut memory = Memory::default();
+    let (found, _) = patient.check(Some(&mut memory));
+    let all = memory.names.len();
+    assert!(all > 1, "the root and lost+found");
+    let root = memory.names.first_run_of(InodeNr::ROOT).expect("the root");
+    let size = found.volume.block_bytes() as u64;
+    let (first, end) = (root.start.0, root.start.0 + u64::from(root.blocks));
+    // In front of the root lies a table of inodes.
+    memory.forget(vec![
+        (first - 1) * size..first * size,
+        first * size..first * size,
+    ]);
+    assert_eq!(memory.names.len(), all, "another block, and no bytes");
+    memory.forget(vec![0..1, end * size - 1..end * size]);
+    assert_eq!(memory.names.len(), all - 1);
+    patient.assert_same(&mut memory);
+    assert_eq!(memory.names.len(), all);
+}
+
+#[test]
+fn blocks_that_were_written_are_sorted_without_overlap() {
+    let written = vec![5000..5001, 10..20, 30..40, 0..0, 9000..9000, 1024..2048];
+    assert_eq!(blocks_of(written, 1024), [0..2, 4..5]);
+}
+
+/// Damages images as seeds choose, and undoes it, with one memory for all of it: each check finds
+/// what one without a memory finds.
+#[test]
+fn drawn_damage_is_found_as_without_a_memory() {
+    if !tools::are_met(&[Need::Program("mke2fs"), Need::KernelMount]) {
+        return;
+    }
+    let configs = ["ext4-4k", "ext4-1k", "ext3-4k", "ea-inode", "hash-legacy"];
+    matrix::assert_each(&matrix::named(&configs), |config| {
+        let populated = config.populated()?;
+        let damaged = damage::Patient::new(populated.image.path())?;
+        let device = open_path(populated.image.path(), DeviceOptions::default())?;
+        let device: Arc<dyn BlockDevice> = Arc::new(device);
+        let options = CheckOptions::default();
+        let mut memory = Memory::default();
+        let mut compare = |written: Vec<Range<u64>>| -> anyhow::Result<()> {
+            memory.forget(written);
+            let device = || Arc::clone(&device);
+            // Without a superblock there is nothing to compare.
+            let with = examine(device(), &options, Some(&mut memory), &|_| false);
+            let without = examine(device(), &options, None, &|_| false);
+            match (with, without) {
+                (Ok(with), Ok(without)) => assert_same(&with, &without),
+                (Err(_), Err(_)) => {}
+                _ => anyhow::bail!("a superblock by memory, or without"),
+            }
+            Ok(())
+        };
+        compare(Vec::new())?;
+        for seed in 0..SEEDS {
+            let damage = damaged.damage(seed)?;
+            let written: Vec<Range<u64>> = damage.written().collect();
+            compare(written.clone()).context(damage.to_string())?;
+            damaged.undo(damage)?;
+            compare(written)?;
+        }
+        anyhow::ensure!(memory.names.len() > 10, "too few directories");
+        Ok(())
+    });
 }

@@ -229,12 +229,20 @@ impl Reader<'_> {
         }
         self.spelling(dir, block, entry);
         self.kind(dir, block, entry, found);
-        if self.state.directories.contains(inode.0.into())
-            && let Some(other) = self.tree.add_name(inode, dir.nr, dir.turn)
-        {
-            self.named_again.push((inode, other));
+        if self.state.directories.contains(inode.0.into()) {
+            self.directory_name(inode, dir.nr, dir.turn);
         }
         self.state.names.add(inode, 1);
+        if self.memory.is_some() {
+            self.named.push(inode);
+        }
+    }
+
+    /// Adds a name of a directory to the tree.
+    pub(super) fn directory_name(&mut self, inode: InodeNr, parent: InodeNr, turn: u32) {
+        if let Some(other) = self.tree.add_name(inode, parent, turn) {
+            self.named_again.push((inode, other));
+        }
     }
 
     /// Whether an entry refers to an inode that is in use and may have a name; reports it if not.

@@ -2,7 +2,8 @@
 //!
 //! **Model.** Directories are taken in the order of their places on the device, each by one thread.
 //! Its blocks are read in runs, and its index, if it has one, is checked when all blocks are read.
-//! The results are counts of names and the [`Tree`] of directories.
+//! The results are counts of names and the [`Tree`] of directories. A directory that an earlier check
+//! remembers is not read, if all inodes that it names are what they were ([`crate::memory`]).
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -10,12 +11,14 @@
 //! | `changed` | names that fast commits changed |
 //! | `names` | duplicate names |
 //! | `index` | the hash index of one directory |
+//! | `recall` | directories that an earlier check remembers |
 //! | `tree` | the parents of directories |
 
 mod block;
 mod changed;
 mod index;
 mod names;
+mod recall;
 mod tree;
 
 use std::collections::HashSet;
@@ -30,6 +33,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock};
 
 use crate::finding::Finding;
 use crate::inode::InodeView;
+use crate::memory::{Memory, Names};
 use crate::parallel::{Pieces, on_threads};
 use crate::policies::{PolicyId, PolicyRuns};
 use crate::report::{Findings, Tally};
@@ -50,12 +54,17 @@ struct Reader<'a> {
     state: &'a State,
     tree: &'a Tree,
     policies: &'a PolicyRuns,
+    memory: Option<&'a Memory>,
     findings: Findings,
     names: NameSet,
     other_inode: Vec<u8>,
     entries: u64,
     /// Directories with a second name, and the directory that holds it; once for each such name.
     named_again: Vec<(InodeNr, InodeNr)>,
+    /// The inodes of the names of the directory at hand, without `.` and `..`.
+    named: Vec<InodeNr>,
+    /// What is new to the memory.
+    learned: Vec<Names>,
 }
 
 /// A directory that is being read.
@@ -76,12 +85,13 @@ struct Dir {
     overruled: HashSet<Box<[u8]>>,
 }
 
-/// Reads all directories.
+/// Reads all directories, but for those that `memory` knows and has not forgotten.
 pub(crate) fn run(
     volume: &Volume,
     state: &State,
     scanned: &Scanned,
     threads: NonZeroUsize,
+    mut memory: Option<&mut Memory>,
     findings: &mut Findings,
     tally: &mut Tally,
 ) -> Tree {
@@ -99,17 +109,21 @@ pub(crate) fn run(
     let tree = Tree::new(inodes.collect());
     let pieces = Pieces::new(order.len() as u64, AT_ONCE);
     let limit = findings.limit();
+    let known = memory.as_deref().filter(|memory| memory.is_on());
     let found = on_threads(threads, || {
         let mut reader = Reader {
             volume,
             state,
             tree: &tree,
             policies: &scanned.policies,
+            memory: known,
             findings: Findings::new(limit),
             names: NameSet::for_blocks(volume.block_bytes()),
             other_inode: Vec::new(),
             entries: 0,
             named_again: Vec::new(),
+            named: Vec::new(),
+            learned: Vec::new(),
         };
         let mut buffer = Vec::new();
         while let Some(piece) = pieces.take() {
@@ -123,16 +137,24 @@ pub(crate) fn run(
                 if let Some(list) = lists.get(list)
                     && let Some(directory) = list.all.get(nth)
                 {
-                    reader.directory(list, directory, turn, &mut buffer);
+                    reader.look_at(list, directory, turn, &mut buffer);
                 }
             }
         }
-        reader
+        (
+            reader.findings,
+            reader.entries,
+            reader.named_again,
+            reader.learned,
+        )
     });
-    for reader in found {
-        findings.merge(reader.findings);
-        tally.entries += reader.entries;
-        for (inode, other) in reader.named_again {
+    for (found, entries, named_again, learned) in found {
+        if let Some(memory) = &mut memory {
+            memory.learn_names(learned);
+        }
+        findings.merge(found);
+        tally.entries += entries;
+        for (inode, other) in named_again {
             let dir = tree.parent(inode);
             findings.push(Finding::DirTwoNames { inode, dir, other });
         }

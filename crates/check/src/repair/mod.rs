@@ -296,9 +296,7 @@ impl Rounds {
     ) -> Result<Examined, CheckError> {
         let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
         let mut memory = std::mem::take(&mut self.memory);
-        for range in self.overlay.take_written() {
-            memory.forget(&range);
-        }
+        memory.forget(self.overlay.take_written());
         let is_enough =
             |found: &[Finding]| !must_be_whole && found.iter().any(|f| self.is_due_early(f));
         let found = crate::examine(Arc::clone(&device), options, Some(&mut memory), &is_enough)?;
@@ -458,6 +456,16 @@ fn assert_same(found: &Examined, afresh: &Examined) {
             )
         });
         assert_eq!(results[0], results[1], "a check by memory, and one without");
+        let trees = both.map(|checked| checked.tree.nodes());
+        let [by_memory, without] = trees;
+        assert!(
+            by_memory.eq(without),
+            "the same tree by memory, and without"
+        );
+        for nr in 0..=found.volume.geometry().inodes() {
+            let [by_memory, without] = both.map(|checked| checked.state.names.get(InodeNr(nr)));
+            assert_eq!(by_memory, without, "names of inode {nr}");
+        }
     }
 }
 

@@ -21,6 +21,7 @@ mod seal;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -75,6 +76,14 @@ pub enum Sealed {
     Yes,
     /// They are those of the original bytes.
     No,
+}
+
+impl Damage {
+    /// The ranges of the image that were written, in bytes: the field, and checksums.
+    pub fn written(&self) -> impl Iterator<Item = Range<u64>> {
+        let writes = self.before.iter();
+        writes.map(|(at, bytes)| *at..*at + bytes.len() as u64)
+    }
 }
 
 impl fmt::Display for Damage {
