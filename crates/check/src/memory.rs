@@ -19,8 +19,8 @@
 //! examined again in each check.
 //!
 //! **Invariants.**
-//! - A block is forgotten when any of its bytes is written ([`Memory::forget`]), and everything is
-//!   forgotten when a field of the superblock changes that pass 1 reads ([`Memory::meet`]).
+//! - An inode is to be examined again when any of its bytes is written ([`Memory::forget`]), and
+//!   everything is forgotten when a field of the superblock changes that pass 1 reads ([`Memory::meet`]).
 //! - A slot is used only for the inode number and the number of inodes that it was made for, so
 //!   descriptors may change: tables that moved, grew or overlap are read again.
 //! - Nothing is remembered of file systems with clusters or quota, or while changes of fast commits
@@ -161,6 +161,7 @@ pub(crate) struct Slots {
     /// The directories among them.
     directories: Box<[Directory]>,
     is_plain: bool,
+    files: Option<Range<PhysBlock>>,
 }
 
 impl Slots {
@@ -170,6 +171,24 @@ impl Slots {
             slots: slots.into(),
             directories: directories.into(),
             is_plain: slots.iter().all(|slot| slot.kind != Kind::Again),
+            files: files_in(slots),
+        }
+    }
+
+    /// If all are regular files with one link whose blocks follow each other, those blocks.
+    pub(crate) fn files(&self) -> Option<&Range<PhysBlock>> {
+        self.files.as_ref()
+    }
+
+    /// Has the inodes examined again that lie in a range of their block, in bytes.
+    fn forget(&mut self, bytes: Range<u64>, inode_bytes: u64) {
+        let (first, end) = (bytes.start / inode_bytes, bytes.end.div_ceil(inode_bytes));
+        for (nth, slot) in (0..).zip(&mut self.slots) {
+            if (first..end).contains(&nth) {
+                *slot = Slot::AGAIN;
+                self.is_plain = false;
+                self.files = None;
+            }
         }
     }
 
@@ -185,10 +204,39 @@ impl Slots {
             .find(|directory| directory.inode == inode)
     }
 
+    /// The slot of an inode by its place in the block.
+    pub(crate) fn get(&self, nth: usize) -> Option<Slot> {
+        self.slots.get(nth).copied()
+    }
+
+    /// The numbers of the inodes.
+    pub(crate) fn inodes(&self) -> Range<u64> {
+        let first = u64::from(self.first.0);
+        first..first + self.slots.len() as u64
+    }
+
     /// The inodes and their slots, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (InodeNr, &Slot)> {
         (self.first.0..).map(InodeNr).zip(&self.slots)
     }
+}
+
+/// The blocks of inodes that are all regular files with one link, if they follow each other.
+fn files_in(slots: &[Slot]) -> Option<Range<PhysBlock>> {
+    let mut blocks = PhysBlock(0)..PhysBlock(0);
+    for slot in slots {
+        let run = slot.run();
+        if slot.kind != Kind::Regular || slot.links != 1 {
+            return None;
+        } else if blocks.is_empty() {
+            blocks = run;
+        } else if run.start == blocks.end {
+            blocks.end = run.end;
+        } else if !run.is_empty() {
+            return None;
+        }
+    }
+    Some(blocks)
 }
 
 /// What is remembered.
@@ -199,6 +247,7 @@ pub(crate) struct Memory {
     names: AllNames,
     superblock: Option<Box<RawSuperblock>>,
     block_bytes: u64,
+    inode_bytes: u64,
     /// Whether anything may be remembered of this file system.
     is_on: bool,
 }
@@ -218,6 +267,7 @@ impl Memory {
         }
         self.superblock = Some(Box::new(superblock));
         self.block_bytes = volume.block_bytes() as u64;
+        self.inode_bytes = volume.geometry().inode_size_bytes() as u64;
     }
 
     /// Whether slots are to be collected.
@@ -262,29 +312,35 @@ impl Memory {
         if self.superblock.is_none() {
             return;
         }
-        let blocks = blocks_of(written, self.block_bytes.max(1));
-        for block in blocks.iter().cloned().flatten() {
-            if let Some(old) = self.blocks.remove(&PhysBlock(block)) {
-                self.inodes -= old.slots.len();
+        let size = self.block_bytes.max(1);
+        let written = merged(written);
+        for range in &written {
+            for block in range.start / size..range.end.div_ceil(size) {
+                if let Some(slots) = self.blocks.get_mut(&PhysBlock(block)) {
+                    let start = block * size;
+                    let (from, to) = (range.start.max(start), range.end.min(start + size));
+                    slots.forget(from - start..to - start, self.inode_bytes.max(1));
+                }
             }
         }
-        self.names.forget(&blocks);
+        let blocks = written.iter();
+        let blocks = blocks.map(|range| range.start / size..range.end.div_ceil(size));
+        self.names.forget(&merged(blocks.collect()));
     }
 }
 
-/// The blocks that ranges of bytes touch: sorted, without overlap.
-fn blocks_of(mut ranges: Vec<Range<u64>>, block_bytes: u64) -> Vec<Range<u64>> {
+/// The same numbers in ranges that are sorted and do not touch.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);
-    let mut blocks: Vec<Range<u64>> = Vec::new();
+    let mut all: Vec<Range<u64>> = Vec::new();
     for range in ranges {
-        let (start, end) = (range.start / block_bytes, range.end.div_ceil(block_bytes));
-        match blocks.last_mut() {
-            Some(last) if start <= last.end => last.end = last.end.max(end),
-            _ => blocks.push(start..end),
+        match all.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => all.push(range),
         }
     }
-    blocks
+    all
 }
 
 /// A superblock without the fields that say nothing about an inode and that a repair sets.

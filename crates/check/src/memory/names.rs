@@ -73,15 +73,18 @@ impl Named {
 
 /// The kind of an inode that a name refers to, if names of it can be remembered.
 fn kind_of(inode: InodeNr, state: &State) -> Option<Kind> {
-    let kinds = [Kind::Directory, Kind::Regular, Kind::Symlink];
-    kinds.into_iter().find(|&kind| {
-        let one = Named {
-            first: inode,
-            count: 1,
-            kind,
-        };
-        one.holds(state)
-    })
+    let nr = u64::from(inode.0);
+    if !state.used.contains(nr) || state.value_inodes.contains(nr) {
+        return None;
+    }
+    let sets = [
+        (&state.directories, Some(Kind::Directory)),
+        (&state.regular, Some(Kind::Regular)),
+        (&state.bad, None),
+        (&state.symlinks, Some(Kind::Symlink)),
+    ];
+    let first = sets.into_iter().find(|(set, _)| set.contains(nr));
+    first.and_then(|(_, kind)| kind)
 }
 
 /// What is remembered of one directory.

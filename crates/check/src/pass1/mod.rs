@@ -29,6 +29,7 @@ use fourscore_ondisk::quota::QuotaUsage;
 use fourscore_ondisk::{GroupNr, PhysBlock};
 
 use crate::finding::Finding;
+use crate::inode::InodeView;
 use crate::memory::{Claimed, Kind, Memory, Slot, Slots};
 use crate::parallel::{Pieces, on_threads};
 use crate::policies::PolicyRuns;
@@ -149,39 +150,47 @@ impl<'a> Scanner<'a> {
     }
 }
 
+impl Scanner<'_> {
+    /// Examines an inode; returns what a later check may use instead.
+    fn examined(&mut self, inode: &InodeView<'_>) -> Slot {
+        let before = self.findings.pushed();
+        self.slot = Slot::NOTHING;
+        self.claimed = Claimed::default();
+        self.inode(inode);
+        if self.findings.pushed() > before {
+            Slot::AGAIN
+        } else {
+            self.slot
+        }
+    }
+}
+
 impl Visitor for Scanner<'_> {
     fn remembered(&mut self, slots: &Slots) {
+        if self.recall_files(slots) {
+            return;
+        }
         for (nr, slot) in slots.iter() {
             self.recall(nr, slot, slots);
         }
     }
 
     fn read(&mut self, block: &TableBlock<'_>, slots: Option<&Slots>) {
-        if let Some(slots) = slots {
-            for (inode, (nr, slot)) in block.inodes().zip(slots.iter()) {
-                if !self.recall(nr, slot, slots) {
-                    self.inode(&inode);
-                }
-            }
-            return;
-        }
         let (mut new, mut directories) = (Vec::new(), Vec::new());
-        for inode in block.inodes() {
-            let before = self.findings.pushed();
-            self.slot = Slot::NOTHING;
-            self.claimed = Claimed::default();
-            self.inode(&inode);
-            if self.findings.pushed() > before {
-                self.slot = Slot::AGAIN;
-            }
+        let mut is_new = slots.is_none();
+        for (nth, inode) in block.inodes().enumerate() {
+            let known = slots.zip(slots.and_then(|slots| slots.get(nth)));
+            let known = known.filter(|(slots, slot)| self.recall(inode.number, slot, slots));
+            let slot = known.map_or_else(|| self.examined(&inode), |(_, slot)| slot);
             if self.learns {
-                if self.slot.kind == Kind::Directory {
+                if slot.kind == Kind::Directory {
                     directories.extend(self.directories.all.last());
                 }
-                new.push(self.slot);
+                is_new |= known.is_none() && slot.kind != Kind::Again;
+                new.push(slot);
             }
         }
-        if self.learns && block.is_read {
+        if self.learns && block.is_read && is_new {
             let slots = Slots::new(block.first, &new, &directories);
             self.learned.push((block.block, slots));
         }

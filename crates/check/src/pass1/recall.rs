@@ -39,7 +39,7 @@ impl Scanner<'_> {
             Kind::Directory => &state.directories,
         };
         if slot.kind == Kind::Regular && slot.links == 1 {
-            self.add_file(nr);
+            self.add_files(nr..nr + 1);
         } else {
             state.used.insert(nr);
             set.insert(nr);
@@ -63,6 +63,24 @@ impl Scanner<'_> {
         true
     }
 
+    /// Adds a block of inodes if they are files whose blocks follow each other, and if the walker's
+    /// limit is not reached; returns whether it did.
+    pub(super) fn recall_files(&mut self, slots: &Slots) -> bool {
+        let Some(run) = slots.files() else {
+            return false;
+        };
+        if !self.walker.spend(run.end.0 - run.start.0) {
+            return false;
+        }
+        let inodes = slots.inodes();
+        self.tally.inodes += inodes.end - inodes.start;
+        self.add_files(inodes);
+        if !run.is_empty() {
+            self.add_blocks(run.clone());
+        }
+        true
+    }
+
     fn add_directory(&mut self, directory: &Directory, run: Option<Range<PhysBlock>>) {
         self.tally.directories += 1;
         let first_run = self.directories.runs.len();
@@ -80,12 +98,12 @@ impl Scanner<'_> {
         });
     }
 
-    fn add_file(&mut self, nr: u64) {
-        if self.pending.files.end != nr {
+    fn add_files(&mut self, inodes: Range<u64>) {
+        if self.pending.files.end != inodes.start {
             self.add_pending_files();
-            self.pending.files = nr..nr;
+            self.pending.files = inodes.start..inodes.start;
         }
-        self.pending.files.end = nr + 1;
+        self.pending.files.end = inodes.end;
     }
 
     fn add_blocks(&mut self, run: Range<PhysBlock>) {
