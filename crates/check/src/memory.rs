@@ -250,9 +250,21 @@ pub(crate) struct Memory {
     inode_bytes: u64,
     /// Whether anything may be remembered of this file system.
     is_on: bool,
+    /// Whether nothing is remembered of any, for comparison.
+    #[cfg(test)]
+    is_off: bool,
 }
 
 impl Memory {
+    /// One that remembers nothing.
+    #[cfg(test)]
+    pub(crate) fn off() -> Self {
+        Self {
+            is_off: true,
+            ..Self::default()
+        }
+    }
+
     /// Prepares for a check of `volume`: forgets everything if another superblock is used than at
     /// the last check.
     pub(crate) fn meet(&mut self, volume: &Volume) {
@@ -260,6 +272,10 @@ impl Memory {
         self.is_on = !volume.ro_compat(RoCompat::BIGALLOC)
             && !volume.ro_compat(RoCompat::QUOTA)
             && volume.changes.is_empty();
+        #[cfg(test)]
+        {
+            self.is_on &= !self.is_off;
+        }
         if !self.is_on || self.superblock.as_deref() != Some(&superblock) {
             self.blocks.clear();
             self.inodes = 0;

@@ -10,7 +10,8 @@
 //! patch may rely on everything of earlier stages, and never has to bring anything up to date that
 //! a later stage computes. A check ends before the directories if inodes or their blocks are to be
 //! patched first; the last one makes all passes. What a check found out about plain inodes is used
-//! by the next ones as long as no patch writes to the same block ([`crate::memory`]).
+//! by the next ones as long as no patch writes to it, and so are the names in directories
+//! ([`crate::memory`]).
 //!
 //! Where nothing that a user stored can be lost, a repair may do without being asked ([`Scope`]).
 //! It then does all that is found, or nothing.
@@ -130,6 +131,17 @@ pub fn repair(
     options: &CheckOptions,
     scope: Scope,
 ) -> Result<Repaired, CheckError> {
+    repair_with(device, options, scope, seconds_now(), Memory::default())
+}
+
+/// As [`repair`], at a time in seconds since 1970.
+fn repair_with(
+    device: Arc<dyn BlockDevice>,
+    options: &CheckOptions,
+    scope: Scope,
+    now: u32,
+    memory: Memory,
+) -> Result<Repaired, CheckError> {
     let is_replayed = crate::replay::replay_in_place(&device, options.journal.as_ref())
         .map_err(CheckError::Io)?;
     refuse_if_in_use(&*device).map_err(CheckError::Io)?;
@@ -138,8 +150,7 @@ pub fn repair(
         most_of_a_code: u64::MAX,
         ..options.clone()
     };
-    let now = seconds_now();
-    let mut result = Rounds::new(&overlay);
+    let mut result = Rounds::new(&overlay, memory);
     if scope == Scope::Everything {
         result.restore_fields().map_err(CheckError::Io)?;
         result.restore_places().map_err(CheckError::Io)?;
@@ -200,12 +211,12 @@ struct Rounds {
     taken: Vec<std::ops::Range<u64>>,
     /// Directories that lost their index.
     unindexed: BTreeSet<InodeNr>,
-    /// What the checks know of inodes that no patch has changed since.
+    /// What the checks know of inodes and directories that no patch has changed since.
     memory: Memory,
 }
 
 impl Rounds {
-    fn new(overlay: &Arc<Overlay>) -> Self {
+    fn new(overlay: &Arc<Overlay>, memory: Memory) -> Self {
         Self {
             overlay: Arc::clone(overlay),
             mended: Vec::new(),
@@ -213,7 +224,7 @@ impl Rounds {
             tries: BTreeMap::new(),
             taken: Vec::new(),
             unindexed: BTreeSet::new(),
-            memory: Memory::default(),
+            memory,
         }
     }
 
@@ -489,3 +500,6 @@ fn is_stop(finding: &Finding) -> bool {
             | Finding::FastCommitsReplayed { .. }
     )
 }
+
+#[cfg(test)]
+mod tests;

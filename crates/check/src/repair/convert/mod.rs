@@ -264,7 +264,7 @@ impl Layers {
         let overlay = Arc::clone(&last.overlay);
         set_state(&overlay, state)?;
         rest(&*overlay).map_err(ConvertError::Rest)?;
-        let mut rounds = Rounds::new(&overlay);
+        let mut rounds = Rounds::new(&overlay, crate::memory::Memory::default());
         let found = rounds.run(&self.options, Scope::Everything, self.now)?;
         let strange = rounds.mended.iter().find(|finding| !follows(finding));
         if let Some(finding) = strange.or_else(|| first_error(&found)) {
