@@ -60,7 +60,8 @@ fn compare(patient: &Patient, image: &Path, seed: u64) -> Result<usize> {
         .into_iter()
         .chain(without.written_ranges())
     {
-        let mut bytes = [(); 2].map(|()| vec![0; (range.end - range.start) as usize]);
+        let length = usize::try_from(range.end - range.start)?;
+        let mut bytes = [(); 2].map(|()| vec![0; length]);
         with.read_at(&mut bytes[0], range.start)?;
         without.read_at(&mut bytes[1], range.start)?;
         ensure!(
