@@ -20,7 +20,8 @@
 //!
 //! **Invariants.**
 //! - An inode is to be examined again when any of its bytes is written ([`Memory::forget`]), and
-//!   everything is forgotten when a field of the superblock changes that pass 1 reads ([`Memory::meet`]).
+//!   everything is forgotten when a field of the superblock changes that pass 1 reads
+//!   ([`Memory::meet`]).
 //! - A slot is used only for the inode number and the number of inodes that it was made for, so
 //!   descriptors may change: tables that moved, grew or overlap are read again.
 //! - Nothing is remembered of file systems with clusters or quota, or while changes of fast commits

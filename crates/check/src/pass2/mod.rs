@@ -2,8 +2,9 @@
 //!
 //! **Model.** Directories are taken in the order of their places on the device, each by one thread.
 //! Its blocks are read in runs, and its index, if it has one, is checked when all blocks are read.
-//! The results are counts of names and the [`Tree`] of directories. A directory that an earlier check
-//! remembers is not read, if all inodes that it names are what they were ([`crate::memory`]).
+//! The results are counts of names and the [`Tree`] of directories. A directory that an earlier
+//! check remembers is not read, if all inodes that it names are what they were
+//! ([`crate::memory`]).
 //!
 //! | module | responsibility |
 //! |---|---|
