@@ -1,8 +1,13 @@
 //! **Purpose.** ext4's ioctls: flags (chattr), projects, generations, the label, FITRIM, and
 //! growing.
 //!
-//! **Not here.** Permission checks for flags and projects: the kernel makes them, except for flags
-//! that only ext4 knows.
+//! **Model.** All permissions are checked here. From 5.13 on Linux has checked those for flags and
+//! projects too, by capabilities, but older kernels pass these ioctls on from anyone; and no kernel
+//! knows the flags that only ext4 has. Of capabilities the server knows those of root.
+//!
+//! **Locking.** Checks and changes of flags and generations happen under one lock of the server
+//! (`ioctl_changes`), which is held while the library is called. So no flag that root sets between
+//! a user's check and change is lost.
 //!
 //! **References.** `linux/fs.h`; ioctl_iflags(2).
 
@@ -82,18 +87,24 @@ impl Server<'_> {
 
     fn set_flags(&self, call: &mut Call<'_>) -> Result<(), Errno> {
         let flags = InodeFlags::from_bits_retain(call.arguments.take::<u32>()?);
-        let changed = flags ^ self.fs.stat(call.inode)?.flags;
-        if changed.contains(InodeFlags::JOURNAL_DATA_FL) && call.header.uid != 0 {
-            return Err(Errno::PERM);
-        }
+        let _alone = self.ioctl_changes.lock();
+        self.check_flags(call, flags)?;
         self.fs.set_flags(call.inode, flags)?;
         self.invalidate_attributes(call.inode);
         Ok(())
     }
 
+    /// Whether the caller owns the inode, and may change those flags that differ.
+    fn check_flags(&self, call: &Call<'_>, flags: InodeFlags) -> Result<(), Errno> {
+        let caller = Self::unchecked_caller(&call.header);
+        Ok(self.fs.check_flags_change(call.inode, flags, &caller)?)
+    }
+
     fn set_generation(&self, call: &mut Call<'_>) -> Result<(), Errno> {
         let generation = InodeGeneration(call.arguments.take()?);
-        if call.header.uid != 0 && call.header.uid != self.fs.stat(call.inode)?.uid {
+        let _alone = self.ioctl_changes.lock();
+        let before = self.fs.stat(call.inode)?;
+        if call.header.uid != 0 && call.header.uid != before.uid {
             return Err(Errno::PERM);
         }
         match self.fs.set_generation(call.inode, generation) {
@@ -105,19 +116,28 @@ impl Server<'_> {
     }
 
     fn set_fsxattr(&self, call: &mut Call<'_>) -> Result<(), Errno> {
+        /// Of no file: what Linux uses where there is no valid number.
+        const NO_PROJECT: u32 = u32::MAX;
         let wanted: Fsxattr = call.arguments.take()?;
         let known = XFLAGS.iter().fold(0, |all, (xflag, _)| all | xflag);
         if wanted.xflags & !known != 0 {
             return Err(Errno::OPNOTSUPP);
         }
+        let _alone = self.ioctl_changes.lock();
         let stat = self.fs.stat(call.inode)?;
-        let mut flags = stat.flags & InodeFlags::USER_VISIBLE;
+        let mut flags = stat.flags;
         for (xflag, flag) in XFLAGS {
             flags.set(flag, wanted.xflags & xflag != 0);
         }
-        if flags != stat.flags & InodeFlags::USER_VISIBLE {
-            self.fs.set_flags(call.inode, flags)?;
+        self.check_flags(call, flags)?;
+        if wanted.projid != stat.project_id && wanted.projid == NO_PROJECT {
+            return Err(Errno::INVAL);
         }
+        if flags != stat.flags {
+            self.fs
+                .set_flags(call.inode, flags & InodeFlags::USER_VISIBLE)?;
+        }
+        // As in Linux, the owner may choose any project.
         if wanted.projid != stat.project_id {
             self.fs.set_project(call.inode, wanted.projid)?;
         }

@@ -33,6 +33,7 @@ use std::time::Instant;
 use fourscore::{Caller, Capabilities, Fs, InodeNr, Privileges, exempt_from_quota};
 use fourscore_ondisk::features::Incompat;
 
+use fourscore_sync::Mutex;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 
 use crate::abi::{
@@ -69,6 +70,9 @@ pub(crate) struct Server<'f> {
     folds_case: bool,
     nodes: Nodes<'f>,
     listings: Listings,
+    /// Held by ioctls that check an inode's flags or generation and then change it: before Linux
+    /// 5.13 the kernel does not lock the inode for them.
+    ioctl_changes: Mutex<()>,
 }
 
 /// A request whose node was found.
@@ -126,6 +130,7 @@ impl<'f> Server<'f> {
             folds_case: incompat.contains(Incompat::CASEFOLD),
             nodes: Nodes::new(fs),
             listings: Listings::new(),
+            ioctl_changes: Mutex::new(()),
         }
     }
 
@@ -284,6 +289,19 @@ impl<'f> Server<'f> {
         match header.uid {
             0 => Caller::ROOT,
             _ => Self::without_set_id(header),
+        }
+    }
+
+    /// The caller of a request of which the kernel may have checked nothing.
+    fn unchecked_caller(header: &InHeader) -> Caller<'static> {
+        match header.uid {
+            0 => Caller::ROOT,
+            uid => Caller {
+                uid,
+                gid: header.gid,
+                groups: &[],
+                capabilities: Capabilities::empty(),
+            },
         }
     }
 
