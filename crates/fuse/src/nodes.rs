@@ -13,12 +13,17 @@
 //! some. So [`Nodes::forget_all`] waits until all inodes are closed: the file system is frozen
 //! next, and nothing could be freed then.
 //!
+//! The kernel knows an inode by a number and a generation, and gives up an inode that a later reply
+//! reports with another generation. `FS_IOC_SETVERSION` changes the generation on disk, so a node
+//! keeps the one with which it was entered until the kernel has forgotten it.
+//!
 //! **Locking.** A shard's lock, never while the library is called.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use fourscore::{Fs, InodeNr, OpenInode};
+use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{CachePadded, Condvar, Mutex};
 
 use crate::abi::ROOT_ID;
@@ -32,6 +37,8 @@ const SHARDS: usize = 256;
 pub(crate) struct Nodes<'f> {
     fs: &'f Fs,
     shards: Box<[CachePadded<Shard<'f>>]>,
+    /// Whether a node may have another generation than its inode. Seldom written.
+    has_kept_generations: AtomicBool,
 }
 
 /// Some of the inodes.
@@ -63,6 +70,8 @@ impl Shard<'_> {
 #[derive(Debug)]
 struct Node<'f> {
     lookups: u64,
+    /// The generation by which the kernel knows the inode, if that has another one since.
+    kept_generation: Option<u32>,
     open: OpenInode<&'f Fs>,
 }
 
@@ -81,6 +90,7 @@ impl<'f> Nodes<'f> {
         Self {
             fs,
             shards: shards.collect(),
+            has_kept_generations: AtomicBool::new(false),
         }
     }
 
@@ -140,11 +150,41 @@ impl<'f> Nodes<'f> {
                 Some(open)
             }
             Entry::Vacant(entry) => {
-                entry.insert(Node { lookups: 1, open });
+                entry.insert(Node {
+                    lookups: 1,
+                    kept_generation: None,
+                    open,
+                });
                 None
             }
         };
         drop(surplus);
+    }
+
+    /// Notes that the kernel knows `inode` by `generation`. For the caller that changes the
+    /// generation next; no other one changes it meanwhile.
+    pub(crate) fn keep_generation(&self, inode: InodeNr, generation: u32) {
+        let mut known = self.shard(inode).known.lock();
+        if let Some(node) = known.nodes.get_mut(&inode) {
+            node.kept_generation.get_or_insert(generation);
+            // A thread that sees the new generation sees this too: it is stored before.
+            self.has_kept_generations.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The generation by which the kernel knows `inode`, which has the generation `current` on
+    /// disk. The root is 0 for the kernel, which does not look it up.
+    pub(crate) fn generation(&self, inode: InodeNr, current: u32) -> u32 {
+        if inode == InodeNr::ROOT {
+            return 0;
+        }
+        if !self.has_kept_generations.load(Ordering::SeqCst) {
+            return current;
+        }
+        let known = self.shard(inode).known.lock();
+        let node = known.nodes.get(&inode);
+        node.and_then(|node| node.kept_generation)
+            .unwrap_or(current)
     }
 
     /// Decrements the lookup count of `inode` by `lookups`. At zero it is closed, and freed if it

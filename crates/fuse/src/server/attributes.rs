@@ -116,7 +116,7 @@ impl<'f> Server<'f> {
         let stat = self.fs.stat(inode)?;
         Ok(EntryOut {
             nodeid: Nodes::node(inode),
-            generation: stat.generation.into(),
+            generation: self.nodes.generation(inode, stat.generation).into(),
             entry_valid: name_valid_secs,
             attr_valid: VALID_SECS,
             attr: self.attr(&stat),

@@ -107,6 +107,8 @@ impl Server<'_> {
         if call.header.uid != 0 && call.header.uid != before.uid {
             return Err(Errno::PERM);
         }
+        // Before the change, so that no reply reports the new one.
+        self.nodes.keep_generation(call.inode, before.generation);
         match self.fs.set_generation(call.inode, generation) {
             Err(fourscore::Error::Unsupported(_)) => return Err(Errno::NOTTY),
             done => done?,
