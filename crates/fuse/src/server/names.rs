@@ -41,10 +41,11 @@ impl Server<'_> {
         let name = call.arguments.name()?;
         match self.fs.lookup(call.inode, name) {
             Ok(inode) => self.push_entry_of(call.inode, inode, reply),
-            // A negative entry is valid for as long as a name.
+            // A negative entry is valid for as long as a name, unless the directory may become
+            // case-insensitive while the kernel has it: chattr(1) sends no notice of names.
             Err(fourscore::Error::NotFound) if self.fs.stat(call.inode).is_ok() => {
                 reply.push(&EntryOut {
-                    entry_valid: self.name_valid_secs(call.inode)?,
+                    entry_valid: if self.folds_case { 0 } else { VALID_SECS },
                     ..EntryOut::default()
                 })
             }
