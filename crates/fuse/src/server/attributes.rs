@@ -141,8 +141,7 @@ impl<'f> Server<'f> {
                 true => Self::without_set_id(&call.header),
                 false => fourscore::Caller::ROOT,
             };
-            self.clear_privileges(call.inode, &writer)?;
-            self.fs.truncate(call.inode, wanted.size)?;
+            self.cut(call.inode, wanted.size, &writer)?;
         }
         self.change_attributes(&call, &wanted)?;
         self.getattr(&call, reply)

@@ -2,6 +2,7 @@
 //! COPY_FILE_RANGE, READLINK.
 
 use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek, Stat, WrittenAt};
+use fourscore_ondisk::extent::LOGICAL_END;
 use fourscore_ondisk::inode::InodeFlags;
 
 use super::{Call, Server};
@@ -31,6 +32,23 @@ const MODES: [(u32, Fallocate); 7] = [
     (32, Fallocate::InsertRange),
 ];
 
+/// Refuses files whose content cannot be changed.
+fn check_content_may_change(stat: &Stat) -> Result<(), Errno> {
+    match stat.file_type {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Error::IsADirectory.into()),
+        _ => return Err(Errno::INVAL),
+    }
+    let is_fixed = InodeFlags::IMMUTABLE_FL | InodeFlags::VERITY_FL;
+    if stat.flags.intersects(is_fixed) {
+        return Err(Errno::PERM);
+    }
+    if stat.flags.contains(InodeFlags::ENCRYPT_FL) {
+        return Err(Error::NoKey { inode: stat.inode }.into());
+    }
+    Ok(())
+}
+
 impl Server<'_> {
     /// Opens a file. It needs no state of its own: the inode is open as long as the kernel knows
     /// it. Refuses what the kernel cannot check: the flags of chattr(1).
@@ -40,7 +58,8 @@ impl Server<'_> {
         let truncates = wanted.flags & O_TRUNC != 0;
         let writes = wanted.flags & O_ACCMODE != 0 || truncates;
         let only_grows = stat.flags.contains(InodeFlags::APPEND_FL);
-        if writes && stat.flags.contains(InodeFlags::IMMUTABLE_FL) {
+        let is_fixed = InodeFlags::IMMUTABLE_FL | InodeFlags::VERITY_FL;
+        if writes && stat.flags.intersects(is_fixed) {
             return Err(Errno::PERM);
         }
         if writes && only_grows && (wanted.flags & O_APPEND == 0 || truncates) {
@@ -54,8 +73,7 @@ impl Server<'_> {
                 0 => Caller::ROOT,
                 _ => Self::without_set_id(&call.header),
             };
-            self.clear_privileges(call.inode, &writer)?;
-            self.fs.truncate(call.inode, 0)?;
+            self.cut(call.inode, 0, &writer)?;
         }
         self.note_open(&stat, wanted.flags);
         // Write-back of whole pages would begin before the end of an append-only file.
@@ -68,6 +86,18 @@ impl Server<'_> {
             open_flags: fopen::KEEP_CACHE | direct_io,
             ..OpenOut::default()
         })
+    }
+
+    /// Sets the size of a file for `writer`. As in Linux, privileges are removed after that, so that
+    /// a call which is refused removes none.
+    pub(super) fn cut(
+        &self,
+        inode: InodeNr,
+        size_bytes: u64,
+        writer: &Caller<'_>,
+    ) -> Result<(), Errno> {
+        self.fs.truncate(inode, size_bytes)?;
+        self.clear_privileges(inode, writer)
     }
 
     /// Gives back the space that was preallocated for a file that was open for writing. Another
@@ -169,10 +199,35 @@ impl Server<'_> {
         let wanted: FallocateIn = call.arguments.take()?;
         let what = MODES.iter().find(|(flags, _)| *flags == wanted.mode);
         let (_, what) = what.ok_or(Errno::OPNOTSUPP)?;
-        let writer = Self::writer_of(&call.header);
-        self.clear_privileges(call.inode, &writer)?;
         let (offset, len) = (wanted.offset, wanted.length);
+        self.check_fallocate(&call, *what, offset.checked_add(len))?;
+        self.clear_privileges(call.inode, &Self::writer_of(&call.header))?;
         Ok(self.fs.fallocate(call.inode, *what, offset, len)?)
+    }
+
+    /// Refuses what the file's flags and form forbid, before privileges are removed: the call may
+    /// move data within the file, so they are removed before that.
+    fn check_fallocate(
+        &self,
+        call: &Call<'_>,
+        what: Fallocate,
+        end: Option<u64>,
+    ) -> Result<(), Errno> {
+        let stat = self.fs.stat(call.inode)?;
+        check_content_may_change(&stat)?;
+        let only_adds = matches!(what, Fallocate::Allocate | Fallocate::AllocateKeepSize);
+        if stat.flags.contains(InodeFlags::APPEND_FL) && !only_adds {
+            return Err(Errno::PERM);
+        }
+        let limit = u64::from(LOGICAL_END.0) << self.fs.geometry().block_size().bits();
+        if end.is_none_or(|end| end > limit) {
+            return Err(Error::FileTooLarge.into());
+        }
+        let by_extents = InodeFlags::EXTENTS_FL | InodeFlags::INLINE_DATA_FL;
+        if !stat.flags.intersects(by_extents) && what != Fallocate::PunchHole {
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(())
     }
 
     pub(super) fn lseek(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
@@ -204,6 +259,7 @@ impl Server<'_> {
         } else {
             u64::MAX
         };
+        self.check_copy(call.inode, target, wanted.off_out)?;
         self.clear_privileges(target, &Self::writer_of(&call.header))?;
         let copied = self.fs.copy_file_range(
             call.inode,
@@ -217,6 +273,22 @@ impl Server<'_> {
             _ => reply.push(&CopyFileRangeOut {
                 bytes_copied: copied,
             }),
+        }
+    }
+
+    /// Refuses what the flags of source and target forbid, before privileges are removed.
+    fn check_copy(&self, source: InodeNr, target: InodeNr, offset: u64) -> Result<(), Errno> {
+        let source = self.fs.stat(source)?;
+        if source.flags.contains(InodeFlags::ENCRYPT_FL) {
+            let inode = source.inode;
+            return Err(Error::NoKey { inode }.into());
+        }
+        let target = self.fs.stat(target)?;
+        check_content_may_change(&target)?;
+        let only_grows = target.flags.contains(InodeFlags::APPEND_FL);
+        match only_grows && offset < target.size_bytes {
+            true => Err(Errno::PERM),
+            false => Ok(()),
         }
     }
 }
