@@ -156,11 +156,7 @@ impl Server<'_> {
                 0 => Caller::ROOT,
                 _ => Self::without_set_id(&call.header),
             };
-            let privileges = self
-                .fs
-                .write_at_as(&writer, call.inode, data, wanted.offset)?;
-            self.note_privileges(call.inode, privileges);
-            data.len()
+            self.write_for(&writer, call.inode, data, wanted.offset)?
         } else {
             let written_at = match self.agreed.has(init::WRITEBACK_CACHE) {
                 true => WrittenAt::ByCaller,
@@ -173,6 +169,41 @@ impl Server<'_> {
             size: u32::try_from(written).unwrap_or(wanted.size),
             padding: 0,
         })
+    }
+
+    /// Writes for a caller that waits. Returns the number of bytes written: fewer than all if the
+    /// file could grow by these and then no more, as far as its size shows that.
+    fn write_for(
+        &self,
+        writer: &Caller<'_>,
+        inode: InodeNr,
+        data: &[u8],
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let size = || Ok::<_, Error>(self.fs.stat(inode)?.size_bytes);
+        // A block is written as a whole or not at all. No other call changes the size meanwhile:
+        // the kernel holds the file's lock.
+        let may_be_cut = data.len() > self.fs.geometry().block_size().bytes();
+        let before = if may_be_cut { Some(size()?) } else { None };
+        match self.fs.write_at_as(writer, inode, data, offset) {
+            Ok(privileges) => {
+                self.note_privileges(inode, privileges);
+                Ok(data.len())
+            }
+            Err(error) => {
+                // The privileges may be gone all the same.
+                self.invalidate_attributes(inode);
+                match (before, &error) {
+                    (Some(before), Error::NoSpace | Error::QuotaExceeded)
+                        if size()? > before.max(offset) =>
+                    {
+                        let written = size()?.saturating_sub(offset);
+                        Ok(usize::try_from(written).map_or(data.len(), |len| len.min(data.len())))
+                    }
+                    _ => Err(error.into()),
+                }
+            }
+        }
     }
 
     /// FSYNC and FSYNCDIR; for the root directory, syncs the whole file system.
