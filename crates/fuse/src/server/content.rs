@@ -5,6 +5,7 @@ use fourscore::{Caller, Error, Fallocate, FileType, Fs, InodeNr, Seek, Stat, Wri
 use fourscore_ondisk::extent::LOGICAL_END;
 use fourscore_ondisk::inode::InodeFlags;
 
+use super::durable::DIRECT_HANDLE;
 use super::{Call, Server};
 use crate::abi::{
     CopyFileRangeIn, CopyFileRangeOut, FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut,
@@ -77,12 +78,12 @@ impl Server<'_> {
         }
         self.note_open(&stat, wanted.flags);
         // Write-back of whole pages would begin before the end of an append-only file.
-        let direct_io = if writes && only_grows {
-            fopen::DIRECT_IO
-        } else {
-            0
+        let (fh, direct_io) = match writes && only_grows {
+            true => (DIRECT_HANDLE, fopen::DIRECT_IO),
+            false => (0, 0),
         };
         reply.push(&OpenOut {
+            fh,
             open_flags: fopen::KEEP_CACHE | direct_io,
             ..OpenOut::default()
         })

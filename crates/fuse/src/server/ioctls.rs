@@ -48,6 +48,24 @@ const XFLAGS: [(u32, InodeFlags); 7] = [
     (0x8000, InodeFlags::DAX_FL),
 ];
 
+/// What an ioctl changes and does not make durable itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Changes {
+    Nothing,
+    Inode,
+    Superblock,
+}
+
+pub(super) fn changes(cmd: u32) -> Changes {
+    match cmd {
+        FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR | FS_IOC_SETVERSION | EXT4_IOC_SETVERSION => {
+            Changes::Inode
+        }
+        FS_IOC_SETFSLABEL => Changes::Superblock,
+        _ => Changes::Nothing,
+    }
+}
+
 impl Server<'_> {
     pub(super) fn ioctl(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let wanted: IoctlIn = call.arguments.take()?;

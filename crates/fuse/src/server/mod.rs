@@ -17,10 +17,12 @@
 //! | `content` | OPEN, RELEASE, READ, WRITE, FSYNC, FALLOCATE, LSEEK, COPY_FILE_RANGE, READLINK |
 //! | `xattrs` | extended attributes |
 //! | `ioctls` | flags, projects, generations, label, trim, growing |
+//! | `durable` | after an operation: what has to be durable before the reply |
 
 mod attributes;
 mod content;
 mod directories;
+mod durable;
 mod ioctls;
 mod names;
 #[cfg(test)]
@@ -36,9 +38,7 @@ use fourscore_ondisk::features::Incompat;
 use fourscore_sync::Mutex;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 
-use crate::abi::{
-    BatchForgetIn, CopyFileRangeIn, ForgetIn, ForgetOne, InHeader, WRITE_CACHE, WriteIn, opcode,
-};
+use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, WRITE_CACHE, WriteIn, opcode};
 use crate::device;
 use crate::latencies::Latencies;
 use crate::listing::Listings;
@@ -220,33 +220,6 @@ impl<'f> Server<'f> {
             true => Ok(()),
             false => Ok(self.fs.sync()?),
         }
-    }
-
-    /// Makes the changes of an operation durable if the mount's durability demands it. One inode
-    /// that the operation changed is synced: all of its changes are in the transaction of that.
-    fn sync_if_wanted(&self, request: &Request<'_>) -> Result<(), Errno> {
-        let changes = match request.header.opcode {
-            opcode::SYMLINK..=opcode::LINK | opcode::CREATE | opcode::RENAME2 => Durability::Names,
-            opcode::SETATTR
-            | opcode::WRITE
-            | opcode::SETXATTR
-            | opcode::REMOVEXATTR
-            | opcode::FALLOCATE
-            | opcode::COPY_FILE_RANGE
-            | opcode::COPY_FILE_RANGE_64
-            | opcode::OPEN => Durability::Everything,
-            _ => return Ok(()),
-        };
-        if changes > self.durability || self.is_read_only {
-            return Ok(());
-        }
-        let changed = match request.header.opcode {
-            opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
-                request.arguments().take::<CopyFileRangeIn>()?.nodeid_out
-            }
-            _ => request.header.nodeid,
-        };
-        Ok(self.fs.fsync(self.nodes.inode(changed)?)?)
     }
 
     /// DESTROY: writes everything to the device, freezes the file system, and unlocks the image:
