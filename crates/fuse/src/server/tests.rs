@@ -1,5 +1,8 @@
 //! Tests of the server without a kernel: they build requests and parse replies.
 
+mod flags;
+mod privileges;
+
 use fourscore::{Fs, InodeNr, MountOptions, NewAttributes, OpenInode};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_sync::{Arc, thread};
@@ -45,12 +48,16 @@ struct Kernel<'f> {
 
 impl<'f> Kernel<'f> {
     fn new(fs: &'f Fs) -> Self {
+        Self::with(fs, &SessionOptions::default())
+    }
+
+    fn with(fs: &'f Fs, options: &SessionOptions) -> Self {
         Self {
             server: Server::new(
                 fs,
                 None,
                 Agreed::all(),
-                &SessionOptions::default(),
+                options,
                 Box::leak(Box::new(Latencies::new())),
             ),
             reply: Reply::new(1 << 20),
@@ -227,12 +234,17 @@ impl<'f> Kernel<'f> {
 /// Runs `test` on a new file system, which must be sound afterwards.
 fn with_kernel(test: impl FnOnce(&mut Kernel<'_>)) {
     let image = image();
-    let fs = mount(&image);
-    test(&mut Kernel::new(&fs));
+    with_kernel_of(&image, &SessionOptions::default(), test);
+    assert_clean(image.path());
+}
+
+/// Runs `test` on the file system of an image.
+fn with_kernel_of(image: &Image, options: &SessionOptions, test: impl FnOnce(&mut Kernel<'_>)) {
+    let fs = mount(image);
+    test(&mut Kernel::with(&fs, options));
     // DESTROY has frozen it, if the test sent that.
     let _ = fs.thaw();
     fs.unmount().expect("not in use");
-    assert_clean(image.path());
 }
 
 #[test]
@@ -575,89 +587,6 @@ fn ioctl(kernel: &mut Kernel<'_>, node: u64, cmd: u32, data: &[u8]) -> Result<Ve
     };
     let found = kernel.request_raw(opcode::IOCTL, node, &[wanted.as_bytes(), data])?;
     Ok(found[size_of::<IoctlOut>()..].to_vec())
-}
-
-#[test]
-fn flags_are_set_and_enforced() {
-    const GETFLAGS: u32 = 0x8008_6601;
-    const SETFLAGS: u32 = 0x4008_6602;
-    const FSGETXATTR: u32 = 0x801c_581f;
-    const APPEND: u32 = 0x20;
-    const IMMUTABLE: u32 = 0x10;
-    const O_WRONLY: u32 = 1;
-    const O_APPEND: u32 = 0o2000;
-    with_kernel(|kernel| {
-        let file = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
-        kernel.write(file, 0, b"begun", 0).expect("space");
-        let flags = ioctl(kernel, file, GETFLAGS, &[]).expect("known");
-        let flags = u32::read_from_bytes(&flags).expect("a number");
-        ioctl(kernel, file, SETFLAGS, (flags | APPEND).as_bytes()).expect("root may");
-        let found = ioctl(kernel, file, FSGETXATTR, &[]).expect("known");
-        assert_eq!(
-            Fsxattr::read_from_bytes(&found).expect("whole").xflags,
-            0x10
-        );
-        let open = |kernel: &mut Kernel<'_>, flags| {
-            let wanted = OpenIn {
-                flags,
-                open_flags: 0,
-            };
-            kernel.request::<OpenOut>(opcode::OPEN, file, &[wanted.as_bytes()])
-        };
-        assert_eq!(open(kernel, O_WRONLY).expect_err("it only grows"), EPERM);
-        let opened = open(kernel, O_WRONLY | O_APPEND).expect("it may grow");
-        assert_ne!(opened.open_flags & crate::abi::fopen::DIRECT_IO, 0);
-        let opened = open(kernel, 0).expect("it may be read");
-        assert_eq!(opened.open_flags & crate::abi::fopen::DIRECT_IO, 0);
-        assert_eq!(kernel.write(file, 0, b"x", 0), Err(EPERM));
-        kernel.write(file, 5, b" and gone on", 0).expect("it grows");
-        // Times of an append-only file may be set to now, but not to a chosen time.
-        let times = |valid| SetattrIn {
-            valid,
-            mtime: 1_000_000_000,
-            ..SetattrIn::default()
-        };
-        let chosen = times(fattr::ATIME | fattr::MTIME);
-        assert_eq!(kernel.setattr(file, chosen).err(), Some(EPERM));
-        let now = times(fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME);
-        kernel.setattr(file, now).expect("it is touched");
-        // Cached writes were permitted when they were made.
-        ioctl(kernel, file, SETFLAGS, flags.as_bytes()).expect("root may");
-        ioctl(kernel, file, SETFLAGS, (flags | IMMUTABLE).as_bytes()).expect("root may");
-        assert_eq!(kernel.setattr(file, now).err(), Some(EPERM));
-        assert_eq!(kernel.write(file, 0, b"x", 0), Err(EPERM));
-        kernel
-            .write(file, 0, b"kept", WRITE_CACHE)
-            .expect("it was allowed");
-        let chosen = times(fattr::MTIME | fattr::CTIME);
-        assert_eq!(kernel.setattr(file, chosen).err(), Some(EPERM));
-        let written = times(fattr::MTIME | fattr::CTIME | fattr::FH);
-        let found = kernel.setattr(file, written).expect("it was allowed");
-        assert_eq!(found.attr.mtime, 1_000_000_000);
-        assert_eq!(ioctl(kernel, file, 0x1234, &[]), Err(25));
-        assert_eq!(ioctl(kernel, file, SETFLAGS, &[]), Err(22));
-    });
-}
-
-#[test]
-fn statx_reports_all_flags_that_it_defines() {
-    const GETFLAGS: u32 = 0x8008_6601;
-    const SETFLAGS: u32 = 0x4008_6602;
-    // Compressed, immutable, append only, not dumped: STATX_ATTR_* have the numbers of the flags.
-    const FLAGS: [u32; 4] = [0x4, 0x10, 0x20, 0x40];
-    with_kernel(|kernel| {
-        let file = kernel.create(ROOT_ID, "file", 0o644).expect("made").nodeid;
-        let others = ioctl(kernel, file, GETFLAGS, &[]).expect("known");
-        let others = u32::read_from_bytes(&others).expect("a number");
-        for flag in FLAGS {
-            ioctl(kernel, file, SETFLAGS, (others | flag).as_bytes()).expect("root may");
-            let parts = [StatxIn::default()];
-            let found = kernel.request::<StatxOut>(opcode::STATX, file, &[parts.as_bytes()]);
-            let found = found.expect("known");
-            assert_eq!(found.attributes, u64::from(flag));
-            assert_ne!(found.attributes_mask & u64::from(flag), 0);
-        }
-    });
 }
 
 #[test]
