@@ -89,8 +89,8 @@ impl Server<'_> {
         })
     }
 
-    /// Sets the size of a file for `writer`. As in Linux, privileges are removed after that, so that
-    /// a call which is refused removes none.
+    /// Sets the size of a file for `writer`. As in Linux, privileges are removed after that: a call
+    /// which is refused removes none.
     pub(super) fn cut(
         &self,
         inode: InodeNr,
