@@ -1,12 +1,14 @@
-//! **Purpose.** Checks that precede every change of file data, and zeroing of parts of a block.
+//! **Purpose.** Checks that precede every change of file data, and zeroing of parts of a block and
+//! of blocks.
 //!
 //! **Model.** Zeroes go where data goes: into the plan where data is journaled, else to the device
 //! at once.
 //!
 //! **Locking.** The inode's lock is held.
 
-use fourscore_ondisk::LogicalBlock;
+use fourscore_ondisk::extent::Extent;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::{LogicalBlock, PhysBlock};
 
 use crate::core::Core;
 use crate::file::{journal_data, journaled};
@@ -56,6 +58,23 @@ pub(crate) fn zero_in_block(
         core.device.write_at(zeroes, place)?;
     }
     Ok(())
+}
+
+/// Zeroes blocks that the plan makes written ones: where data is journaled as part of `plan`, else
+/// at once, as by a write.
+pub(crate) fn zero_blocks(plan: &mut Plan<'_>, inode: &CachedInode, blocks: &Extent) -> Result<()> {
+    let core = &plan.mount.core;
+    if journaled::journals_content(core, inode) {
+        let tag = journal_data::content_tag(inode);
+        for nth in 0..u64::from(blocks.blocks) {
+            plan.fresh_content(PhysBlock(blocks.physical.0 + nth), tag);
+        }
+        return Ok(());
+    }
+    let block_size = core.geometry().block_size();
+    let start = block_size.offset(blocks.physical);
+    let len = u64::from(blocks.blocks) << block_size.bits();
+    Ok(core.device.write_zeroes(start..start + len)?)
 }
 
 /// Returns a copy of the inode of a regular file whose data can and may be changed.

@@ -16,6 +16,11 @@
 //! fall into written blocks, and the inode's times already are those of this tick of the clock,
 //! nothing of the inode changes and there is no plan.
 //!
+//! Preallocated blocks are an extent, which becomes several when a part of it is marked as written.
+//! If there is no space for the node that this may need, more of the extent becomes written, and is
+//! zeroed ([`crate::map::in_place`]): preallocated space can be written to however full the disk or
+//! the quota is.
+//!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
 //! file come one after the other. Data that the caller cached
 //! ([`Fs::write_back_at`](crate::Fs::write_back_at)) is overwritten under the shared lock: its
@@ -48,9 +53,10 @@ use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::caller::Caller;
 use crate::inode::cell::{Changing, LockedInode, Pinned};
+use crate::map::in_place::Bounds;
 use crate::map::mapping::Target;
 use crate::map::run::BlockRun;
-use crate::map::{lookup, update};
+use crate::map::{in_place, lookup, update};
 use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
@@ -111,6 +117,15 @@ impl Decided {
             Self::Earlier(written_at) => written_at,
         }
     }
+}
+
+/// How preallocated blocks become written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Conversion {
+    /// The blocks that are written to, which may split their extent and so need a node.
+    Split,
+    /// More of the extent where a node would be needed; it is zeroed. A plan has one run.
+    InPlace,
 }
 
 /// See [`Fs::write_at`](crate::Fs::write_at).
@@ -224,30 +239,38 @@ pub(crate) fn write_locked(
         return Err(Error::FileTooLarge);
     }
     truncate::end_truncation(mount, file.reborrow())?;
-    let (mut done, mut most_bytes) = (0, MOST_BYTES);
+    let (mut done, mut most_bytes, mut conversion) = (0, MOST_BYTES, Conversion::Split);
     while done < data.bytes.len() {
         let part = Data {
             bytes: &data.bytes[done..data.bytes.len().min(done + most_bytes)],
             offset: data.offset + done as u64,
         };
-        let write = || write_part(mount, file.reborrow(), part, decided);
+        let write = || write_part(mount, file.reborrow(), part, decided, conversion);
         match mount.space.retried(write) {
-            Ok(written) => done += written,
-            Err(error) => most_bytes = smaller_part(mount, part, error)?,
+            Ok(written) => {
+                done += written;
+                conversion = Conversion::Split;
+            }
+            Err(error) if conversion == Conversion::InPlace => return Err(error),
+            Err(error) => match smaller_part(mount, part, error)? {
+                Some(smaller_bytes) => most_bytes = smaller_bytes,
+                None => conversion = Conversion::InPlace,
+            },
         }
     }
     Ok(())
 }
 
 /// Returns how much is to be written at once where `part` was refused: limits of quota may allow
-/// less.
+/// less. `None` if only the space for splitting an extent can be saved.
 #[cold]
-fn smaller_part(mount: &Mount, part: Data<'_>, error: Error) -> Result<usize> {
+fn smaller_part(mount: &Mount, part: Data<'_>, error: Error) -> Result<Option<usize>> {
     let block_bytes = mount.core.geometry().block_size().bytes();
     match error {
         Error::QuotaExceeded if part.bytes.len() > block_bytes => {
-            Ok((part.bytes.len() / 2).max(block_bytes))
+            Ok(Some((part.bytes.len() / 2).max(block_bytes)))
         }
+        Error::QuotaExceeded | Error::NoSpace => Ok(None),
         error => Err(error),
     }
 }
@@ -259,6 +282,7 @@ fn write_part(
     mut file: LockedInode<'_>,
     data: Data<'_>,
     decided: Decided,
+    conversion: Conversion,
 ) -> Result<usize> {
     check_may_write(file.pinned.version(&epoch::pin())?, data.offset, decided)?;
     let written_at = decided.written_at();
@@ -297,8 +321,12 @@ fn write_part(
         } else {
             write_run(&mount.core, data, &piece)?;
         }
-        insert_piece(&mut plan, inode, slot, &piece)?;
         at = piece.run.end();
+        if conversion == Conversion::InPlace {
+            insert_in_place(&mut plan, inode, slot, &piece, data)?;
+            break;
+        }
+        insert_piece(&mut plan, inode, slot, &piece)?;
     }
     let reached = data.end().min(u64::from(at.0) << bits);
     let size = inode.size_bytes().max(reached);
@@ -357,6 +385,39 @@ fn insert_piece(plan: &mut Plan<'_>, inode: &CachedInode, slot: Slot, piece: &Pi
             update::map_extent(plan, inode, slot, extent)
         }
     }
+}
+
+/// Makes the blocks of a piece part of the file, without a new node for preallocated ones. What
+/// becomes written with them is zeroed.
+#[cold]
+fn insert_in_place(
+    plan: &mut Plan<'_>,
+    inode: &CachedInode,
+    slot: Slot,
+    piece: &Piece,
+    data: Data<'_>,
+) -> Result<()> {
+    if piece.before != Before::Unwritten {
+        return insert_piece(plan, inode, slot, piece);
+    }
+    let bits = plan.mount.core.geometry().block_size().bits();
+    let wanted = piece.run.at..piece.run.end();
+    let reached = data.end().min(u64::from(wanted.end.0) << bits);
+    let size = inode.size_bytes().max(reached);
+    let bounds = Bounds {
+        end: LogicalBlock(prepare::low32(size.div_ceil(1 << bits))),
+        blocks: journal_data::longest_run(plan.mount, plan, inode).max(piece.run.blocks),
+    };
+    let written = in_place::set_written(plan, inode, slot, &wanted, bounds)?;
+    for around in [
+        written.logical..wanted.start,
+        wanted.end..written.logical_end(),
+    ] {
+        if let Some(blocks) = written.part(&around) {
+            prepare::zero_blocks(plan, inode, &blocks)?;
+        }
+    }
+    Ok(())
 }
 
 /// Overwrites data if nothing of the inode changes by that: one run of written blocks takes all of

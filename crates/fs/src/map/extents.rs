@@ -346,32 +346,68 @@ pub(crate) fn change_leaf(
 ) -> Result<()> {
     loop {
         let path = descend(plan, file, logical)?;
-        let mut for_parent = ForParent::Unchanged;
-        let changed = on_path(plan, file, &path, &[], &mut |steps, _| {
-            let Some((leaf, above)) = steps.split_last_mut() else {
-                return Err(ExtentEditError::Shape);
-            };
-            let NodeMut::Leaf(mut leaf) = NodeMut::parse(leaf.bytes)? else {
-                return Err(ExtentEditError::Shape);
-            };
-            for_parent = change(&mut leaf)?;
-            extent::carry_up(above, for_parent)
-        })?;
-        if for_parent != ForParent::Unchanged {
-            change_key(plan, &path);
+        match change_at(plan, file, &path, &mut change)? {
+            Fit::Changed => return Ok(()),
+            Fit::Full => with_nodes(plan, file, &path, |steps, new| {
+                extent::make_room(steps, more, new).map(drop)
+            })?,
         }
-        match changed {
-            Ok(gone) => {
-                let kept = path.nodes.len().saturating_sub(gone);
-                return free_nodes(plan, file, &path.nodes[kept..]);
-            }
-            Err(ExtentEditError::Full { .. }) => {
-                with_nodes(plan, file, &path, |steps, new| {
-                    extent::make_room(steps, more, new).map(drop)
-                })?;
-            }
-            Err(error) => return Err(file.broken(error)),
+    }
+}
+
+/// Whether a leaf had the slots for a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    Changed,
+    /// It had not, and nothing is changed.
+    Full,
+}
+
+/// Changes the leaf for `logical` if it has the slots for that. `change` keeps the leaf's first
+/// key.
+pub(crate) fn change_fitting(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    logical: LogicalBlock,
+    change: impl Fn(&mut LeafMut<'_>) -> std::result::Result<(), ExtentEditError>,
+) -> Result<Fit> {
+    let path = descend(plan, file, logical)?;
+    change_at(plan, file, &path, &mut |leaf| {
+        change(leaf)?;
+        Ok(ForParent::Unchanged)
+    })
+}
+
+/// Changes the leaf at the end of `path` if it has the slots for that, and frees the nodes that
+/// this leaves empty.
+fn change_at(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    path: &Path,
+    change: &mut impl FnMut(&mut LeafMut<'_>) -> std::result::Result<ForParent, ExtentEditError>,
+) -> Result<Fit> {
+    let mut for_parent = ForParent::Unchanged;
+    let changed = on_path(plan, file, path, &[], &mut |steps, _| {
+        let Some((leaf, above)) = steps.split_last_mut() else {
+            return Err(ExtentEditError::Shape);
+        };
+        let NodeMut::Leaf(mut leaf) = NodeMut::parse(leaf.bytes)? else {
+            return Err(ExtentEditError::Shape);
+        };
+        for_parent = change(&mut leaf)?;
+        extent::carry_up(above, for_parent)
+    })?;
+    if for_parent != ForParent::Unchanged {
+        change_key(plan, path);
+    }
+    match changed {
+        Ok(gone) => {
+            let kept = path.nodes.len().saturating_sub(gone);
+            free_nodes(plan, file, &path.nodes[kept..])?;
+            Ok(Fit::Changed)
         }
+        Err(ExtentEditError::Full { .. }) => Ok(Fit::Full),
+        Err(error) => Err(file.broken(error)),
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `form` | extent tree or pointers |
 //! | `update` | changes a map of either form |
 //! | `extents`, `cut` | changes of extent trees |
+//! | `in_place` | marks unwritten blocks as written where no space is left for a node |
 //! | `pointers` | changes of direct and indirect pointers |
 //! | `clusters`, `release`, `account` | clusters that blocks of a file share |
 
@@ -16,6 +17,7 @@ pub(crate) mod clusters;
 pub(crate) mod cut;
 pub(crate) mod extents;
 pub(crate) mod form;
+pub(crate) mod in_place;
 pub(crate) mod lookup;
 pub(crate) mod mapping;
 pub(crate) mod pointers;

@@ -1,7 +1,9 @@
 //! Ranges of files: the same calls are applied through the kernel's mount to one image and through
 //! us to another.
 
-use fourscore::{Fallocate, Fs, InodeNr, MountOptions, Seek};
+use fourscore::{
+    Fallocate, Fs, InodeNr, MountOptions, NewAttributes, QuotaKind, QuotaLimits, Seek,
+};
 use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::Rng;
@@ -13,7 +15,10 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions as HostOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::common::{PLAIN, image_of, mount, require_e2fsprogs, require_kernel, unmount_clean};
+use crate::common::{
+    PLAIN, content, image_of, mount, mount_with, open, pattern, require_e2fsprogs, require_kernel,
+    unmount_clean,
+};
 
 const ALL: [Fallocate; 7] = [
     Fallocate::Allocate,
@@ -299,4 +304,134 @@ fn what_makes_no_sense_is_refused_as_linux_does() {
     let link = fs.symlink(InodeNr::ROOT, b"link", b"file", &PLAIN).unwrap();
     assert!(fs.fallocate(link, Fallocate::PunchHole, 0, 1).is_err());
     unmount_clean(fs, &image);
+}
+
+/// Creates a file in the root directory, and writes to it until no space is left.
+fn fill(fs: &Fs, name: &[u8]) {
+    let file = fs.create(InodeNr::ROOT, name, &PLAIN).unwrap();
+    let (mut at_byte, mut step) = (0, 1 << 20);
+    while step >= 1024 {
+        match fs.write_at(file, &vec![0xee; step], at_byte) {
+            Ok(written) => at_byte += written as u64,
+            Err(error) => {
+                assert_eq!(error.errno(), 28, "{error}");
+                step /= 2;
+            }
+        }
+    }
+}
+
+/// Why a preallocated extent cannot be split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    Disk,
+    Quota,
+}
+
+/// A file system with a preallocated file that has one extent, and no space for another block.
+struct Full {
+    fs: Arc<Fs>,
+    image: Image,
+    file: InodeNr,
+    /// What the file holds.
+    model: Vec<u8>,
+}
+
+impl Full {
+    fn new(features: &[&str], options: &str, limit: Limit, blocks: u16) -> Self {
+        let image = Image::builder(MiB(24))
+            .kind("ext4")
+            .block_size_bytes(1024)
+            .journal(MiB(4))
+            .features(&[features, &["quota"]].concat());
+        let image = image.arguments(["-m", "0"]).make().unwrap();
+        let words = ["usrquota", options].join(",");
+        let options = MountOptions::new().parse(&words).unwrap().use_reserve();
+        let fs = mount_with(&image, &options);
+        // What the blocks held earlier must not be seen.
+        fill(&fs, b"earlier");
+        fs.unlink(InodeNr::ROOT, b"earlier").unwrap();
+        fs.sync().unwrap();
+        let owner = NewAttributes::owned_by(5, 5);
+        let file = fs.create(InodeNr::ROOT, b"file", &owner).unwrap();
+        let bytes = u64::from(blocks) * 1024;
+        fs.fallocate(file, Fallocate::Allocate, 0, bytes).unwrap();
+        match limit {
+            Limit::Disk => fill(&fs, b"fill"),
+            Limit::Quota => {
+                let limits = QuotaLimits {
+                    hard_bytes: fs.stat(file).unwrap().sectors * 512,
+                    ..QuotaLimits::default()
+                };
+                fs.set_quota(QuotaKind::User, 5, limits).unwrap();
+            }
+        }
+        let model = vec![0; usize::from(blocks) * 1024];
+        Self {
+            fs,
+            image,
+            file,
+            model,
+        }
+    }
+
+    fn write(&mut self, seed: u8, len: usize, at: usize) {
+        let bytes = pattern(seed, len);
+        let written = self.fs.write_at(self.file, &bytes, at as u64);
+        assert!(written.is_ok(), "{len} bytes at {at}: {written:?}");
+        self.model[at..at + len].copy_from_slice(&bytes);
+    }
+
+    fn assert_content(self) {
+        let Self {
+            fs,
+            image,
+            file,
+            model,
+        } = self;
+        assert!(content(&fs, file) == model);
+        unmount_clean(fs, &image);
+        assert!(content(&open(&image), file) == model);
+    }
+}
+
+/// What is preallocated can be written to when no block is left for nodes of the tree, or the owner
+/// may have no more: nothing but zeroes is seen around the data.
+#[test]
+fn preallocated_space_takes_data_when_no_other_is_left() {
+    require_e2fsprogs!();
+    let every: [(&[&str], &str, Limit, u16); 5] = [
+        (&[], "data=ordered", Limit::Disk, 2048),
+        (&[], "data=ordered", Limit::Quota, 2048),
+        (&["bigalloc"], "data=ordered", Limit::Disk, 2048),
+        (&["fast_commit"], "data=writeback", Limit::Disk, 2048),
+        (&[], "data=journal", Limit::Disk, 100),
+    ];
+    for (features, options, limit, blocks) in every {
+        println!("{features:?} {options} {limit:?}");
+        let mut full = Full::new(features, options, limit, blocks);
+        let blocks = usize::from(blocks);
+        for block in (0..blocks / 2).step_by(2) {
+            full.write(u8::try_from(block % 256).unwrap(), 1024, block * 1024);
+        }
+        for block in (blocks / 2..blocks - 8).step_by(8).rev() {
+            full.write(3, 3000, block * 1024 + 700);
+        }
+        full.assert_content();
+    }
+}
+
+/// Preallocated blocks behind the end of a file stay unwritten: e2fsck refuses others.
+#[test]
+fn preallocated_space_behind_the_end_takes_data_when_no_other_is_left() {
+    require_e2fsprogs!();
+    let mut full = Full::new(&[], "data=ordered", Limit::Quota, 1000);
+    full.fs.truncate(full.file, 0).unwrap();
+    let what = Fallocate::AllocateKeepSize;
+    full.fs.fallocate(full.file, what, 0, 1000 * 1024).unwrap();
+    for block in (0..500).step_by(2) {
+        full.write(7, 1024, block * 1024);
+    }
+    full.model.truncate(499 * 1024);
+    full.assert_content();
 }
