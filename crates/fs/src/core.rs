@@ -65,6 +65,8 @@ pub(crate) struct Live {
     pub(crate) xattrs: Arc<SharedXattrs>,
     /// `None` in a mount with only one transaction, which reuses blocks at once.
     pub(crate) reuse: Option<Arc<ReuseClock>>,
+    /// Clusters that only changes of what is mapped may use, for nodes of extent trees.
+    pub(crate) kept_clusters: u64,
 }
 
 impl Core {

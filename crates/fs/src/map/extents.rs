@@ -6,13 +6,14 @@
 //! **Model.** Every change descends from the root in the inode's slot to the leaf in question, adds
 //! the nodes on the way to the plan, and changes that path. A change that finds no space in the
 //! path returns the number of nodes that it needs; they are allocated, and the change is retried.
+//! A change of what is mapped may use blocks for them that are kept for it
+//! ([`crate::mount::metadata_reserve`]), so a hole can be punched on a full disk.
 //!
 //! **Locking.** The inode's lock is held.
 
 use std::ops::Range;
 
 use fourscore_block::{Structure, VerifiedAs};
-use fourscore_mballoc::Reach;
 use fourscore_ondisk::extent::{
     self, Extent, ExtentEditError, ExtentState, ForParent, LOGICAL_END, LeafMut, NewNode, Node,
     NodeMut, Step,
@@ -25,7 +26,7 @@ use crate::inode::cached::CachedInode;
 use crate::map::account;
 use crate::txn::fast_commit::reason::Reason;
 use crate::txn::faults::Sabotage;
-use crate::txn::plan::{Plan, RegionId};
+use crate::txn::plan::{NodeFor, Plan, RegionId};
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
 
@@ -78,16 +79,21 @@ pub(crate) fn enter_extent(
     extent: Extent,
 ) -> Result<()> {
     plan.note_range(inode, extent);
-    insert_extent(plan, Mapped { inode, slot }, extent)
+    insert_extent(plan, Mapped { inode, slot }, extent, NodeFor::NewExtent)
 }
 
-fn insert_extent(plan: &mut Plan<'_>, file: Mapped<'_>, extent: Extent) -> Result<()> {
+fn insert_extent(
+    plan: &mut Plan<'_>,
+    file: Mapped<'_>,
+    extent: Extent,
+    nodes: NodeFor,
+) -> Result<()> {
     let path = descend(plan, file, extent.logical)?;
     let first = node(plan, file, path.nodes.last())?.first();
     if first.is_some_and(|first| extent.logical < first) {
         change_key(plan, &path);
     }
-    with_nodes(plan, file, &path, |steps, new| {
+    with_nodes(plan, file, &path, nodes, |steps, new| {
         extent::insert(steps, extent, new).map(drop)
     })
 }
@@ -194,7 +200,7 @@ pub(crate) fn move_extent(
         logical: to,
         ..extent
     };
-    insert_extent(plan, file, moved)
+    insert_extent(plan, file, moved, NodeFor::Change)
 }
 
 /// Descends to the leaf for `logical`.
@@ -260,6 +266,7 @@ fn with_nodes<R>(
     plan: &mut Plan<'_>,
     file: Mapped<'_>,
     path: &Path,
+    nodes: NodeFor,
     mut change: impl FnMut(
         &mut [Step<'_>],
         &mut [NewNode<'_>],
@@ -279,7 +286,7 @@ fn with_nodes<R>(
         };
         while fresh.len() < needed {
             let nr = file.inode.nr();
-            let (block, region) = plan.allocate_metadata(nr, Reach::Full, goal, file.tag())?;
+            let (block, region) = plan.allocate_node(nr, goal, file.tag(), nodes)?;
             account::count_clusters(plan, file.slot, 1)?;
             fresh.push(Below { region, block });
         }
@@ -348,7 +355,7 @@ pub(crate) fn change_leaf(
         let path = descend(plan, file, logical)?;
         match change_at(plan, file, &path, &mut change)? {
             Fit::Changed => return Ok(()),
-            Fit::Full => with_nodes(plan, file, &path, |steps, new| {
+            Fit::Full => with_nodes(plan, file, &path, NodeFor::Change, |steps, new| {
                 extent::make_room(steps, more, new).map(drop)
             })?,
         }

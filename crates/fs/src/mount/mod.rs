@@ -16,6 +16,7 @@
 //! | `mmp` | keeps other hosts away |
 //! | `trim`, `discards` | discards free blocks on the device |
 //! | `statfs` | how full the file system is |
+//! | `metadata_reserve` | clusters that are kept for nodes of extent trees |
 //! | `stripe` | the stripe of the array below |
 //! | `tune` | tunables by name |
 //! | `clock` | the time of stamps |
@@ -32,6 +33,7 @@ pub(crate) mod fast_commit_replay;
 pub(crate) mod freeze;
 pub(crate) mod freezer;
 pub(crate) mod mark;
+pub(crate) mod metadata_reserve;
 pub(crate) mod mmp;
 pub(crate) mod modes;
 pub(crate) mod one_transaction;

@@ -238,7 +238,7 @@ impl MountOptions {
 
     /// Allows everything that is written through this mount to use the blocks that are reserved for
     /// the super-user (`s_r_blocks_count`), as Linux allows the super-user. For a program that has
-    /// an image for itself.
+    /// an image for itself. No blocks are kept for nodes of extent trees then, either.
     #[must_use]
     pub fn use_reserve(mut self) -> Self {
         self.privilege = Privilege::Root;

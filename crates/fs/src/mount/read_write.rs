@@ -34,7 +34,7 @@ use crate::mount::modes::DataMode;
 use crate::mount::options::{Barriers, BitmapLoading, MountOptions};
 use crate::mount::state::Mount;
 use crate::mount::tune::InodeReadahead;
-use crate::mount::{errors, fast_commit_replay, open, recovery, replay, stripe};
+use crate::mount::{errors, fast_commit_replay, metadata_reserve, open, recovery, replay, stripe};
 use crate::quota::state::Quota;
 use crate::txn::fast_commit::FastCommits;
 use crate::txn::faults::Sabotage;
@@ -179,6 +179,7 @@ fn begin(
     let only = (scope == Scope::OneTransaction).then(|| journal.running_tid());
     let allocator_options = allocator_options(
         &core,
+        options,
         &journal,
         only,
         geometry.layout(),
@@ -196,6 +197,7 @@ fn begin(
         fast_commits: fast_commits.clone(),
         xattrs: Arc::clone(&xattrs),
         reuse: only.is_none().then_some(reuse),
+        kept_clusters: allocator_options.reserved_clusters,
     });
     core.faults = options.faults;
     let core = Arc::new(core);
@@ -286,6 +288,7 @@ fn grace_period(core: &Core, options: &MountOptions, reuse: &Arc<ReuseClock>) ->
 /// one.
 fn allocator_options(
     core: &Core,
+    options: &MountOptions,
     journal: &Journal,
     only: Option<Tid>,
     layout: &Layout,
@@ -297,7 +300,7 @@ fn allocator_options(
         // written before its commit.
         durable: only.unwrap_or_else(|| journal.committed_tid()),
         root_clusters: reserved >> layout.cluster_bits,
-        reserved_clusters: 0,
+        reserved_clusters: metadata_reserve::clusters(core.superblock(), options.privilege()),
         fast_commits,
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! [`Groups::extent`]: crate::group::table::Groups::extent
 
+use fourscore_mballoc::Privilege;
 use fourscore_ondisk::inode::FileType;
 use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 
@@ -15,6 +16,7 @@ use crate::Result;
 use crate::core::Core;
 use crate::group::descriptor;
 use crate::inode::cache;
+use crate::mount::metadata_reserve;
 use crate::txn::faults::Sabotage;
 
 /// How full a file system is, in blocks and inodes, as `statfs` of a mount returns it.
@@ -27,7 +29,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Blocks that are free.
     pub free_blocks: u64,
-    /// Blocks that are free for users other than root.
+    /// Blocks that are free for users other than root: without those that are reserved for root, and
+    /// those that are kept for nodes of extent trees.
     pub available_blocks: u64,
     /// Inodes.
     pub inodes: u32,
@@ -49,7 +52,7 @@ fn free_counts(core: &Core) -> Result<(u64, u32)> {
 
 /// See [`Fs::statfs`](crate::Fs::statfs).
 pub(crate) fn statfs(core: &Core) -> Result<StatFs> {
-    let (superblock, (free_clusters, free_inodes)) = match &core.live {
+    let (superblock, (free_clusters, free_inodes), kept_clusters) = match &core.live {
         Some(live) => {
             let extent = live.groups.extent();
             let sums = live.groups.sums_in(extent);
@@ -58,13 +61,19 @@ pub(crate) fn statfs(core: &Core) -> Result<StatFs> {
                 true => core.superblock(),
                 false => &extent.superblock,
             };
-            (superblock, (sums.free_clusters, free_inodes))
+            let free = (sums.free_clusters, free_inodes);
+            (superblock, free, live.kept_clusters)
         }
-        None => (core.superblock(), free_counts(core)?),
+        None => {
+            let superblock = core.superblock();
+            let kept = metadata_reserve::clusters(superblock, Privilege::User);
+            (superblock, free_counts(core)?, kept)
+        }
     };
     let geometry = superblock.geometry();
     let free_blocks = free_clusters << geometry.blocks_per_cluster_log();
-    let reserved = superblock.reserved_blocks().0;
+    let kept_blocks = kept_clusters << geometry.blocks_per_cluster_log();
+    let reserved = superblock.reserved_blocks().0.saturating_add(kept_blocks);
     Ok(StatFs {
         block_bytes: geometry.block_size().bytes(),
         blocks: geometry

@@ -31,7 +31,7 @@ use std::mem;
 use std::ops::Range;
 
 use fourscore_block::{Buffer, Kept, Structure, VerifiedAs};
-use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Reach, Request, Run};
+use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Privilege, Reach, Request, Run};
 use fourscore_ondisk::geometry::BytePlace;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
 use fourscore_sync::Arc;
@@ -371,8 +371,16 @@ impl<'f> Plan<'f> {
         request: &Request,
         file: Option<&Arc<FilePrealloc>>,
     ) -> Result<(PhysBlock, u32)> {
+        self.allocate_as(request, file, self.mount.privilege())
+    }
+
+    fn allocate_as(
+        &mut self,
+        request: &Request,
+        file: Option<&Arc<FilePrealloc>>,
+        privilege: Privilege,
+    ) -> Result<(PhysBlock, u32)> {
         let allocator = self.mount.allocator();
-        let privilege = self.mount.privilege();
         let mut reservation = self
             .mount
             .space
@@ -410,6 +418,25 @@ impl<'f> Plan<'f> {
         tag: VerifiedAs,
     ) -> Result<(PhysBlock, RegionId)> {
         let block = self.claim_metadata(inode, reach, goal)?;
+        Ok((block, self.fresh(block, tag)))
+    }
+
+    /// Allocates one block for a node of the extent tree of `inode` near `goal`, to be written as the
+    /// structure that `tag` names. For `NodeFor::Change` clusters are used as well that are kept for
+    /// that ([`crate::mount::metadata_reserve`]).
+    pub(crate) fn allocate_node(
+        &mut self,
+        inode: InodeNr,
+        goal: PhysBlock,
+        tag: VerifiedAs,
+        wanted: NodeFor,
+    ) -> Result<(PhysBlock, RegionId)> {
+        let privilege = match wanted {
+            NodeFor::NewExtent => self.mount.privilege(),
+            NodeFor::Change => Privilege::Reserved,
+        };
+        let request = Request::metadata(inode, ClusterCount(1), goal);
+        let (block, _) = self.allocate_as(&request, None, privilege)?;
         Ok((block, self.fresh(block, tag)))
     }
 
@@ -546,6 +573,15 @@ impl NewContent {
             MapForm::Pointers => Self::Pointers,
         }
     }
+}
+
+/// What a new node of an extent tree is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeFor {
+    /// An extent of new blocks.
+    NewExtent,
+    /// A change of what is mapped already.
+    Change,
 }
 
 /// What freed blocks held.

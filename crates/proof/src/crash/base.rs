@@ -85,6 +85,8 @@ pub(super) fn mount_options(
     });
     let open = OpenOptions::new().cache_bytes(CACHE_BYTES);
     let options = MountOptions::new().open(open).journal(journal);
+    // A full disk is full to the last block.
+    let options = options.use_reserve();
     injected.of_mount(options.data(mode.of_mount()))
 }
 

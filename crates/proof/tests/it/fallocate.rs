@@ -435,3 +435,76 @@ fn preallocated_space_behind_the_end_takes_data_when_no_other_is_left() {
     full.model.truncate(499 * 1024);
     full.assert_content();
 }
+
+/// Splitting an extent of a file takes a node of the tree, for which space is kept that nothing
+/// else can use: on a full disk, holes are punched, and ranges are taken out and inserted.
+#[test]
+fn extents_are_split_on_a_full_disk() {
+    require_e2fsprogs!();
+    const KIB: usize = 1024;
+    for features in [&[][..], &["bigalloc"]] {
+        let image = Image::builder(MiB(24)).kind("ext4").block_size_bytes(1024);
+        let image = image.features(features).arguments(["-m", "0"]);
+        let image = image.make().unwrap();
+        let fs = mount(&image);
+        let file = |name: &[u8]| {
+            let file = fs.create(InodeNr::ROOT, name, &PLAIN).unwrap();
+            let mut model = vec![0; 4 * 256 * KIB];
+            for (nth, at) in (0..4).zip((0..).step_by(256 * KIB)) {
+                let bytes = pattern(nth, 96 * KIB);
+                fs.write_at(file, &bytes, at as u64).unwrap();
+                model[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            model.truncate((3 * 256 + 96) * KIB);
+            (file, model)
+        };
+        let [(one, mut punched), (two, mut shorter), (three, mut longer)] =
+            [file(b"one"), file(b"two"), file(b"three")];
+        fill(&fs, b"fill");
+        let change = |file, what, from: usize, len: usize| {
+            let changed = fs.fallocate(file, what, from as u64, len as u64);
+            assert!(changed.is_ok(), "{features:?}, {what:?}: {changed:?}");
+        };
+        for at in [20 * KIB, (256 + 50) * KIB] {
+            change(one, Fallocate::PunchHole, at, 17 * KIB);
+            punched[at..at + 17 * KIB].fill(0);
+        }
+        fill(&fs, b"more");
+        change(two, Fallocate::CollapseRange, 32 * KIB, 16 * KIB);
+        shorter.drain(32 * KIB..48 * KIB);
+        fill(&fs, b"and more");
+        change(three, Fallocate::InsertRange, 32 * KIB, 16 * KIB);
+        longer.splice(32 * KIB..32 * KIB, vec![0; 16 * KIB]);
+        for (file, model) in [(one, punched), (two, shorter), (three, longer)] {
+            assert!(content(&fs, file) == model);
+        }
+        unmount_clean(fs, &image);
+    }
+}
+
+/// The space that is kept for nodes is not available, as in a mount of the kernel, and is free.
+#[test]
+fn space_for_nodes_is_kept_as_the_kernel_keeps_it() {
+    require_kernel!();
+    for features in [&[][..], &["bigalloc"], &["^extent", "^64bit"]] {
+        let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
+        let image = image.features(features).make().unwrap();
+        let kernel = KernelMount::new(image.path(), Access::ReadOnly, "").unwrap();
+        let theirs = rustix::fs::statvfs(kernel.path()).unwrap();
+        kernel.unmount().unwrap();
+        let read = open(&image).statfs().unwrap();
+        let fs = mount(&image);
+        let mounted = fs.statfs().unwrap();
+        for ours in [read, mounted] {
+            let ours = (ours.free_blocks, ours.available_blocks);
+            assert_eq!(ours, (theirs.f_bfree, theirs.f_bavail), "{features:?}");
+        }
+        fill(&fs, b"fill");
+        let full = fs.statfs().unwrap();
+        let kept = mounted.free_blocks - mounted.available_blocks;
+        // What is reserved for the super-user is no whole number of clusters.
+        let is_kept = full.available_blocks == 0 && full.free_blocks.abs_diff(kept) < 16;
+        assert!(is_kept, "{full:?}, {kept} kept");
+        unmount_clean(fs, &image);
+    }
+}
