@@ -154,7 +154,7 @@ fn journaled_content_that_goes_shows_nothing_of_what_the_device_has() {
 fn content_that_leaves_its_inode_is_not_hidden_by_an_old_buffer() {
     require!(Need::Program("mke2fs"));
     let disk = Disk::of(&usual().features(&["inline_data"]).arguments(["-m", "0"]));
-    let fs = disk.mount(&quiet().use_reserve());
+    let fs = disk.mount(&quiet());
     let small = fs.create(ROOT, b"small", &OWNER).unwrap();
     fs.write_at(small, &[b'a'; 40], 0).unwrap();
     let name = |number: u32| format!("{number:0>200}").into_bytes();
@@ -170,7 +170,7 @@ fn content_that_leaves_its_inode_is_not_hidden_by_an_old_buffer() {
     fs.truncate(filler, size - BLOCK).unwrap();
     fs.unmount().unwrap();
 
-    let fs = disk.mount(&quiet().use_reserve().data(DataMode::Journal));
+    let fs = disk.mount(&quiet().data(DataMode::Journal));
     assert_eq!(fs.statfs().unwrap().free_blocks, 1);
     // An index and a second leaf are two blocks.
     let linked = fs.link(small, dir, &name(room));

@@ -25,12 +25,14 @@ pub(crate) const SHORT: Duration = Duration::from_millis(700);
 #[cfg(feature = "sabotage")]
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// The options of a mount that commits only on request.
+/// The options of a mount that commits only on request, and is full when no block is free: so a
+/// block that is freed is the next one to be used.
 pub(crate) fn quiet() -> MountOptions {
-    MountOptions::new().journal(JournalOptions {
+    let options = MountOptions::new().journal(JournalOptions {
         background: Background::None,
         ..JournalOptions::default()
-    })
+    });
+    options.use_reserve()
 }
 
 /// A device in memory with a file system.
