@@ -29,8 +29,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Blocks that are free.
     pub free_blocks: u64,
-    /// Blocks that are free for users other than root: without those that are reserved for root, and
-    /// those that are kept for nodes of extent trees.
+    /// Blocks that are free for users other than root: without those that are reserved for root,
+    /// and those that are kept for nodes of extent trees.
     pub available_blocks: u64,
     /// Inodes.
     pub inodes: u32,

@@ -421,9 +421,9 @@ impl<'f> Plan<'f> {
         Ok((block, self.fresh(block, tag)))
     }
 
-    /// Allocates one block for a node of the extent tree of `inode` near `goal`, to be written as the
-    /// structure that `tag` names. For `NodeFor::Change` clusters are used as well that are kept for
-    /// that ([`crate::mount::metadata_reserve`]).
+    /// Allocates one block for a node of the extent tree of `inode` near `goal`, to be written as
+    /// the structure that `tag` names. For [`NodeFor::Change`] this uses clusters as well that are
+    /// kept for it ([`crate::mount::metadata_reserve`]).
     pub(crate) fn allocate_node(
         &mut self,
         inode: InodeNr,
