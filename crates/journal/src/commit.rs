@@ -499,7 +499,7 @@ impl Inner {
         self.make_space()?;
         self.check_not_aborted()?;
         let began = Instant::now();
-        let Some(sealed) = self.seal() else {
+        let Some(sealed) = self.seal()? else {
             return Ok(Outcome::Nothing);
         };
         let tid = sealed.tid;

@@ -11,8 +11,9 @@
 //!   does no I/O, takes no inode lock, and waits for no space and no commit.
 //! - A thread has one open handle at most. A second one would wait for the gate, which its sealer
 //!   keeps closed until the first one ends.
-//! - A handle that is dropped by a panic aborts the journal: half of an operation is in the
-//!   transaction, and it must not be committed.
+//! - A handle that is dropped by a panic aborts the journal, as one does that cannot make the rest
+//!   of its changes ([`Handle::fail`]): half of an operation is in the transaction, and it must not
+//!   be committed.
 //!
 //! # Locking
 //! Starting a handle, changing a buffer that has joined already, and stopping write only the slot
@@ -290,6 +291,13 @@ impl<'j> Handle<'j> {
     pub fn before_commit(&mut self, first: BeforeCommit) {
         let mut list = self.journal.running().of(self.place.core);
         list.before_commit.push(first);
+    }
+
+    /// Aborts the journal, because the file system is corrupt and so the handle cannot make the
+    /// rest of its changes: its transaction is never committed. Records the error in the journal's
+    /// superblock, as [`Journal::fail`](crate::Journal::fail) does.
+    pub fn fail(&self) {
+        self.journal.abort(During::FileSystem, None);
     }
 
     /// Notes in `last` that this transaction was the last to change the object.

@@ -8,7 +8,9 @@
 //!
 //! # Invariants
 //! The time while the gate is closed does not depend on the number of changes. An empty transaction
-//! is not sealed: the gate opens on it again, because recovery expects consecutive tids.
+//! is not sealed: the gate opens on it again, because recovery expects consecutive tids. A
+//! transaction in which a handle or the hook has aborted the journal is not sealed either: half of
+//! an operation may be in it.
 
 use std::time::Instant;
 
@@ -16,6 +18,7 @@ use fourscore_block::{Buffer, Joined, VerifiedAs};
 use fourscore_ondisk::{PhysBlock, Tid};
 use fourscore_sync::Arc;
 
+use crate::error::{During, Error};
 use crate::handle::{ModifyError, pay_and_modify};
 use crate::journal::Inner;
 use crate::transaction::Changes;
@@ -108,6 +111,7 @@ impl SealHook for NoHook {}
 /// The transaction that is being sealed, for [`SealHook::at_seal`].
 #[derive(Debug)]
 pub struct Sealing<'s> {
+    journal: &'s Inner,
     tid: Tid,
     credits: u32,
     changes: &'s mut Changes,
@@ -136,6 +140,12 @@ impl Sealing<'_> {
         }
         Ok(result)
     }
+
+    /// As [`Handle::fail`](crate::Handle::fail): the transaction that is being sealed is not
+    /// committed.
+    pub fn fail(&self) {
+        self.journal.abort(During::FileSystem, None);
+    }
 }
 
 /// A sealed transaction.
@@ -148,7 +158,10 @@ pub(crate) struct SealedTransaction {
 impl Inner {
     /// Seals the running transaction and opens the next one; `None` if it is empty. Only for the
     /// committer, after [`Inner::make_space`].
-    pub(crate) fn seal(&self) -> Option<SealedTransaction> {
+    ///
+    /// # Errors
+    /// `Aborted`, also if that has happened while the last handles ended, or in the hook.
+    pub(crate) fn seal(&self) -> Result<Option<SealedTransaction>, Error> {
         let mut changes = self.running().capacity_for_all();
         let began = Instant::now();
         self.gate().close_and_drain();
@@ -160,18 +173,21 @@ impl Inner {
             self.add_at_seal(tid, &mut changes);
             tid.next()
         };
+        let aborted = self.check_not_aborted();
         self.budget().reset(self.gate());
         self.gate().open(next);
         let closed = began.elapsed();
         // The gate is open again; waking all threads may take a while.
         self.gate().wake_joiners();
         self.note_gate_closed(closed);
-        (next != tid).then_some(SealedTransaction { tid, changes })
+        aborted?;
+        Ok((next != tid).then_some(SealedTransaction { tid, changes }))
     }
 
     fn add_at_seal(&self, tid: Tid, changes: &mut Vec<Changes>) {
         let mut added = Changes::default();
         self.hook().at_seal(&mut Sealing {
+            journal: self,
             tid,
             credits: self.options().seal_credits.0,
             changes: &mut added,

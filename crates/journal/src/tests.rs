@@ -361,6 +361,53 @@ fn an_operation_that_panics_is_never_committed() {
 }
 
 #[test]
+fn an_operation_that_fails_while_its_transaction_is_being_sealed_is_never_committed() {
+    let disk = Disk::new(64);
+    let journal = disk.open(without_threads());
+    let buffer = disk.buffer(10);
+    let mut handle = journal.start(Credits(2)).expect("not aborted");
+    fill(&mut handle, &buffer, 1);
+    thread::scope(|scope| {
+        let committer = scope.spawn(|| journal.commit());
+        // The committer closes the gate, and waits for the handle.
+        thread::sleep(Duration::from_millis(50));
+        handle.fail();
+        drop(handle);
+        let committed = committer.join().expect("no panic");
+        let cause = match committed {
+            Err(Error::Aborted(cause)) => cause.during,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(cause, During::FileSystem);
+    });
+    drop(journal);
+    assert_eq!(disk.recover().expect("sound").transactions(), 0);
+}
+
+/// A hook that cannot make its change.
+struct FailingHook;
+
+impl SealHook for FailingHook {
+    fn at_seal(&self, sealing: &mut Sealing<'_>) {
+        sealing.fail();
+    }
+}
+
+#[test]
+fn a_transaction_is_not_committed_if_the_hook_fails() {
+    let disk = Disk::new(64);
+    let journal = disk.open_with(Arc::new(FailingHook), without_threads());
+    let buffer = disk.buffer(10);
+    let mut handle = journal.start(Credits(2)).expect("not aborted");
+    fill(&mut handle, &buffer, 1);
+    handle.stop();
+    assert!(matches!(journal.commit(), Err(Error::Aborted(_))));
+    assert!(journal.start(Credits(1)).is_err());
+    drop(journal);
+    assert_eq!(disk.recover().expect("sound").transactions(), 0);
+}
+
+#[test]
 fn a_failed_write_of_the_log_aborts_and_all_waiters_get_the_error() {
     for background in [Background::None, JournalOptions::default().background] {
         let disk = Disk::new(64);

@@ -187,6 +187,10 @@ pub enum RelationError {
         /// The clusters, as offsets in their group.
         clusters: Range<u32>,
     },
+    /// A block that was freed as metadata while another operation changed it: two structures use
+    /// it.
+    #[error("freed as metadata of one structure while another one was changed in it")]
+    FreedInUse,
     /// Blocks to be freed that are outside of the file system.
     #[error("{clusters} clusters cannot be freed, as not all are inside the file system")]
     FreedOutside {

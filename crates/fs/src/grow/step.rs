@@ -15,7 +15,7 @@ use crate::group::descriptor;
 use crate::group::table::{Map, write_bits};
 use crate::mount::mark::superblock_part;
 use crate::mount::state::Mount;
-use crate::txn::refused::Refused;
+use crate::txn::refused::{Applying, Refused};
 use crate::{Error, Result};
 
 /// The inode of blocks reserved for descriptors.
@@ -97,10 +97,11 @@ pub(super) fn commit(
         let joined = handle.join(buffer);
         joined.map_err(|_| Error::Internal("a block of a growth has left the cache"))?;
     }
+    let mut applying = Applying::in_handle(&mut handle);
     for (part, buffer) in parts.iter().zip(&buffers) {
-        let made = make(mount, &mut handle, part, buffer);
-        made.expect("a block that has joined can be changed");
+        applying.make(|handle| make(mount, handle, part, buffer));
     }
+    applying.end()?;
     mount.core.superblock.publish(step.superblock.clone());
     handle.stop();
     note_changed(step, bitmaps);

@@ -36,7 +36,7 @@ use std::panic::Location;
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_ondisk::superblock::State;
 use fourscore_ondisk::time::Timestamp;
-use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, RawSuperblock};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::core::Core;
@@ -147,7 +147,10 @@ pub(crate) fn noting<T>(mount: &Mount, result: Result<T>) -> Result<T> {
 fn note_error(mount: &Mount, error: &Error, at: &'static Location<'static>) {
     let (place, code) = match error {
         Error::Corrupt(corrupt) => (corrupt.place(), Code::Corrupt),
-        _ if mount.journal.abort_cause().is_some() => (Default::default(), Code::Io),
+        _ if mount.journal.abort_cause().is_some() => match damage_at_seal(mount) {
+            Some(corrupt) => (corrupt.place(), Code::Corrupt),
+            None => (Default::default(), Code::Io),
+        },
         _ => return,
     };
     let errors = &mount.errors;
@@ -163,7 +166,7 @@ fn note_error(mount: &Mount, error: &Error, at: &'static Location<'static>) {
         at,
         code,
     };
-    let goes_on = errors.on_error == OnError::Continue && code == Code::Corrupt;
+    let goes_on = errors.on_error == OnError::Continue && mount.journal.abort_cause().is_none();
     if goes_on && note_in_transaction(mount, &note).is_ok() {
         return;
     }
@@ -172,6 +175,11 @@ fn note_error(mount: &Mount, error: &Error, at: &'static Location<'static>) {
     if let (OnError::Panic, Some(PanicHook(hook))) = (errors.on_error, &errors.hook) {
         hook(&error.to_string());
     }
+}
+
+/// Returns the damage for which a commit, that no operation makes alone, has aborted the journal.
+fn damage_at_seal(mount: &Mount) -> Option<&Corrupt> {
+    mount.quota.as_deref()?.damage()
 }
 
 /// Notes an error in a transaction, while the journal goes on.

@@ -21,12 +21,12 @@ use std::mem;
 
 use fourscore_block::{Buffer, Retired};
 use fourscore_journal::{Handle, Sealing};
-use fourscore_ondisk::{PhysBlock, Tid};
-use fourscore_sync::{Arc, CoreNr, Mutex, PerCore};
+use fourscore_ondisk::{Corrupt, PhysBlock, Tid};
+use fourscore_sync::{Arc, CoreNr, Mutex, OnceLock, PerCore};
 
 use crate::quota::dquot::{Dquot, entry_tag};
 use crate::quota::usage::{Key, Usage};
-use crate::txn::refused::Refused;
+use crate::txn::refused::{self, Refused};
 
 /// The most identifiers that a core remembers from one transaction to the next.
 const MOST_KNOWN: usize = 4096;
@@ -37,6 +37,9 @@ pub(super) struct Counts {
     cores: PerCore<Mutex<CoreCounts>>,
     /// Memory of the seal: what is written, once the counts of all cores are added up.
     sealed: Mutex<Vec<(Arc<Local>, Arc<Buffer>)>>,
+    /// Set by the seal that could not change an entry, whose block was freed as metadata in the
+    /// same transaction: a structure of the image has the block as well. The journal is aborted.
+    damage: OnceLock<Corrupt>,
 }
 
 /// The counts of a core.
@@ -146,9 +149,19 @@ impl Counts {
                 continue;
             }
             let write = |bytes: &mut [u8]| local.dquot.write(bytes, usage);
-            let changed = sealing.modify(&buffer, entry_tag(), write);
-            changed.expect("a block that has joined can be changed");
+            if sealing.modify(&buffer, entry_tag(), write).is_err() {
+                let damage = refused::freed_in_use(local.block());
+                tracing::error!(error = %damage, "usage cannot be written");
+                // The first one is noted.
+                let _ = self.damage.set(damage);
+                sealing.fail();
+            }
         }
+    }
+
+    /// Why a seal has aborted the journal, if it has.
+    pub(super) fn damage(&self) -> Option<&Corrupt> {
+        self.damage.get()
     }
 }
 

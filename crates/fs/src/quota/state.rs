@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use fourscore_journal::Sealing;
-use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::quota::{GraceTimes, QuotaKind};
+use fourscore_ondisk::{Corrupt, InodeNr};
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{Arc, Mutex, MutexGuard};
 
@@ -113,6 +113,11 @@ impl Quota {
     /// Adds what was counted to the entries, in the transaction that is being sealed.
     pub(crate) fn at_seal(&self, sealing: &mut Sealing<'_>) {
         self.counts.at_seal(sealing);
+    }
+
+    /// Why a seal has aborted the journal, if it has.
+    pub(crate) fn damage(&self) -> Option<&Corrupt> {
+        self.counts.damage()
     }
 
     pub(super) fn lock_insertion(&self) -> Ranked<MutexGuard<'_, ()>> {

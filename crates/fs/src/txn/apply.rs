@@ -10,9 +10,13 @@
 //! start a handle with the credits that the plan needs
 //!   -> join: every block enters the transaction      a block that left the cache: restart
 //!            new blocks enter last                   not refused
-//!   -> make visible: memory operations only          cannot fail
+//!   -> make visible: memory operations only          not refused, see below
 //!   -> stop the handle
 //! ```
+//!
+//! A change is refused only if another operation has freed its block since it joined: the image has
+//! two structures that use one block ([`crate::txn::refused`]). Then the journal is aborted, and the
+//! steps go on to their end, as half of them would leave memory in a state that no reader expects.
 //!
 //! A block that was refused is loaded again, and stays in the cache until the plan ends
 //! ([`fourscore_block::Kept`]), however small the cache is and whatever other threads load. So the
@@ -48,17 +52,12 @@ use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
 use crate::txn::memory::{Region, RegionKind, Stage};
 use crate::txn::plan::Plan;
-use crate::txn::refused::Refused;
+use crate::txn::refused::{Applying, Refused};
 use crate::xattr::held;
 
 /// The most inodes that readers may see and that one operation changes: both directories of a
 /// rename, the renamed inode, and the replaced one.
 const MOST_CHANGES: usize = 4;
-
-/// Unwraps a change of a plan whose blocks have all joined: such a change is not refused.
-fn must(made: std::result::Result<(), Refused>) {
-    made.expect("a block that has joined can be changed");
-}
 
 /// What is published with a plan.
 #[derive(Clone, Copy)]
@@ -148,7 +147,8 @@ impl Plan<'_> {
     ///
     /// # Errors
     /// The journal was aborted, the plan is too large for it, a block cannot be read again, or a
-    /// limit of quota would be exceeded. In these cases nothing was changed.
+    /// limit of quota would be exceeded. In these cases nothing was changed. `Corrupt` if one of
+    /// its blocks was freed meanwhile: then the journal was aborted by this plan.
     pub(crate) fn apply(self, last: &[&LastChange]) -> Result<Tid> {
         self.apply_publishing(last, Publication::nothing(), || ())
     }
@@ -158,7 +158,7 @@ impl Plan<'_> {
     /// only.
     ///
     /// # Errors
-    /// As [`Plan::apply`]; in these cases `publish` was not called.
+    /// As [`Plan::apply`]; `publish` was called only if a block was freed meanwhile.
     pub(crate) fn apply_publishing(
         mut self,
         last: &[&LastChange],
@@ -184,14 +184,14 @@ impl Plan<'_> {
                 Ok(()) => {
                     last.iter().for_each(|last| last.note(&handle));
                     self.list_unit(handle.tid(), last);
-                    self.make_visible(&mut handle, publication, publish);
+                    let made = self.make_visible(&mut handle, publication, publish);
                     let tid = handle.stop();
                     held::carry_out(self.mount, &mut self.memory.xattrs.notes);
                     if let Some(orphan_update) = self.orphan_update.take() {
                         self.mount.orphans().done(orphan_update);
                     }
                     forget::forget_values(self.mount, mem::take(&mut self.gone_values));
-                    return Ok(tid);
+                    return made.map(|()| tid);
                 }
                 Err(refused) => {
                     drop(handle);
@@ -280,13 +280,19 @@ impl Plan<'_> {
     }
 
     /// Makes all changes visible, in the order that [`crate::inode::consistent`] states. All blocks
-    /// have joined, so no change is refused.
+    /// have joined.
+    ///
+    /// # Errors
+    /// `Corrupt` if a block was freed since it joined. All steps have been taken all the same, and
+    /// the journal was aborted.
     fn make_visible(
         &mut self,
         handle: &mut Handle<'_>,
         publication: Publication<'_>,
         publish: impl FnOnce(),
-    ) {
+    ) -> Result<()> {
+        let tid = handle.tid();
+        let mut applying = Applying::in_handle(handle);
         let early = match self.memory.frees.is_empty() {
             true => None,
             false => stamp_before_publish(self.mount),
@@ -302,13 +308,13 @@ impl Plan<'_> {
                 .filter(|_| self.raises_sequence);
             inode.map(|inode| inode.change_sequence())
         });
-        self.change_blocks(handle, publication.touch);
+        self.change_blocks(&mut applying, publication.touch);
         self.count_charges();
         publish();
         for value in &self.gone_values {
             value.publish_end();
         }
-        self.forget_revoked(handle);
+        self.forget_revoked(&mut applying);
         drop(raised);
         if self.counts_free {
             let changes = publication.changes.iter();
@@ -320,34 +326,41 @@ impl Plan<'_> {
             true => Stamp::default(),
             false => early.unwrap_or_else(|| self.mount.stamp()),
         };
-        self.hand_over_clusters(handle.tid(), stamp);
+        self.hand_over_clusters(tid, stamp);
+        applying.end()
     }
 
     /// Changes the buffers of all blocks: first those that nothing refers to yet.
-    fn change_blocks(&mut self, handle: &mut Handle<'_>, touch: Option<&Touch<'_>>) {
+    fn change_blocks(&mut self, applying: &mut Applying<'_, '_>, touch: Option<&Touch<'_>>) {
         let groups = self.mount.groups();
         self.all_bits()
-            .for_each(|bits| must(groups.make(handle, bits)));
+            .for_each(|bits| applying.make(|handle| groups.make(handle, bits)));
         let dirs = self.memory.inodes.iter().map(|entry| (entry, 1));
         let dirs = dirs.chain(self.memory.freed_inodes.iter().map(|entry| (entry, -1)));
         for ((claim, bits), change) in dirs {
             if claim.is_directory {
-                must(groups.change_used_dirs(handle, bits, change));
+                applying.make(|handle| groups.change_used_dirs(handle, bits, change));
             }
         }
         if self.mount.core.faults.lacks(Sabotage::NameBeforeInode) {
             let regions = self.valid_regions();
-            return regions.for_each(|region| self.put_region(handle, region, touch));
+            return regions
+                .for_each(|region| applying.make(|handle| self.put_region(handle, region, touch)));
         }
         for stage in [Stage::NewBlock, Stage::NewInode, Stage::Rest] {
             let regions = self.valid_regions();
             for region in regions.filter(|region| region.stage() == stage) {
-                self.put_region(handle, region, touch);
+                applying.make(|handle| self.put_region(handle, region, touch));
             }
         }
     }
 
-    fn put_region(&self, handle: &mut Handle<'_>, region: &Region, touch: Option<&Touch<'_>>) {
+    fn put_region(
+        &self,
+        handle: &mut Handle<'_>,
+        region: &Region,
+        touch: Option<&Touch<'_>>,
+    ) -> std::result::Result<(), Refused> {
         let own = self.memory.of(region);
         let made = handle.modify(&region.buffer, region.tag, |bytes| {
             region.put(own, bytes, self.mount.core.superblock());
@@ -355,14 +368,16 @@ impl Plan<'_> {
                 touch.make(&mut bytes[region.offset..], &self.mount.core);
             }
         });
-        must(made.map_err(|error| Refused::new(error, region.buffer.block())));
+        made.map_err(|error| Refused::new(error, region.buffer.block()))
     }
 
     /// Forgets the metadata in blocks that hold no metadata any more.
-    fn forget_revoked(&self, handle: &mut Handle<'_>) {
+    fn forget_revoked(&self, applying: &mut Applying<'_, '_>) {
         for &block in &self.memory.revoked {
-            let forgotten = handle.forget(&self.mount.core.buffers, block);
-            must(forgotten.map_err(|error| Refused::new(error, block)));
+            applying.make(|handle| {
+                let forgotten = handle.forget(&self.mount.core.buffers, block);
+                forgotten.map_err(|error| Refused::new(error, block))
+            });
         }
     }
 
@@ -406,6 +421,8 @@ pub(crate) fn stamp_before_publish(mount: &Mount) -> Option<Stamp> {
         })
 }
 
+#[cfg(all(test, not(feature = "shuttle")))]
+mod freed_tests;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod restart_tests;
 #[cfg(all(test, not(feature = "shuttle")))]

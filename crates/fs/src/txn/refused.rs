@@ -2,9 +2,16 @@
 //!
 //! **Not here.** What follows from it: the plan loads the block again and restarts
 //! (`crate::txn::apply`).
+//!
+//! **Model.** A block that has joined a transaction stays in the cache. Only if it is freed as
+//! metadata before the transaction ends, a change of it is refused all the same. An operation that
+//! frees a block holds the lock of the one structure that has it, so the change is of another
+//! structure: the image has two that use the block. Changes of the plan were made before that one,
+//! so the journal is aborted ([`Applying`]).
 
-use fourscore_journal::ModifyError;
-use fourscore_ondisk::PhysBlock;
+use fourscore_journal::{Handle, ModifyError};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, PhysBlock};
 
 use crate::{Error, Result};
 
@@ -30,4 +37,55 @@ impl Refused {
             false => Ok(()),
         }
     }
+}
+
+/// The changes of an operation whose blocks have all joined its handle.
+#[derive(Debug)]
+pub(crate) struct Applying<'h, 'j> {
+    handle: &'h mut Handle<'j>,
+    /// The first block whose change was refused.
+    refused: Option<PhysBlock>,
+}
+
+impl<'h, 'j> Applying<'h, 'j> {
+    pub(crate) fn in_handle(handle: &'h mut Handle<'j>) -> Self {
+        Self {
+            handle,
+            refused: None,
+        }
+    }
+
+    /// Makes a change. If it is refused, the journal is aborted, and the other changes are made as
+    /// if it were not: memory is as after all of them, and none is committed.
+    #[inline]
+    pub(crate) fn make(
+        &mut self,
+        change: impl FnOnce(&mut Handle<'j>) -> std::result::Result<(), Refused>,
+    ) {
+        if let Err(refused) = change(self.handle) {
+            self.refuse(&refused);
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, refused: &Refused) {
+        self.handle.fail();
+        self.refused.get_or_insert(refused.block);
+    }
+
+    /// Ends the changes.
+    ///
+    /// # Errors
+    /// `Corrupt` if one was refused; the journal is aborted then.
+    pub(crate) fn end(self) -> Result<()> {
+        match self.refused {
+            None => Ok(()),
+            Some(block) => Err(freed_in_use(block).into()),
+        }
+    }
+}
+
+/// Returns the error of a block that was freed while another structure was changed in it.
+pub(crate) fn freed_in_use(block: PhysBlock) -> Corrupt {
+    Corrupt::from(RelationError::FreedInUse).in_block(block)
 }

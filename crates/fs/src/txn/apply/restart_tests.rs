@@ -22,14 +22,14 @@ use crate::{Fs, InodeNr, MountOptions, NewAttributes, OpenOptions};
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 
 /// A file system in memory, its device, and a file whose blocks are all at their home locations.
-struct Fixture {
+pub(super) struct Fixture {
     image: Image,
     device: Arc<FaultyDevice>,
-    fs: Arc<Fs>,
-    file: InodeNr,
+    pub(super) fs: Arc<Fs>,
+    pub(super) file: InodeNr,
 }
 
-fn fixture() -> Fixture {
+pub(super) fn fixture() -> Fixture {
     fixture_of(MiB(8), 8 << 20)
 }
 
