@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `entry` | the entry of an identifier: usage, limits, and when grace times end |
 //! | `insert` | adds an identifier to a file that exists |
+//! | `remove` | removes one |
 //! | `usage` | what objects use, added up by user, group and project |
 //!
 //! **Not here.** Where the blocks of a quota file are; whether limits are kept.
@@ -37,10 +38,12 @@ use crate::words::put;
 
 mod entry;
 mod insert;
+mod remove;
 mod usage;
 
 pub use entry::{ENTRY_BYTES, QuotaEntry, QuotaLimits};
 pub use insert::{Change, EntryAt, InsertError, Insertion, insert, look_up};
+pub use remove::remove;
 pub use usage::{QuotaCounts, QuotaIds, QuotaUsage};
 
 /// The size of a block of a quota file.
@@ -100,6 +103,8 @@ pub enum QuotaFileError {
     Pointer,
     /// A pointer refers to a block of entries without the one of its identifier.
     NotPresent,
+    /// The header of a block of entries does not count those that are in use.
+    EntryCount,
 }
 
 impl QuotaFileError {
@@ -114,6 +119,7 @@ impl QuotaFileError {
             Self::SharedNode => "two pointers of its tree refer to the same node",
             Self::Pointer => "its tree refers to a block outside the file",
             Self::NotPresent => "its tree refers to an entry that is not there",
+            Self::EntryCount => "a block of entries counts more or fewer than it has",
         }
     }
 }

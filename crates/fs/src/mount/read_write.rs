@@ -387,7 +387,11 @@ pub(crate) fn unmount(mut mount: Box<Mount>) -> Result<()> {
         .check()
         .and_then(|()| lazy_times::write_times(&mount));
     let committed = written.and_then(|()| Ok(mount.journal.commit()?));
-    errors::noting(&mount, committed)?;
+    let removed = committed.and_then(|_| match &mount.quota {
+        Some(quota) => quota.remove_all_idle(&mount),
+        None => Ok(()),
+    });
+    errors::noting(&mount, removed)?;
     mount.allocator.discard_preallocations();
     mount.journal.close()?;
     // Even if it was mounted without barriers, the file system is durable from here on.

@@ -84,11 +84,17 @@ pub(crate) fn statfs_at(core: &Core, mount: Option<&Mount>, inode: InodeNr) -> R
 
 /// Returns the usage and the limits of an identifier whose limits are kept; `None` if it has none.
 fn limited(mount: &Mount, quota: &Quota, key: Key) -> Result<Option<QuotaEntry>> {
-    let known = quota.known.lock().get(&key).cloned();
-    let entry = match known {
+    let known = || quota.known.lock().get(&key).cloned();
+    let entry = match known() {
         Some(dquot) => dquot.exact.get().map(Exact::entry),
-        // Nothing of it has changed since the mount.
         None => {
+            // The tree changes where entries are added and removed.
+            let _complete = quota.lock_insertion();
+            if let Some(dquot) = known() {
+                let entry = dquot.exact.get().map(Exact::entry);
+                return Ok(entry.filter(|entry| !entry.limits.are_none()));
+            }
+            // No change of its usage waits for a seal, so the entry has all of it.
             let place = quota.open_file(key.kind)?.file.find(&mount.core, key.id)?;
             let entry = place.map(|place| file::entry_at(&mount.core, place));
             entry.transpose()?
@@ -163,6 +169,9 @@ pub(crate) fn set_limits(
         plan.apply(&[])?;
         if quota.enforced.has(kind) {
             dquot.exact.get_or_init(|| Exact::new(entry)).set(entry);
+        }
+        if entry.is_idle() {
+            quota.counts.idle.note(dquot.key);
         }
         Ok(())
     })

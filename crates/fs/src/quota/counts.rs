@@ -25,6 +25,7 @@ use fourscore_ondisk::{Corrupt, PhysBlock, Tid};
 use fourscore_sync::{Arc, CoreNr, Mutex, OnceLock, PerCore};
 
 use crate::quota::dquot::{Dquot, entry_tag};
+use crate::quota::idle::Idle;
 use crate::quota::usage::{Key, Usage};
 use crate::txn::refused::{self, Refused};
 
@@ -37,6 +38,8 @@ pub(super) struct Counts {
     cores: PerCore<Mutex<CoreCounts>>,
     /// Memory of the seal: what is written, once the counts of all cores are added up.
     sealed: Mutex<Vec<(Arc<Local>, Arc<Buffer>)>>,
+    /// Identifiers whose entries may be idle.
+    pub(super) idle: Idle,
     /// Set by the seal that could not change an entry, whose block was freed as metadata in the
     /// same transaction: a structure of the image has the block as well. The journal is aborted.
     damage: OnceLock<Corrupt>,
@@ -146,16 +149,40 @@ impl Counts {
         for (local, buffer) in sealed.drain(..) {
             let usage = mem::take(&mut *local.dquot.sealed.lock());
             if usage.is_none() {
+                // Its entry may have been idle before as well.
+                self.idle.note(local.dquot.key);
                 continue;
             }
             let write = |bytes: &mut [u8]| local.dquot.write(bytes, usage);
-            if sealing.modify(&buffer, entry_tag(), write).is_err() {
-                let damage = refused::freed_in_use(local.block());
-                tracing::error!(error = %damage, "usage cannot be written");
-                // The first one is noted.
-                let _ = self.damage.set(damage);
-                sealing.fail();
+            match sealing.modify(&buffer, entry_tag(), write) {
+                Ok(true) => self.idle.note(local.dquot.key),
+                Ok(false) => {}
+                Err(_) => self.fail(sealing, local.block()),
             }
+        }
+    }
+
+    #[cold]
+    fn fail(&self, sealing: &Sealing<'_>, block: PhysBlock) {
+        let damage = refused::freed_in_use(block);
+        tracing::error!(error = %damage, "usage cannot be written");
+        // The first one is noted.
+        let _ = self.damage.set(damage);
+        sealing.fail();
+    }
+
+    /// Has no core know the identifier any more. Counts that plans have found, or that wait for the
+    /// seal, still add to its entry.
+    pub(super) fn forget(&self, key: Key) {
+        for core in self.cores.iter() {
+            core.lock().known.remove(&key);
+        }
+    }
+
+    /// As [`Counts::forget`] for all identifiers.
+    pub(super) fn forget_all(&self) {
+        for core in self.cores.iter() {
+            core.lock().known.clear();
         }
     }
 

@@ -22,14 +22,14 @@ pub(super) struct Dquot {
 }
 
 impl Dquot {
-    /// Adds `usage` to the entry in the block `bytes`.
-    pub(super) fn write(&self, bytes: &mut [u8], usage: Usage) {
+    /// Adds `usage` to the entry in the block `bytes`. Returns whether the entry is idle then.
+    pub(super) fn write(&self, bytes: &mut [u8], usage: Usage) -> bool {
         let bytes = bytes.get_mut(self.place.offset_bytes..).unwrap_or_default();
         let Some((id, mut entry)) = QuotaEntry::of(bytes) else {
-            return;
+            return false;
         };
         if id != self.key.id {
-            return;
+            return false;
         }
         let QuotaEntry { counts, limits, .. } = &mut entry;
         counts.bytes = counts.bytes.saturating_add_signed(usage.bytes);
@@ -47,8 +47,9 @@ impl Dquot {
         if is_within.1 {
             entry.inodes_grace_end = 0;
         }
-        let entry = entry.to_bytes(id);
-        bytes[..entry.len()].copy_from_slice(&entry);
+        let written = entry.to_bytes(id);
+        bytes[..written.len()].copy_from_slice(&written);
+        entry.is_idle()
     }
 }
 

@@ -1,4 +1,4 @@
-//! **Purpose.** Adds entries to quota files.
+//! **Purpose.** Adds entries to quota files, and removes those without usage and limits.
 //!
 //! **Not here.** Usage, which is written by the seal ([`crate::quota::counts`]).
 //!
@@ -7,14 +7,28 @@
 //! Blocks that the file does not have yet are mapped before, by plans of their own: blocks of
 //! zeroes behind those that the header counts, which a crash may leave there.
 //!
+//! Before an entry is added, a few that are idle are removed ([`crate::quota::idle`]), each by a
+//! plan of its own. So who gives objects one identifier after the other, as the owner of a file may
+//! do with its project, does not fill the file system with entries that nobody is charged for. An
+//! identifier whose usage changes in the running transaction has its entry until that is sealed, so
+//! a transaction to which many were added is committed.
+//!
+//! **Invariants.** An identifier is forgotten, and its entry removed, only while nothing but the
+//! table of known identifiers refers to it: then no plan is about to change its usage, and no count
+//! waits for a seal. All other references come from that table, so there can be no new one; a
+//! thread that finds the identifier in no table waits for the lock of insertion.
+//!
 //! **Locking.** The lock of insertion, which stands for the lock of the file's inode: nothing else
-//! changes it.
+//! changes it. Under it the locks of the tables, one at a time.
 
 use fourscore_ondisk::LogicalBlock;
 use fourscore_ondisk::geometry::BytePlace;
-use fourscore_ondisk::quota::{self, EntryAt, GraceTimes, QUOTA_BLOCK_BYTES};
+use fourscore_ondisk::quota::{
+    self, Change, EntryAt, GraceTimes, QUOTA_BLOCK_BYTES, QuotaFileError,
+};
 use fourscore_sync::{Arc, Mutex, OnceLock, epoch};
 
+use crate::inode::cached::CachedInode;
 use crate::map::mapping::Target;
 use crate::map::{lookup, update};
 use crate::mount::state::Mount;
@@ -22,12 +36,22 @@ use crate::quota::counts::Local;
 use crate::quota::dquot::{Dquot, entry_tag};
 use crate::quota::file::{self, QuotaFile, logical_of};
 use crate::quota::limits::Exact;
-use crate::quota::state::{OpenFile, Quota};
+use crate::quota::state::{Insertions, OpenFile, Quota};
 use crate::quota::usage::Key;
 use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
+
+/// The most idle entries that are removed before one is added. More than one, so that the number of
+/// entries shrinks where many have become idle.
+const REMOVED_AT_ONCE: usize = 4;
+
+/// The most entries that are added before the transaction is committed.
+const MOST_ADDED: u32 = 512;
+
+/// At this many known identifiers those that are not in use are forgotten.
+const MANY_KNOWN: usize = 16 << 10;
 
 impl Quota {
     /// Returns the counts of this core for `key`.
@@ -45,16 +69,28 @@ impl Quota {
         if let Some(dquot) = known() {
             return Ok(dquot);
         }
-        let _inserting = self.lock_insertion();
+        let mut insertions = self.lock_insertion();
+        if insertions.are_too_many(mount) {
+            drop(insertions);
+            mount.journal().commit()?;
+            insertions = self.lock_insertion();
+        }
         if let Some(dquot) = known() {
             return Ok(dquot);
         }
         let OpenFile { file, .. } = self.open_file(key.kind)?;
         let place = match file.find(&mount.core, key.id)? {
             Some(place) => place,
-            None => file.add(mount, key.id)?,
+            None => {
+                self.remove_idle(mount, REMOVED_AT_ONCE)?;
+                let place = file.add(mount, key.id)?;
+                insertions.count(mount);
+                // The plan that needs it may fail.
+                self.counts.idle.note(key);
+                place
+            }
         };
-        // No plan has changed the usage yet, so the entry has all of it.
+        // No change of the usage waits for a seal, so the entry has all of it.
         let entry = file::entry_at(&mount.core, place)?;
         let exact = OnceLock::new();
         if self.enforced.has(key.kind) && !entry.limits.are_none() {
@@ -66,8 +102,86 @@ impl Quota {
             exact,
             sealed: Mutex::default(),
         });
-        self.known.lock().insert(key, Arc::clone(&dquot));
+        let mut all = self.known.lock();
+        all.insert(key, Arc::clone(&dquot));
+        let are_many = all.len() > insertions.most_known.max(MANY_KNOWN);
+        drop(all);
+        if are_many {
+            insertions.most_known = 2 * self.forget_unused();
+        }
         Ok(dquot)
+    }
+
+    /// Forgets the identifiers that are not in use, and returns how many are left. The caller holds
+    /// the lock of insertion.
+    pub(super) fn forget_unused(&self) -> usize {
+        self.counts.forget_all();
+        let mut known = self.known.lock();
+        known.retain(|_, dquot| Arc::get_mut(dquot).is_none());
+        known.len()
+    }
+
+    /// Looks at up to `most` identifiers whose entries may be idle, and removes those that are. The
+    /// caller holds the lock of insertion.
+    fn remove_idle(&self, mount: &Mount, most: usize) -> Result<()> {
+        if mount.only.is_some() {
+            // Its one transaction has no space for more than it must have.
+            return Ok(());
+        }
+        for _ in 0..most {
+            let Some(key) = self.counts.idle.take() else {
+                break;
+            };
+            if !self.forget(key) {
+                self.counts.idle.note(key);
+                continue;
+            }
+            let OpenFile { file, .. } = self.open_file(key.kind)?;
+            let Some(place) = file.find(&mount.core, key.id)? else {
+                continue;
+            };
+            if file::entry_at(&mount.core, place)?.is_idle() {
+                file.remove(mount, key.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets an identifier unless it is in use; returns whether it is not known any more.
+    fn forget(&self, key: Key) -> bool {
+        self.counts.forget(key);
+        let mut known = self.known.lock();
+        let is_in_use = known
+            .get_mut(&key)
+            .is_some_and(|dquot| Arc::get_mut(dquot).is_none());
+        if !is_in_use {
+            known.remove(&key);
+        }
+        !is_in_use
+    }
+
+    /// Removes the idle entries that are known to be so, at the end of a mount: the next one does
+    /// not know them. What has changed must be committed.
+    pub(crate) fn remove_all_idle(&self, mount: &Mount) -> Result<()> {
+        let _inserting = self.lock_insertion();
+        self.remove_idle(mount, self.counts.idle.len())
+    }
+}
+
+impl Insertions {
+    /// Whether the running transaction should be committed before another entry is added.
+    fn are_too_many(&self, mount: &Mount) -> bool {
+        let is_running = self.tid == Some(mount.journal().running_tid());
+        is_running && self.entries >= MOST_ADDED && mount.only.is_none()
+    }
+
+    /// Counts an entry that was added.
+    fn count(&mut self, mount: &Mount) {
+        let running = Some(mount.journal().running_tid());
+        if self.tid != running {
+            (self.tid, self.entries) = (running, 0);
+        }
+        self.entries = self.entries.saturating_add(1);
     }
 }
 
@@ -83,19 +197,39 @@ impl QuotaFile {
             self.grow_to(mount, logical, insertion.blocks)?;
         }
         let inode = self.load(core)?;
+        self.apply_changes(mount, &inode, &insertion.changes)?;
+        self.place_of(core, &inode, insertion.entry)
+    }
+
+    /// Removes the entry of `id`, which has neither usage nor limits.
+    fn remove(self, mount: &Mount, id: u32) -> Result<()> {
+        let core = &*mount.core;
+        let inode = self.load(core)?;
+        let read = &mut |number| self.read_block(core, &inode, number);
+        let changes = quota::remove(id, read).map_err(|error| self.failed(error))?;
+        self.apply_changes(mount, &inode, &changes)
+    }
+
+    /// Makes changes of the file in a plan of their own.
+    fn apply_changes(self, mount: &Mount, inode: &CachedInode, changes: &[Change]) -> Result<()> {
         let mut plan = Plan::inside_another(mount);
-        for change in &insertion.changes {
+        for change in changes {
             let at = EntryAt {
                 block: change.block,
                 offset: change.offset,
             };
-            let place = self.place_of(core, &inode, at)?;
+            let place = self.place_of(&mount.core, inode, at)?;
             let range = place.offset_bytes..place.offset_bytes + change.bytes.len();
             let region = plan.part(place.block, range, entry_tag())?;
-            plan.bytes_mut(region)[..change.bytes.len()].copy_from_slice(&change.bytes);
+            let bytes = plan.bytes_mut(region);
+            if bytes.len() != change.bytes.len() {
+                // Two blocks of the file are mapped to one place.
+                return Err(self.broken(QuotaFileError::SharedNode));
+            }
+            bytes.copy_from_slice(&change.bytes);
         }
         plan.apply(&[])?;
-        self.place_of(core, &inode, insertion.entry)
+        Ok(())
     }
 
     /// Maps a block of zeroes at `logical`, unless one is mapped there, and has the size include

@@ -9,7 +9,8 @@
 //! | `counts` | the changes of each core, and their sum at the seal of a transaction |
 //! | `file` | reading quota files |
 //! | `state` | the quota of a mount |
-//! | `entries` | adding entries to quota files |
+//! | `idle` | identifiers whose entries may be removed |
+//! | `entries` | adding entries to quota files, and removing them |
 //! | `memory`, `charge` | what a plan changes of the usage of whom |
 //! | `control` | reading usage, setting limits |
 //!
@@ -27,8 +28,9 @@
 //! seal: the changes of all cores are added to the entries, in the same transaction
 //! ```
 //!
-//! An entry is added to its file, by a plan of its own, before the first plan that changes it. It
-//! stays there, also without usage.
+//! An entry is added to its file, by a plan of its own, before the first plan that changes it. One
+//! that has neither usage nor limits is removed when another one is added, or at the end of the
+//! mount.
 //!
 //! **Limits.** An identifier without limits has only the changes per core. One with limits also has
 //! an exact count under a lock of its own: a plan adds what it takes before its handle, and is
@@ -54,7 +56,10 @@ mod counts;
 mod dquot;
 mod entries;
 mod file;
+mod idle;
 pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod state;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
 mod usage;

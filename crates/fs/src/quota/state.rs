@@ -1,6 +1,6 @@
 //! **Purpose.** The quota of a read-write mount.
 //!
-//! **Not here.** What needs plans: adding entries ([`crate::quota::entries`]).
+//! **Not here.** What needs plans: adding and removing entries ([`crate::quota::entries`]).
 //!
 //! **Locking.** See [`crate::quota`].
 
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use fourscore_journal::Sealing;
 use fourscore_ondisk::quota::{GraceTimes, QuotaKind};
-use fourscore_ondisk::{Corrupt, InodeNr};
+use fourscore_ondisk::{Corrupt, InodeNr, Tid};
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{Arc, Mutex, MutexGuard};
 
@@ -45,15 +45,27 @@ pub(super) struct OpenFile {
     pub(super) grace: Mutex<GraceTimes>,
 }
 
+/// What was added lately.
+#[derive(Debug, Default)]
+pub(super) struct Insertions {
+    /// The transaction that was running at the last insertion.
+    pub(super) tid: Option<Tid>,
+    /// How many entries were added while it was running.
+    pub(super) entries: u32,
+    /// At how many known identifiers those that are not in use are forgotten; 0 at first.
+    pub(super) most_known: usize,
+}
+
 /// The quota of a read-write mount.
 #[derive(Debug)]
 pub(crate) struct Quota {
     files: Vec<OpenFile>,
     pub(super) enforced: Enforced,
+    /// Identifiers whose usage has changed; those of long ago are forgotten.
     pub(super) known: Mutex<HashMap<Key, Arc<Dquot>>>,
     pub(super) counts: Counts,
-    /// Held by the thread that adds an entry to a file.
-    inserting: Mutex<()>,
+    /// Held by the thread that adds entries to a file or removes them.
+    inserting: Mutex<Insertions>,
     /// Held by the thread that sets limits.
     pub(super) setting: Mutex<()>,
 }
@@ -120,7 +132,7 @@ impl Quota {
         self.counts.damage()
     }
 
-    pub(super) fn lock_insertion(&self) -> Ranked<MutexGuard<'_, ()>> {
+    pub(super) fn lock_insertion(&self) -> Ranked<MutexGuard<'_, Insertions>> {
         let lock = &self.inserting;
         order::QUOTA_FILE
             .only()

@@ -76,6 +76,12 @@ impl QuotaEntry {
         Some((raw.dqb_id.get(), entry))
     }
 
+    /// Whether it has neither usage nor limits, so that a file without it says the same.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.counts == QuotaCounts::default() && self.limits.are_none()
+    }
+
     /// Returns the bytes of the entry of `id`.
     #[must_use]
     pub fn to_bytes(&self, id: u32) -> [u8; ENTRY_BYTES] {

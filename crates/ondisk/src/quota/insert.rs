@@ -1,6 +1,8 @@
 //! **Purpose.** Finds an identifier in a quota file that exists, and adds one that it does not
 //! have.
 //!
+//! **Not here.** Removing one ([`remove`](super::remove)), which uses the same [`Editor`].
+//!
 //! **Model.** As in the kernel, entries are placed in the block at the head of a list of blocks
 //! with free entries. A block that becomes full leaves the list. Where there is none, or a node of
 //! the tree is missing, a block comes from the list of free blocks, or the file grows by one.
@@ -22,7 +24,7 @@ use super::{
     RawEntriesHeader, RawQuotaHeader, TREE_LEVELS, put, word,
 };
 
-type Block = [u8; QUOTA_BLOCK_BYTES];
+pub(super) type Block = [u8; QUOTA_BLOCK_BYTES];
 
 /// Where the words of the header begin that change: `dqi_blocks`, and the heads of both lists.
 const CHANGING_AT: usize = std::mem::offset_of!(RawQuotaHeader, dqi_blocks);
@@ -58,7 +60,7 @@ pub struct Insertion {
     pub blocks: u32,
 }
 
-/// Why an identifier was not found or added.
+/// Why an identifier was not found, added or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertError<E> {
     /// A block could not be read.
@@ -112,11 +114,16 @@ pub fn insert<E>(
         editor.put(node, usize::from(slot) * 4, &child.to_le_bytes())?;
         node = child;
     }
-    editor.finish(entry)
+    let blocks = editor.header.dqi_blocks.get();
+    Ok(Insertion {
+        entry,
+        changes: editor.changes(),
+        blocks,
+    })
 }
 
 /// Where the way from the root to an identifier ends.
-enum Path {
+pub(super) enum Path {
     /// At its entry.
     Entry(EntryAt),
     /// At a node, whose pointer for the byte `level` of the identifier is 0.
@@ -124,9 +131,9 @@ enum Path {
 }
 
 /// A quota file that is read, with changes in memory.
-struct Editor<'r, E> {
+pub(super) struct Editor<'r, E> {
     read_block: &'r mut dyn FnMut(u32) -> Result<Block, E>,
-    header: RawQuotaHeader,
+    pub(super) header: RawQuotaHeader,
     /// The blocks that were read, with their changes.
     blocks: BTreeMap<u32, Block>,
     /// The parts that change. A block in its whole length was free or is new.
@@ -134,7 +141,7 @@ struct Editor<'r, E> {
 }
 
 impl<'r, E> Editor<'r, E> {
-    fn open(
+    pub(super) fn open(
         read_block: &'r mut dyn FnMut(u32) -> Result<Block, E>,
     ) -> Result<Self, InsertError<E>> {
         let first = read_block(0).map_err(InsertError::Read)?;
@@ -149,7 +156,7 @@ impl<'r, E> Editor<'r, E> {
     }
 
     /// Returns a block that a pointer or a list names.
-    fn block(&mut self, number: u32) -> Result<&mut Block, InsertError<E>> {
+    pub(super) fn block(&mut self, number: u32) -> Result<&mut Block, InsertError<E>> {
         if number < ROOT_BLOCK || number >= self.header.dqi_blocks.get() {
             return Err(InsertError::File(QuotaFileError::Pointer));
         }
@@ -162,13 +169,18 @@ impl<'r, E> Editor<'r, E> {
         }
     }
 
-    fn put(&mut self, number: u32, at: usize, bytes: &[u8]) -> Result<(), InsertError<E>> {
+    pub(super) fn put(
+        &mut self,
+        number: u32,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), InsertError<E>> {
         put(self.block(number)?, at, bytes);
         self.changed.push((number, at..at + bytes.len()));
         Ok(())
     }
 
-    fn descend(&mut self, id: u32) -> Result<Path, InsertError<E>> {
+    pub(super) fn descend(&mut self, id: u32) -> Result<Path, InsertError<E>> {
         let mut node = ROOT_BLOCK;
         for (level, slot) in id.to_be_bytes().into_iter().enumerate() {
             let child = word(self.block(node)?, usize::from(slot) * 4);
@@ -247,7 +259,7 @@ impl<'r, E> Editor<'r, E> {
     }
 
     /// Takes a block whose header is `header` out of the list of those with free entries.
-    fn unlink(&mut self, header: &mut RawEntriesHeader) -> Result<(), InsertError<E>> {
+    pub(super) fn unlink(&mut self, header: &mut RawEntriesHeader) -> Result<(), InsertError<E>> {
         let (next, before) = (header.dqdh_next_free, header.dqdh_prev_free);
         if next.get() != 0 {
             let at = std::mem::offset_of!(RawEntriesHeader, dqdh_prev_free);
@@ -263,7 +275,8 @@ impl<'r, E> Editor<'r, E> {
         Ok(())
     }
 
-    fn finish(self, entry: EntryAt) -> Result<Insertion, InsertError<E>> {
+    /// Returns the bytes that change.
+    pub(super) fn changes(self) -> Vec<Change> {
         let is_whole = |range: &Range<usize>| range.len() == QUOTA_BLOCK_BYTES;
         let whole: Vec<u32> = self
             .changed
@@ -296,24 +309,20 @@ impl<'r, E> Editor<'r, E> {
                 }),
             }
         }
-        Ok(Insertion {
-            entry,
-            changes,
-            blocks: self.header.dqi_blocks.get(),
-        })
+        changes
     }
 }
 
-fn entries_header(block: &Block) -> RawEntriesHeader {
+pub(super) fn entries_header(block: &Block) -> RawEntriesHeader {
     let header = RawEntriesHeader::read_from_prefix(block);
     header.map_or_else(|_| RawEntriesHeader::new_zeroed(), |(header, _)| header)
 }
 
 /// The offsets of the entries of a block.
-fn entry_offsets() -> impl Iterator<Item = usize> {
+pub(super) fn entry_offsets() -> impl Iterator<Item = usize> {
     (0..ENTRIES_PER_BLOCK).map(|nth| size_of::<RawEntriesHeader>() + nth * ENTRY_BYTES)
 }
 
-fn is_free(entry: &[u8]) -> bool {
+pub(super) fn is_free(entry: &[u8]) -> bool {
     entry.iter().all(|&byte| byte == 0)
 }

@@ -150,6 +150,36 @@ fn insert_into(file: &mut Vec<u8>, id: u32) -> EntryAt {
     inserted.entry
 }
 
+/// Removes an entry; returns whether there was one. Panics if a change covers another entry.
+fn remove_from(file: &mut [u8], id: u32) -> Result<bool, InsertError<()>> {
+    let changes = {
+        let read = |number: u32| -> Result<[u8; QUOTA_BLOCK_BYTES], ()> {
+            let start = number as usize * QUOTA_BLOCK_BYTES;
+            let bytes = file.get(start..start + QUOTA_BLOCK_BYTES);
+            bytes.ok_or(()).map(|bytes| bytes.try_into().unwrap())
+        };
+        let read: &mut dyn FnMut(u32) -> _ = &mut { read };
+        remove(id, read)?
+    };
+    for change in &changes {
+        assert!(change.bytes.len() <= ENTRY_BYTES);
+        let at = change.block as usize * QUOTA_BLOCK_BYTES + change.offset;
+        put(file, at, &change.bytes);
+    }
+    Ok(!changes.is_empty())
+}
+
+/// The length of the list of free blocks.
+fn free_blocks(file: &[u8]) -> u32 {
+    let (header, _) = RawQuotaHeader::ref_from_prefix(file).unwrap();
+    let (mut next, mut count) = (header.dqi_free_blk.get(), 0);
+    while next != 0 && count < block_count(file) {
+        count += 1;
+        next = word(file, next as usize * QUOTA_BLOCK_BYTES);
+    }
+    count
+}
+
 proptest! {
     #[test]
     fn entries_that_are_inserted_are_found_beside_those_that_were_written(
@@ -178,6 +208,54 @@ proptest! {
             prop_assert_eq!(found_by_kernel(&file, id), Some(*counts));
         }
         prop_assert_eq!(read_back(QuotaKind::User, &file), Ok(expected));
+    }
+
+    #[test]
+    fn what_is_removed_is_gone_and_its_blocks_are_used_again(
+        first in proptest::collection::btree_set(0..3000u32, 0..40),
+        later in proptest::collection::vec(
+            (prop_oneof![0..60u32, 0..3000u32, any::<u32>()], any::<bool>()), 1..200),
+    ) {
+        let counts = |id: u32| QuotaCounts { inodes: 1 + u64::from(id), bytes: 4096 };
+        let mut expected: BTreeMap<_, _> = first.iter().map(|&id| (id, counts(id))).collect();
+        let mut file = write(QuotaKind::User, &expected);
+        for (id, is_removal) in later {
+            let before = block_count(&file);
+            if is_removal {
+                let is_there = expected.remove(&id).is_some();
+                prop_assert_eq!(remove_from(&mut file, id).unwrap(), is_there);
+            } else {
+                let at = insert_into(&mut file, id);
+                let entry = QuotaEntry { counts: counts(id), ..QuotaEntry::default() };
+                let start = at.block as usize * QUOTA_BLOCK_BYTES + at.offset;
+                put(&mut file, start, &entry.to_bytes(id));
+                expected.insert(id, counts(id));
+            }
+            prop_assert_eq!(read_back(QuotaKind::User, &file), Ok(expected.clone()));
+            prop_assert!(block_count(&file) <= before + 4 * u32::from(!is_removal));
+        }
+        let most = block_count(&file);
+        for &id in expected.keys() {
+            prop_assert!(remove_from(&mut file, id).unwrap());
+        }
+        prop_assert_eq!(read_back(QuotaKind::User, &file), Ok(BTreeMap::new()));
+        prop_assert_eq!(free_blocks(&file), most - 2);
+        for &id in expected.keys() {
+            insert_into(&mut file, id);
+        }
+        prop_assert!(block_count(&file) <= most, "free blocks are used first");
+    }
+
+    #[test]
+    fn broken_files_do_not_make_removal_panic(
+        at in 0usize..6 * QUOTA_BLOCK_BYTES, value in any::<u32>(), small in 0u32..8,
+        id in 0u32..22,
+    ) {
+        let usage = (0..20).map(|id| (id, QuotaCounts { inodes: 1, bytes: 0 })).collect();
+        let mut file = write(QuotaKind::User, &usage);
+        let at = at % (file.len() - 4);
+        put(&mut file, at, &[value, small][value as usize % 2].to_le_bytes());
+        let _ = remove_from(&mut file, id);
     }
 
     #[test]

@@ -52,6 +52,7 @@ mod quota;
 mod random;
 mod reused_space;
 mod sealed;
+mod shared_blocks;
 mod shared_xattrs;
 mod tree;
 mod value_inodes;
