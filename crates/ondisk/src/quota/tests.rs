@@ -214,7 +214,7 @@ proptest! {
     fn what_is_removed_is_gone_and_its_blocks_are_used_again(
         first in proptest::collection::btree_set(0..3000u32, 0..40),
         later in proptest::collection::vec(
-            (prop_oneof![0..60u32, 0..3000u32, any::<u32>()], any::<bool>()), 1..200),
+            (prop_oneof![0..60u32, 0..3000u32, any::<u32>()], any::<bool>()), 1..80),
     ) {
         let counts = |id: u32| QuotaCounts { inodes: 1 + u64::from(id), bytes: 4096 };
         let mut expected: BTreeMap<_, _> = first.iter().map(|&id| (id, counts(id))).collect();
