@@ -33,7 +33,7 @@ pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, finding
                     let nr = first + u64::from(left.trailing_zeros());
                     left &= left - 1;
                     let inode = InodeNr(u32::try_from(nr).unwrap_or(u32::MAX));
-                    if may_have_name(volume, inode) {
+                    if volume.sb.may_be_named(inode) {
                         check(volume, state, inode, &mut bytes, &mut findings);
                     }
                 }
@@ -50,14 +50,6 @@ pub(crate) fn run(volume: &Volume, state: &State, threads: NonZeroUsize, finding
 /// value: nothing is wrong with those.
 fn plain_at(state: &State, first: u64) -> u64 {
     state.links.ones_at(first) & state.names.ones_at(first) & !state.value_inodes.bits_at(first)
-}
-
-/// Whether names may refer to an inode: it is not hidden.
-fn may_have_name(volume: &Volume, inode: InodeNr) -> bool {
-    let sb = &volume.sb;
-    let hidden = [sb.quota_inodes().project, sb.orphan_file_inode()];
-    let is_hidden = hidden.contains(&Some(inode));
-    sb.may_be_named(inode) && !is_hidden
 }
 
 fn check(

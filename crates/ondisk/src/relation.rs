@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::types::{LogicalBlock, PhysBlock};
+use crate::types::{InodeNr, LogicalBlock, PhysBlock};
 
 /// A contradiction between two structures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +101,12 @@ pub enum RelationError {
     /// A directory with two parents, which a walk from the root reaches twice.
     #[error("directory: a second name refers to it")]
     DirectoryLoop,
+    /// A name of an inode that may have none: a reserved one, or a file of the file system's own.
+    #[error("directory: a name refers to inode {found}, which may have no name")]
+    NamedReserved {
+        /// The inode.
+        found: InodeNr,
+    },
     /// A symbolic link whose target is empty, or longer than a block.
     #[error("symbolic link: i_size is {found_bytes}, expected 1 to {most}")]
     SymlinkSize {

@@ -233,12 +233,8 @@ impl Scanner<'_> {
     fn count_for_quota(&mut self, inode: &InodeView<'_>, clusters: u64, value_inodes: u64) {
         let volume = self.volume;
         let nr = inode.number;
-        let quota = volume.sb.quota_inodes();
-        let hidden = quota.project == Some(nr) || volume.sb.orphan_file_inode() == Some(nr);
-        let named = nr == InodeNr::ROOT || nr >= volume.sb.first_inode();
         if !volume.ro_compat(RoCompat::QUOTA)
-            || hidden
-            || !named
+            || !volume.sb.may_be_named(nr)
             || inode.has(InodeFlags::EA_INODE_FL)
         {
             return;

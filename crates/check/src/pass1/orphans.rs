@@ -68,8 +68,7 @@ fn chain(volume: &Volume, orphans: &mut HashSet<InodeNr>, findings: &mut Finding
     let mut bytes = Vec::new();
     let mut next = volume.sb.last_orphan();
     while let Some(nr) = next.filter(|nr| nr.0 != 0) {
-        let exists = nr >= volume.sb.first_inode() && nr.0 <= volume.geometry().inodes();
-        if !exists {
+        if nr == InodeNr::ROOT || !volume.sb.may_be_named(nr) {
             let why = "a link refers to an inode that cannot be an orphan";
             findings.push(Finding::OrphanList { inode: nr, why });
             return;

@@ -18,7 +18,8 @@
 
 use fourscore_ondisk::dirent::MAX_NAME_BYTES;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
-use fourscore_ondisk::{InodeNr, LogicalBlock};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock};
 use fourscore_sync::{epoch, thread};
 
 use crate::core::Core;
@@ -91,12 +92,32 @@ pub(crate) fn lookup_once(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Inod
 
 /// Returns the inode that the name refers to, according to the blocks of `dir`. For
 /// [`find::find_name`](crate::dir::find::find_name) and holders of the directory's lock.
+///
+/// # Errors
+/// `Corrupt` also for a name of an inode that may have none, so that no operation changes such an
+/// inode by its name.
 pub(crate) fn look_up_once(
     core: &Core,
     dir: &CachedInode,
     name: &[u8],
     guard: &Guard,
 ) -> Result<InodeNr> {
+    let found = search(core, dir, name, guard)?;
+    // The file system may have grown during the search: the superblock of now is compared.
+    match core.superblock().may_be_named(found) {
+        true => Ok(found),
+        false => Err(named_reserved(dir, found)),
+    }
+}
+
+#[cold]
+fn named_reserved(dir: &CachedInode, found: InodeNr) -> Error {
+    let error = Corrupt::from(RelationError::NamedReserved { found });
+    error.in_inode(dir.nr()).into()
+}
+
+/// Returns the inode of the name, whether it may have one or not.
+fn search(core: &Core, dir: &CachedInode, name: &[u8], guard: &Guard) -> Result<InodeNr> {
     if name.len() > MAX_NAME_BYTES {
         return Err(Error::NameTooLong);
     }

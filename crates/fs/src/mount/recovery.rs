@@ -89,7 +89,7 @@ pub(crate) fn finish_orphans(mount: &Mount) -> Result<()> {
 
 fn check_orphan(core: &Core, nr: InodeNr) -> Result<()> {
     let superblock = core.superblock();
-    let reserved = nr < superblock.first_inode() || superblock.orphan_file_inode() == Some(nr);
+    let reserved = nr == InodeNr::ROOT || !superblock.may_be_named(nr);
     let (group, index) = core.geometry().inode_group(nr).ok_or(Error::NotFound)?;
     let error = if reserved {
         RelationError::OrphanReserved

@@ -211,12 +211,23 @@ impl Superblock {
         self.raw.first_ino()
     }
 
-    /// Whether this inode may have a name in a directory: it exists, and is the root or not
-    /// reserved.
+    /// Whether this inode may have a name in a directory: it exists, and is the root or neither
+    /// reserved nor hidden. Linux refuses a name of another inode (`EUCLEAN`).
     #[must_use]
     pub fn may_be_named(&self, inode: InodeNr) -> bool {
         let ordinary = inode >= self.first_inode() && inode.0 <= self.geometry.inodes();
-        inode == InodeNr::ROOT || ordinary
+        inode == InodeNr::ROOT || ordinary && !self.is_hidden(inode)
+    }
+
+    /// Whether the file system keeps data of its own in this inode: it is a quota file, or the
+    /// orphan file. Such an inode need not be a reserved one.
+    fn is_hidden(&self, inode: InodeNr) -> bool {
+        let QuotaInodes {
+            user,
+            group,
+            project,
+        } = self.quota_inodes();
+        [user, group, project, self.orphan_file_inode()].contains(&Some(inode))
     }
 
     /// The location of the journal; `None` without one. The inode exists.

@@ -44,6 +44,31 @@ fn a_valid_superblock_is_accepted() {
 }
 
 #[test]
+fn files_of_the_file_system_may_not_be_named() {
+    let files = |features: RoCompat| {
+        image::with(|raw| {
+            add(&mut raw.s_feature_ro_compat, features.bits());
+            raw.s_usr_quota_inum = 12.into();
+            raw.s_grp_quota_inum = 4.into();
+            raw.s_prj_quota_inum = 13.into();
+            if features.contains(RoCompat::QUOTA) {
+                add(&mut raw.s_feature_compat, Compat::ORPHAN_FILE.bits());
+            }
+            raw.s_orphan_file_inum = 14.into();
+        })
+    };
+    let named = |sb: &Superblock| -> Vec<u32> {
+        let all = (1..=16).filter(|&nr| sb.may_be_named(InodeNr(nr)));
+        all.collect()
+    };
+    let all = files(RoCompat::QUOTA | RoCompat::PROJECT);
+    assert_eq!(named(&all), [2, 11, 15, 16]);
+    // Without the features the fields mean nothing.
+    let none = files(RoCompat::PROJECT);
+    assert_eq!(named(&none), [2, 11, 12, 13, 14, 15, 16]);
+}
+
+#[test]
 fn other_content_is_not_ext4() {
     let short = RawSuperblock::from_bytes(&[0; 1023]).map(|_| ());
     assert_eq!(

@@ -21,7 +21,8 @@ use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 
 use crate::common::{
-    OWNER, ROOT, device, device_to_read, mount_words, open, quiet, require_e2fsprogs, unmount_clean,
+    self, OWNER, ROOT, device, device_to_read, mount_words, open, quiet, require_e2fsprogs,
+    unmount_clean,
 };
 
 const NO_JOURNAL: &str = "^has_journal";
@@ -505,4 +506,59 @@ fn names_in_front_of_a_block_that_cannot_be_read_are_found() {
     });
     assert!(matches!(all, Err(fourscore::Error::Io(_))));
     assert!(listed > 2, "{listed} entries in front of the block");
+}
+
+/// A file system with the project quota file and the orphan file, which have ordinary numbers.
+fn with_hidden_files() -> (Image, [InodeNr; 2]) {
+    let image = Image::builder(MiB(32)).kind("ext4");
+    let image = image
+        .features(&["quota", "project", "orphan_file"])
+        .extended("quotatype=usrquota:grpquota:prjquota");
+    let image = image.make().unwrap();
+    let fs = open(&image);
+    let superblock = fs.superblock();
+    let hidden = [
+        superblock.quota_inodes().project,
+        superblock.orphan_file_inode(),
+    ];
+    let hidden = hidden.map(Option::unwrap);
+    (image, hidden)
+}
+
+/// No operation finds a file of the file system's own by a name.
+#[test]
+fn names_of_hidden_files_are_damage() {
+    require_e2fsprogs!();
+    let (image, hidden) = with_hidden_files();
+    debugfs_write(
+        image.path(),
+        &hidden.map(|nr| format!("ln <{0}> /x{0}", nr.0)),
+    )
+    .unwrap();
+    let fs = mount_words(&image, "");
+    for nr in hidden {
+        let name = format!("x{}", nr.0).into_bytes();
+        let (from, to) = ((ROOT, &name[..]), (ROOT, &b"new"[..]));
+        let results = [
+            fs.lookup(ROOT, &name).map(drop),
+            fs.lookup_once(ROOT, &name).map(drop),
+            fs.unlink(ROOT, &name),
+            fs.rename(from, to, Replace::No),
+            fs.exchange(from, (ROOT, b"lost+found")),
+            OpenInode::named(&*fs, ROOT, &name).map(drop),
+        ];
+        let found = results.map(|result| result.unwrap_err().errno());
+        assert_eq!(found, [117; 6], "EUCLEAN");
+        assert_eq!(fs.stat(nr).unwrap().links, 1);
+    }
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_quota_file_is_no_orphan() {
+    require_e2fsprogs!();
+    let (image, [quota, _]) = with_hidden_files();
+    debugfs_write(image.path(), &[format!("ssv last_orphan {}", quota.0)]).unwrap();
+    let refused = common::try_mount(&image, &MountOptions::new()).unwrap_err();
+    assert_eq!(refused.errno(), 117, "EUCLEAN");
 }

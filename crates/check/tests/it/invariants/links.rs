@@ -74,6 +74,42 @@ fn a_name_of_an_inode_that_holds_a_value_is_reported() {
     assert!(text.contains(&expected), "{text}");
 }
 
+/// An image with the project quota file and the orphan file, which have ordinary numbers.
+fn with_hidden_files() -> (Image, [InodeNr; 2]) {
+    let image = Image::builder(MiB(16)).kind("ext4");
+    let image = image
+        .features(&["quota", "project", "orphan_file"])
+        .extended("quotatype=usrquota:grpquota:prjquota");
+    let image = image.make().expect("mke2fs runs");
+    let device = open_path(image.path(), DeviceOptions::default()).expect("it is there");
+    let fs = Fs::open(Arc::new(device)).expect("sound");
+    let superblock = fs.superblock();
+    let quota = superblock.quota_inodes().project.expect("made");
+    let orphans = superblock.orphan_file_inode().expect("made");
+    (image, [quota, orphans])
+}
+
+#[test]
+fn a_name_of_a_hidden_file_is_reported() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let (image, hidden) = with_hidden_files();
+    assert_eq!(codes(image.path()), BTreeMap::new());
+    let commands = hidden.map(|nr| format!("ln <{nr}> x{nr}"));
+    debugfs_write(image.path(), &commands).expect("debugfs runs");
+    assert_eq!(codes(image.path()), BTreeMap::from([("entry-inode", 2)]));
+}
+
+#[test]
+fn a_hidden_file_is_no_orphan() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let (image, hidden) = with_hidden_files();
+    for nr in hidden {
+        let copy = image.copy().expect("copied");
+        debugfs_write(copy.path(), &[format!("ssv last_orphan {nr}")]).expect("debugfs runs");
+        assert_eq!(codes(copy.path()).get("orphan-list"), Some(&1));
+    }
+}
+
 #[test]
 fn a_flag_of_values_on_something_else_is_reported_as_that() {
     require!(Need::Program("mke2fs"), Need::Program("debugfs"));
