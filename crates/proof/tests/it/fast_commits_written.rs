@@ -2,8 +2,8 @@
 //! file system of them, and it has what was synced.
 
 use fourscore::{
-    AttributeChange, DeviceNr, Fallocate, FileType, Follow, Fs, InodeNr, MountOptions, Replace,
-    SetXattr, Timestamp,
+    AttributeChange, DeviceNr, Fallocate, FileType, Follow, Fs, InodeGeneration, InodeNr,
+    MountOptions, Replace, SetXattr, Timestamp,
 };
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, thread};
@@ -11,6 +11,7 @@ use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::Image;
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+use std::time::Duration;
 
 use crate::common::{
     self, PLAIN as NEW, ROOT, image_of, mount_with, open, pattern, quiet, require_e2fsprogs,
@@ -32,7 +33,11 @@ struct Setup {
 impl Setup {
     /// A file system with fast commits, in which nothing has changed since the last full commit.
     fn new(block_bytes: u32) -> Self {
-        let image = image_of(block_bytes, &["fast_commit"]);
+        Self::with_features(block_bytes, &["fast_commit"])
+    }
+
+    fn with_features(block_bytes: u32, features: &[&str]) -> Self {
+        let image = image_of(block_bytes, features);
         let fs = mount_with(&image, &quiet());
         Self { image, fs }
     }
@@ -119,7 +124,7 @@ fn new_files_are_there_with_their_content() {
 #[test]
 fn what_is_recorded_is_recovered_alike() {
     require_kernel!();
-    let cases: [(&str, Recorded); 8] = [
+    let cases: [(&str, Recorded); 9] = [
         ("an append", |fs| {
             let file = at(fs, "a/one");
             fs.append(file, &pattern(1, 10_000)).unwrap();
@@ -166,6 +171,16 @@ fn what_is_recorded_is_recovered_alike() {
                 ..AttributeChange::default()
             };
             fs.set_attributes(file, &change).unwrap();
+            fs.fsync(file).unwrap();
+        }),
+        ("made in a directory that was listed", |fs| {
+            let dir = at(fs, "a");
+            let before = fs.stat(dir).unwrap().atime;
+            // The clock of times has ticks.
+            thread::sleep(Duration::from_millis(12));
+            fs.accessed(dir).unwrap();
+            assert_ne!(fs.stat(dir).unwrap().atime, before);
+            let file = fs.create(dir, b"new", &NEW).unwrap();
             fs.fsync(file).unwrap();
         }),
         ("made, linked, its first name removed, written", |fs| {
@@ -292,6 +307,75 @@ fn what_no_record_expresses_is_committed_in_full() {
         assert_eq!(setup.commits().1, full + 1, "{what}");
         setup.assert_kept(what);
     }
+}
+
+/// What is set of a directory is durable with its fsync: no name need change for that.
+#[test]
+fn what_is_set_of_a_directory_is_committed_in_full() {
+    require_e2fsprogs!();
+    type Set = fn(&Fs, InodeNr);
+    const PAST: Timestamp = Timestamp::new(1_000_000_000, 5).unwrap();
+    let cases: [(&str, Set); 5] = [
+        ("the time of its last change", |fs, dir| {
+            let change = AttributeChange {
+                mtime: Some(PAST),
+                ..AttributeChange::default()
+            };
+            fs.set_attributes(dir, &change).unwrap();
+        }),
+        ("the time of its last access", |fs, dir| {
+            let change = AttributeChange {
+                atime: Some(PAST),
+                ..AttributeChange::default()
+            };
+            fs.set_attributes(dir, &change).unwrap();
+        }),
+        ("its owner", |fs, dir| {
+            let change = AttributeChange {
+                uid: Some(7),
+                ..AttributeChange::default()
+            };
+            fs.set_attributes(dir, &change).unwrap();
+        }),
+        ("its project", |fs, dir| fs.set_project(dir, 77).unwrap()),
+        ("its generation", |fs, dir| {
+            fs.set_generation(dir, InodeGeneration(77)).unwrap();
+        }),
+    ];
+    let features = ["fast_commit", "project", "^metadata_csum"];
+    let setup = Setup::with_features(1024, &features);
+    let fs = &setup.fs;
+    let dir = fs.mkdir(ROOT, b"dir", &NEW).unwrap();
+    fs.sync().unwrap();
+    for (what, set) in cases {
+        let full = setup.commits().1;
+        set(fs, dir);
+        fs.fsync(dir).unwrap();
+        assert_eq!(setup.commits().1, full + 1, "{what}");
+        let crashed = setup.image.copy().unwrap();
+        let found = open(&crashed).stat(dir).unwrap();
+        assert_eq!(found, fs.stat(dir).unwrap(), "{what}");
+    }
+}
+
+/// Replay counts the blocks of a map alone, and a file is charged for its values elsewhere, too.
+#[test]
+fn a_file_whose_value_is_in_an_inode_is_committed_in_full() {
+    require_kernel!();
+    let setup = Setup::with_features(1024, &["fast_commit", "ea_inode"]);
+    let fs = &setup.fs;
+    for nth in 0..8 {
+        fs.create(ROOT, &[b'0' + nth], &NEW).unwrap();
+    }
+    let file = fs.create(ROOT, b"file", &NEW).unwrap();
+    fs.set_xattr(file, b"user.v", &pattern(3, 5000), SetXattr::Any)
+        .unwrap();
+    fs.sync().unwrap();
+    let full = setup.commits().1;
+    fs.write_at(file, &pattern(4, 3000), 0).unwrap();
+    fs.fsync(file).unwrap();
+    assert_eq!(setup.commits().1, full + 1);
+    setup.assert_kept("a value in an inode");
 }
 
 #[test]

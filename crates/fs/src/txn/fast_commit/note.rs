@@ -117,6 +117,15 @@ impl Notes {
         let is_range = |note: &Note| matches!(note, Note::Range { nr, .. } if *nr == inode);
         self.all.iter().any(is_range)
     }
+
+    /// Whether names in the directory were added or removed.
+    pub(crate) fn has_name_in(&self, directory: InodeNr) -> bool {
+        let is_name = |note: &Note| match note {
+            Note::Added { dir, .. } | Note::Removed { dir, .. } => *dir == directory,
+            _ => false,
+        };
+        self.all.iter().any(is_name)
+    }
 }
 
 /// Returns the inodes that a unit with these notes makes.

@@ -9,14 +9,29 @@
 //! | fields    | further fields    | attributes: as before, or nothing if the inode is new |
 //! ```
 //!
-//! **References.** Kernel `fs/ext4/fast_commit.c` (`ext4_fc_replay_inode`); e2fsprogs,
-//! `e2fsck/journal.c` (`ext4_fc_handle_inode`), which refuses an `i_extra_isize` below 4.
+//! They count nothing but the map. So an inode that is charged for more, a block of attributes or
+//! values in inodes of their own, is in no record.
+//!
+//! No record is of a directory. What names change of its slot follows from the records of names: a
+//! slot needs none if it differs in nothing else, and if the unit has names in this directory. An
+//! access is noted in no record either: it is lost, unless a full commit follows.
+//!
+//! | a directory's slot differs in | names in the unit | without |
+//! |---|---|---|
+//! | times, version, link count | unsaid | tainted |
+//! | the time of the last access | unsaid | unsaid |
+//! | anything else | tainted | tainted |
+//!
+//! **References.** Kernel `fs/ext4/fast_commit.c` (`ext4_fc_replay_inode`; `ext4_fc_track_inode`,
+//! which leaves directories out); e2fsprogs, `e2fsck/journal.c` (`ext4_fc_handle_inode`), which
+//! refuses an `i_extra_isize` below 4.
 
 use std::ops::Range;
 
 use fourscore_ondisk::inode::{
     FileMode, FileType, GOOD_OLD_INODE_SIZE_BYTES, InodeFlags, RawInode, RawInodeExtra,
 };
+use fourscore_ondisk::xattr::{Entry, Value, Xattrs};
 use zerocopy::FromBytes;
 
 use crate::txn::fast_commit::note::Life;
@@ -40,16 +55,30 @@ const UNUSUAL: InodeFlags = InodeFlags::INLINE_DATA_FL
 pub(crate) enum Verdict {
     /// By this many bytes from the start of the slot.
     Image { len: usize },
-    /// It need not be: a directory whose times or number of subdirectories changed. Its names have
-    /// records of their own.
+    /// It need not be: of a directory only an access was noted, or what its names change, which
+    /// have records of their own.
     Unsaid,
     /// By no record.
     Tainted(Reason),
 }
 
+/// What else is known of the inode of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beside {
+    /// The unit has ranges of this inode.
+    pub(crate) maps_blocks: bool,
+    /// The unit has names in this inode, a directory.
+    pub(crate) changes_names: bool,
+    /// Its data goes through the journal.
+    pub(crate) journals: bool,
+}
+
 /// The fields of a slot.
 struct Fields<'s> {
     raw: &'s RawInode,
+    /// What lies in the place of the further fields. Where `i_extra_isize` does not cover it all,
+    /// the rest belongs to what is behind the fields.
+    extra: RawInodeExtra,
     /// The end of the fields.
     end: usize,
     behind: &'s [u8],
@@ -58,13 +87,16 @@ struct Fields<'s> {
 impl<'s> Fields<'s> {
     fn of(slot: &'s [u8]) -> Option<Self> {
         let (raw, rest) = RawInode::ref_from_prefix(slot).ok()?;
-        let extra = match RawInodeExtra::ref_from_prefix(rest) {
-            Ok((extra, _)) => usize::from(extra.i_extra_isize.get()),
-            Err(_) => 0,
-        };
-        let end = GOOD_OLD_INODE_SIZE_BYTES + extra;
+        let extra = RawInodeExtra::ref_from_prefix(rest)
+            .map_or_else(|_| RawInodeExtra::default(), |(extra, _)| *extra);
+        let end = GOOD_OLD_INODE_SIZE_BYTES + usize::from(extra.i_extra_isize.get());
         let behind = slot.get(end..)?;
-        Some(Self { raw, end, behind })
+        Some(Self {
+            raw,
+            extra,
+            end,
+            behind,
+        })
     }
 
     fn file_type(&self) -> Option<FileType> {
@@ -89,31 +121,41 @@ impl<'s> Fields<'s> {
         u64::from(self.raw.i_size_high.get()) << 32 | u64::from(self.raw.i_size_lo.get())
     }
 
-    fn owner(&self) -> [u16; 4] {
-        let raw = self.raw;
-        [raw.i_uid, raw.i_uid_high, raw.i_gid, raw.i_gid_high].map(|word| word.get())
+    /// Whether an attribute behind the fields has its value in another inode, for which this one is
+    /// charged. Damaged attributes may have one.
+    fn has_value_inode(&self) -> bool {
+        let is_here = |entry: Result<Entry<'_>, _>| {
+            entry.is_ok_and(|entry| matches!(entry.value, Value::Inline(_)))
+        };
+        !Xattrs::in_inode(self.behind).entries().all(is_here)
     }
 
-    /// The fields of the directory that its names do not change.
-    fn attributes_of_directory(&self) -> (u16, InodeFlags, [u16; 4], bool) {
-        (
-            self.raw.i_mode.get(),
-            self.flags(),
-            self.owner(),
-            self.has_xattr_block(),
-        )
+    /// The fields of a directory without those that an access changes.
+    fn but_access(&self) -> (RawInode, RawInodeExtra) {
+        let (mut raw, mut extra) = (*self.raw, self.extra);
+        raw.i_atime.set(0);
+        extra.i_atime_extra.set(0);
+        raw.i_checksum_lo.set(0);
+        extra.i_checksum_hi.set(0);
+        (raw, extra)
+    }
+
+    /// The fields of a directory without those that its names change.
+    fn but_names(&self) -> (RawInode, RawInodeExtra) {
+        let (mut raw, mut extra) = self.but_access();
+        raw.i_ctime.set(0);
+        extra.i_ctime_extra.set(0);
+        raw.i_mtime.set(0);
+        extra.i_mtime_extra.set(0);
+        raw.i_version.set(0);
+        extra.i_version_hi.set(0);
+        raw.i_links_count.set(0);
+        (raw, extra)
     }
 }
 
-/// Decides how the change of a slot from `old` to `new` is expressed. `maps_blocks` says whether
-/// the unit has ranges of this inode, `journals` whether its data goes through the journal.
-pub(crate) fn verdict(
-    old: &[u8],
-    new: &[u8],
-    life: Life,
-    maps_blocks: bool,
-    journals: bool,
-) -> Verdict {
+/// Decides how the change of a slot from `old` to `new` is expressed.
+pub(crate) fn verdict(old: &[u8], new: &[u8], life: Life, beside: Beside) -> Verdict {
     let (Some(before), Some(after)) = (Fields::of(old), Fields::of(new)) else {
         return Verdict::Tainted(Reason::Fields);
     };
@@ -126,38 +168,42 @@ pub(crate) fn verdict(
         Life::Existing => before.end == after.end && before.behind == after.behind,
     };
     if after.file_type() == Some(FileType::Directory) {
-        return directory(&before, &after, life, is_kept);
+        return match life {
+            Life::Existing if is_kept => directory(&before, &after, beside),
+            _ => Verdict::Tainted(Reason::Directory),
+        };
     }
-    if after.has_xattr_block() || !is_kept {
+    if after.has_xattr_block() || after.has_value_inode() || !is_kept {
         return Verdict::Tainted(Reason::Xattr);
     }
-    match refused(&before, &after, life, maps_blocks, journals) {
+    match refused(&before, &after, life, beside) {
         Some(why) => Verdict::Tainted(why),
         None => Verdict::Image { len: after.end },
     }
 }
 
-fn directory(before: &Fields<'_>, after: &Fields<'_>, life: Life, is_kept: bool) -> Verdict {
-    let is_same = before.attributes_of_directory() == after.attributes_of_directory();
-    if life == Life::New || !is_kept || !is_same || after.raw.i_links_count.get() == 0 {
+/// Decides about a directory that is not new, with the same attributes behind its fields.
+fn directory(before: &Fields<'_>, after: &Fields<'_>, beside: Beside) -> Verdict {
+    if after.raw.i_links_count.get() == 0 {
         return Verdict::Tainted(Reason::Directory);
     }
     // Linux does not count the blocks of a directory that grows in replay, and e2fsck does not make
     // one longer that has no index.
-    match before.size() != after.size() {
-        true => Verdict::Tainted(Reason::NoSpace),
-        false => Verdict::Unsaid,
+    if before.size() != after.size() {
+        return Verdict::Tainted(Reason::NoSpace);
+    }
+    let is_unsaid = match beside.changes_names {
+        true => before.but_names() == after.but_names(),
+        false => before.but_access() == after.but_access(),
+    };
+    match is_unsaid {
+        true => Verdict::Unsaid,
+        false => Verdict::Tainted(Reason::Directory),
     }
 }
 
 /// Returns why the change of a file is not expressed by a record, if it is not.
-fn refused(
-    before: &Fields<'_>,
-    after: &Fields<'_>,
-    life: Life,
-    maps_blocks: bool,
-    journals: bool,
-) -> Option<Reason> {
+fn refused(before: &Fields<'_>, after: &Fields<'_>, life: Life, beside: Beside) -> Option<Reason> {
     // e2fsck gives a fifo or a socket the root of an extent tree, and then takes it for broken.
     let is_file = after.file_type() == Some(FileType::Regular);
     let has_kind = is_file && after.flags().contains(InodeFlags::EXTENTS_FL);
@@ -167,11 +213,11 @@ fn refused(
     if !has_kind || after.flags().intersects(UNUSUAL) {
         return Some(Reason::Kind);
     }
-    if journals {
+    if beside.journals {
         return Some(Reason::JournaledData);
     }
     // e2fsck takes blocks for the nodes of the tree that later records may map.
-    if maps_blocks && after.is_deep() {
+    if beside.maps_blocks && after.is_deep() {
         return Some(Reason::DeepTree);
     }
     if after.raw.i_links_count.get() == 0 {
@@ -191,7 +237,7 @@ fn refused(
         Some(Reason::Fields)
     } else if before.flags() != after.flags() {
         Some(Reason::Flags)
-    } else if after.size() < before.size() || (changes_map && !maps_blocks) {
+    } else if after.size() < before.size() || (changes_map && !beside.maps_blocks) {
         Some(Reason::RangeOperation)
     } else {
         None

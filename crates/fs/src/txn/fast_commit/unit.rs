@@ -19,7 +19,7 @@ use crate::inode::last_change::LastChange;
 use crate::mount::modes::DataMode;
 use crate::txn::fast_commit::note::{Life, Note, Room, Space};
 use crate::txn::fast_commit::reason::Reason;
-use crate::txn::fast_commit::slots::{self, Verdict};
+use crate::txn::fast_commit::slots::{self, Beside, Verdict};
 use crate::txn::memory::{Region, RegionKind};
 use crate::txn::plan::Plan;
 
@@ -166,11 +166,12 @@ impl Plan<'_> {
             let is_new = memory.inodes.iter().any(|(claim, _)| claim.nr == nr);
             let life = if is_new { Life::New } else { Life::Existing };
             let new = &bytes[region.bytes.clone()];
-            let journals = mount.data == DataMode::Journal || journals_itself(new);
-            let maps_blocks = notes.has_range_of(nr);
-            let verdict = of_region(region, |old| {
-                slots::verdict(old, new, life, maps_blocks, journals)
-            });
+            let beside = Beside {
+                maps_blocks: notes.has_range_of(nr),
+                changes_names: notes.has_name_in(nr),
+                journals: mount.data == DataMode::Journal || journals_itself(new),
+            };
+            let verdict = of_region(region, |old| slots::verdict(old, new, life, beside));
             match verdict {
                 Verdict::Image { len } => {
                     let bytes = notes.keep(&new[..len]);
