@@ -353,8 +353,9 @@ fn has_fast_commits(superblock: &Superblock) -> bool {
     superblock.features().compat.contains(Compat::FAST_COMMIT)
 }
 
-/// Returns the fast commits of a mount; `None` if it makes none. Linux replays no records of
-/// clusters that have several blocks, and data that goes through the journal is in no record.
+/// Returns the fast commits of a mount; `None` if it makes none. Where clusters have several
+/// blocks, replay by Linux leaves clusters of recorded ranges free in their bitmap
+/// (docs/FINDINGS.md, 29). Data that goes through the journal is in no record.
 fn fast_commits(
     core: &Core,
     journal: &Journal,

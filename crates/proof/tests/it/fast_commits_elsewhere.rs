@@ -2,7 +2,7 @@
 //! fourscore writes avoid all of this. Where a test fails because the file system is recovered,
 //! that finding is out of date.
 
-use fourscore::{Fs, InodeNr, OpenInode};
+use fourscore::{Fs, InodeNr, OpenInode, SetXattr};
 use fourscore_block::BlockDevice;
 use fourscore_journal::{JournalMap, JournalRun, Log, recover};
 use fourscore_ondisk::fast_commit::{AddRange, Dentry, FastCommitBlocks, RangeState, Record};
@@ -23,7 +23,16 @@ use crate::common::{OWNER, ROOT, device, image_of, mount, names, open, require_k
 
 /// A file system that crashed after `setup`, which is in the log alone.
 fn crashed<R>(block_bytes: u32, setup: impl FnOnce(&Fs) -> R) -> (Image, R) {
-    let image = image_of(block_bytes, &["fast_commit"]);
+    crashed_with(block_bytes, &["fast_commit"], setup)
+}
+
+/// The same with these features.
+fn crashed_with<R>(
+    block_bytes: u32,
+    features: &[&str],
+    setup: impl FnOnce(&Fs) -> R,
+) -> (Image, R) {
+    let image = image_of(block_bytes, features);
     let fs = mount(&image);
     let made = setup(&fs);
     fs.sync().unwrap();
@@ -151,6 +160,69 @@ fn blocks_that_a_directory_gets_are_not_counted_by_linux() {
 }
 
 /// The block of the inode table with the inode of the journal is as it was before the log.
+/// A file that is in a block of the inode table without the inode of the journal.
+fn file_elsewhere(fs: &Fs) -> InodeNr {
+    let name = |nth| format!("file {nth}").into_bytes();
+    let files = (0..8).map(|nth| fs.create(ROOT, &name(nth), &OWNER).unwrap());
+    files.last().unwrap()
+}
+
+/// Has Linux recover the image.
+fn recover_by_kernel(image: &Image) {
+    let mount = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    mount.unmount().unwrap();
+}
+
+#[test]
+fn values_in_inodes_are_not_counted() {
+    require_kernel!();
+    let (by_kernel, file) = crashed_with(1024, &["fast_commit", "ea_inode"], |fs| {
+        let file = file_elsewhere(fs);
+        fs.set_xattr(file, b"user.large", &[7; 5000], SetXattr::Any)
+            .unwrap();
+        file
+    });
+    let raw = raw_inode(0o100_644, InodeFlags::EXTENTS_FL, 1);
+    let (inode, raw) = (file, &raw[..]);
+    write(&by_kernel, &[Record::Inode { inode, raw }]);
+    let by_e2fsck = by_kernel.copy().unwrap();
+    recover_by_kernel(&by_kernel);
+    for image in [by_kernel, by_e2fsck] {
+        let repaired = e2fsck_repair(image.path(), &[]).unwrap().output;
+        assert!(
+            repaired.contains("i_blocks is 0, should be 10"),
+            "{repaired}"
+        );
+    }
+}
+
+#[test]
+fn the_last_cluster_of_a_range_stays_free() {
+    require_kernel!();
+    let (image, file) = crashed_with(1024, &["fast_commit", "bigalloc"], file_elsewhere);
+    let raw = raw_inode(0o100_644, InodeFlags::EXTENTS_FL, 1);
+    let (inode, raw) = (file, &raw[..]);
+    // As many blocks as a cluster has, from the middle of one.
+    let range = AddRange {
+        inode,
+        logical: LogicalBlock(8),
+        physical: PhysBlock(40_008),
+        blocks: 16,
+        state: RangeState::Written,
+    };
+    let image_record = Record::Inode { inode, raw };
+    write(
+        &image,
+        &[image_record, Record::AddRange(range), image_record],
+    );
+    recover_by_kernel(&image);
+    let repaired = e2fsck_repair(image.path(), &[]).unwrap().output;
+    assert!(
+        repaired.contains("Block bitmap differences:  +40016"),
+        "{repaired}"
+    );
+}
+
 #[test]
 fn inodes_beside_that_of_the_journal_are_stale() {
     require_kernel!();
