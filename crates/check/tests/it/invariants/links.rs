@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fourscore::{Fs, MountOptions, NewAttributes, SetXattr};
+use fourscore::{Fs, MountOptions, NewAttributes, OpenOptions, SetXattr};
 use fourscore_block::{DeviceOptions, open_path};
 use fourscore_check::Finding;
 use fourscore_ondisk::InodeNr;
@@ -82,7 +82,7 @@ fn with_hidden_files() -> (Image, [InodeNr; 2]) {
         .extended("quotatype=usrquota:grpquota:prjquota");
     let image = image.make().expect("mke2fs runs");
     let device = open_path(image.path(), DeviceOptions::default()).expect("it is there");
-    let fs = Fs::open(Arc::new(device)).expect("sound");
+    let fs = Fs::open(Arc::new(device), &OpenOptions::new()).expect("sound");
     let superblock = fs.superblock();
     let quota = superblock.quota_inodes().project.expect("made");
     let orphans = superblock.orphan_file_inode().expect("made");
