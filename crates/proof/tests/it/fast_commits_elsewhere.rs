@@ -162,9 +162,11 @@ fn blocks_that_a_directory_gets_are_not_counted_by_linux() {
 /// The block of the inode table with the inode of the journal is as it was before the log.
 /// A file that is in a block of the inode table without the inode of the journal.
 fn file_elsewhere(fs: &Fs) -> InodeNr {
-    let name = |nth| format!("file {nth}").into_bytes();
-    let files = (0..8).map(|nth| fs.create(ROOT, &name(nth), &OWNER).unwrap());
-    files.last().unwrap()
+    for nth in 0..8 {
+        let name = format!("file {nth}");
+        fs.create(ROOT, name.as_bytes(), &OWNER).unwrap();
+    }
+    fs.create(ROOT, b"file", &OWNER).unwrap()
 }
 
 /// Has Linux recover the image.
