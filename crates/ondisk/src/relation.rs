@@ -168,6 +168,19 @@ pub enum RelationError {
         /// The hash of the content.
         expected: u32,
     },
+    /// A block that one operation changes as two structures, such as the data of a file and a part
+    /// of the inode table.
+    #[error(
+        "one block with two uses: a part at byte {offset_bytes} has {found_bytes} bytes as one of them, {expected_bytes} as the other"
+    )]
+    TwoUses {
+        /// Where the part begins in the block, in bytes.
+        offset_bytes: usize,
+        /// Its length as the structure that was found first, in bytes.
+        found_bytes: usize,
+        /// Its length as the structure that was found later, in bytes.
+        expected_bytes: usize,
+    },
     /// Inline data is longer than the space for it.
     #[error("inline data: i_size is {found_bytes}, but {stored} bytes are stored")]
     InlineSize {

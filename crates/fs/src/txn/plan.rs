@@ -33,6 +33,7 @@ use std::ops::Range;
 use fourscore_block::{Buffer, Kept, Structure, VerifiedAs};
 use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Privilege, Reach, Request, Run};
 use fourscore_ondisk::geometry::BytePlace;
+use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
 use fourscore_sync::Arc;
 
@@ -163,13 +164,17 @@ impl<'f> Plan<'f> {
     }
 
     /// Adds a whole block, after `check` has accepted it as the structure that `tag` names.
+    ///
+    /// # Errors
+    /// That of `check`; `Corrupt` if the plan has a part of the block as another structure.
     pub(crate) fn block(
         &mut self,
         block: PhysBlock,
         tag: VerifiedAs,
         check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
     ) -> Result<RegionId> {
-        if let Some(found) = self.find(block, 0) {
+        let whole = 0..self.mount.core.geometry().block_size().bytes();
+        if let Some(found) = self.has_already(block, &whole)? {
             return Ok(found);
         }
         let buffer = self.mount.core.buffers.load(block)?;
@@ -182,13 +187,16 @@ impl<'f> Plan<'f> {
 
     /// Adds a part of a block whose other parts other threads change. The block is not checked
     /// here.
+    ///
+    /// # Errors
+    /// `Corrupt` if the plan has another part that begins there, as another structure.
     pub(crate) fn part(
         &mut self,
         block: PhysBlock,
         range: Range<usize>,
         tag: VerifiedAs,
     ) -> Result<RegionId> {
-        if let Some(found) = self.find(block, range.start) {
+        if let Some(found) = self.has_already(block, &range)? {
             return Ok(found);
         }
         let buffer = self.mount.core.buffers.load(block)?;
@@ -201,6 +209,10 @@ impl<'f> Plan<'f> {
     /// Adds the part of a block that `choose` picks, after `check` has accepted the block as the
     /// structure that `tag` names; `None` if it picks none. For callers that change one place of a
     /// block and add the block only once.
+    ///
+    /// # Errors
+    /// Those of `check` and `choose`; `Corrupt` if the plan has the start of the block already, as
+    /// another structure.
     pub(crate) fn chosen_part<T>(
         &mut self,
         block: PhysBlock,
@@ -208,7 +220,10 @@ impl<'f> Plan<'f> {
         check: impl FnOnce(&[u8]) -> std::result::Result<(), Corrupt>,
         choose: impl FnOnce(&[u8]) -> Result<Option<(T, Range<usize>)>>,
     ) -> Result<Option<(T, RegionId)>> {
-        debug_assert!(self.find(block, 0).is_none(), "the block was asked for");
+        if let Some(found) = self.find(block, 0) {
+            let whole = 0..self.mount.core.geometry().block_size().bytes();
+            return Err(self.two_uses(block, &whole, found));
+        }
         let buffer = self.mount.core.buffers.load(block)?;
         let start = self.memory.bytes.len();
         let memory = &mut self.memory.bytes;
@@ -311,6 +326,27 @@ impl<'f> Plan<'f> {
             region.buffer.block() == block && region.offset == offset && has_content
         };
         self.memory.regions.iter().position(same).map(RegionId)
+    }
+
+    /// Returns the region that is `range` of a block, if the plan has it already. A region that
+    /// begins there and has another length belongs to another structure: both refer to the block.
+    fn has_already(&self, block: PhysBlock, range: &Range<usize>) -> Result<Option<RegionId>> {
+        match self.find(block, range.start) {
+            Some(found) if self.bytes(found).len() != range.len() => {
+                Err(self.two_uses(block, range, found))
+            }
+            found => Ok(found),
+        }
+    }
+
+    #[cold]
+    fn two_uses(&self, block: PhysBlock, range: &Range<usize>, found: RegionId) -> Error {
+        let error = RelationError::TwoUses {
+            offset_bytes: range.start,
+            found_bytes: self.bytes(found).len(),
+            expected_bytes: range.len(),
+        };
+        Corrupt::from(error).in_block(block).into()
     }
 
     /// Adds a region whose content is in the plan's memory from `start` on.

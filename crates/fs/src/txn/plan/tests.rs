@@ -114,3 +114,30 @@ fn a_lock_that_comes_before_a_held_one_is_refused() {
     drop((dir, file));
     fs.unmount().unwrap();
 }
+
+/// As where a file or the orphan file is mapped to a block of the inode table.
+#[test]
+fn a_part_that_begins_like_another_one_and_is_not_as_long_is_refused() {
+    require!(Need::Program("mke2fs"));
+    let image = Image::builder(MiB(64)).kind("ext4").block_size_bytes(1024);
+    let image = image.make().unwrap();
+    let fs = mount(&image);
+    let mut plan = Plan::new(fs.writable().unwrap());
+    // The first inode of the table.
+    let nr = InodeNr(1);
+    let slot = slot::slot(&mut plan, nr).unwrap();
+    let block = slot::slot_place(&plan, nr).unwrap().block;
+    for len in [4, 1024] {
+        let refused = plan.part(block, 0..len, inode_table_tag());
+        assert_eq!(refused.unwrap_err().errno(), 117, "{len} bytes");
+    }
+    let refused = plan.block(block, inode_table_tag(), |_| Ok(()));
+    assert_eq!(refused.unwrap_err().errno(), 117);
+    let choose = |_: &[u8]| Ok(Some(((), 0..8)));
+    let refused = plan.chosen_part(block, inode_table_tag(), |_| Ok(()), choose);
+    assert_eq!(refused.unwrap_err().errno(), 117);
+    let again = slot::slot(&mut plan, nr).unwrap();
+    assert_eq!(again.region(), slot.region());
+    drop(plan);
+    fs.unmount().unwrap();
+}
