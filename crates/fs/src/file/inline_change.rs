@@ -163,7 +163,9 @@ pub(crate) fn move_out(mount: &Mount, file: LockedInode<'_>) -> Result<()> {
     }
     update::map_block(&mut plan, &outside, slot, first, block)?;
     let version = slot::version(&mut plan, slot)?;
-    plan.apply_publishing(&[&locked.last], Publication::of(&[pinned]), || {
+    // What a read of the data depends on changes, so fdatasync has to cover it.
+    let last = [&locked.last, &locked.last_data];
+    plan.apply_publishing(&last, Publication::of(&[pinned]), || {
         pinned.publish(Some(version));
     })?;
     Ok(())
