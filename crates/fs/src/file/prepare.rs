@@ -22,12 +22,18 @@ use crate::{Error, Result};
 
 /// Zeroes the bytes behind `size` in the block that holds it, since they are going to be visible.
 /// They are zeroed as by [`prepare::zero_in_block`](crate::file::prepare::zero_in_block).
+///
+/// As in Linux, an encrypted file keeps them: without its key, zeroes would make the last unit of
+/// its encryption unreadable. They are the end of that unit, and zeroes once it is decrypted.
 pub(crate) fn zero_tail(
     core: &Core,
     plan: &mut Plan<'_>,
     inode: &CachedInode,
     size: u64,
 ) -> Result<()> {
+    if inode.is_encrypted() {
+        return Ok(());
+    }
     let block_size = core.geometry().block_size();
     let mask = block_size.bytes() as u64 - 1;
     zero_in_block(core, plan, inode, size..(size + mask) & !mask)
