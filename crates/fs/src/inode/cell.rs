@@ -8,7 +8,9 @@
 //!
 //! **Invariants.** An inode has at most one cell that can be changed: a thread pins the cell before
 //! it changes the inode, a pinned cell is not retired, and a retired one is not pinned. If a cell
-//! is retired while a reader uses it, the reader notices by the sequence count, and retries.
+//! is retired while a reader uses it, the reader notices by the sequence count, and retries. The
+//! cell of an inode on the orphan list is not retired either: nothing but the cell says where on
+//! the list the inode is. Such an inode is open, or its deletion or truncation has failed midway.
 //!
 //! **Locking.** The lock of a cell is the inode's lock (see [`crate::txn::order`]). It may be held
 //! across I/O. It is shared by threads that pin the inode, by writers that only overwrite mapped
@@ -224,13 +226,13 @@ impl InodeCell {
             .is_some_and(|changing| changing.retired)
     }
 
-    /// Retires the cell, unless it is in use. The allocator finds the file's preallocated space
-    /// when space is short.
+    /// Retires the cell, unless it is in use, or the inode is on the orphan list. The allocator
+    /// finds the file's preallocated space when space is short.
     pub(crate) fn retire(&self) -> bool {
         let Some(mut changing) = self.locks.changing.try_write() else {
             return false;
         };
-        let idle = self.locks.pins.load(Ordering::Acquire) == 0;
+        let idle = self.locks.pins.load(Ordering::Acquire) == 0 && changing.orphan.is_none();
         if idle && !changing.retired {
             changing.retired = true;
             self.sequence.close();
