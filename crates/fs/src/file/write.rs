@@ -224,7 +224,8 @@ fn write_beside(
     write_over(mount, inode, &shared, data, written_at)
 }
 
-/// Writes all of the data; the caller holds the inode's lock.
+/// Writes all of the data; the caller holds the inode's lock. A file that cannot be written to is
+/// refused even if there is no data.
 pub(crate) fn write_locked(
     mount: &Mount,
     mut file: LockedInode<'_>,
@@ -234,7 +235,12 @@ pub(crate) fn write_locked(
     /// The most bytes that one plan writes, so that written data is mapped soon.
     const MOST_BYTES: usize = 64 << 20;
     let end = data.offset.checked_add(data.bytes.len() as u64);
-    let limit = update::max_file_bytes(&mount.core, file.pinned.version(&epoch::pin())?);
+    let limit = {
+        let guard = epoch::pin();
+        let inode = file.pinned.version(&guard)?;
+        check_may_write(inode, data.offset, decided)?;
+        update::max_file_bytes(&mount.core, inode)
+    };
     if end.is_none_or(|end| end > limit) {
         return Err(Error::FileTooLarge);
     }
@@ -245,7 +251,8 @@ pub(crate) fn write_locked(
             bytes: &data.bytes[done..data.bytes.len().min(done + most_bytes)],
             offset: data.offset + done as u64,
         };
-        let write = || write_part(mount, file.reborrow(), part, decided, conversion);
+        let times = decided.written_at();
+        let write = || write_part(mount, file.reborrow(), part, times, conversion);
         match mount.space.retried(write) {
             Ok(written) => {
                 done += written;
@@ -281,11 +288,9 @@ fn write_part(
     mount: &Mount,
     mut file: LockedInode<'_>,
     data: Data<'_>,
-    decided: Decided,
+    written_at: WrittenAt,
     conversion: Conversion,
 ) -> Result<usize> {
-    check_may_write(file.pinned.version(&epoch::pin())?, data.offset, decided)?;
-    let written_at = decided.written_at();
     if inline_change::write_inside(mount, file.reborrow(), data, written_at)? == Written::Inside {
         return Ok(data.bytes.len());
     }
@@ -505,7 +510,7 @@ fn plan_journaled(
 
 /// Refuses inodes that are no writable files, and writes from `offset` on that the file's flags
 /// forbid.
-fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result<()> {
+pub(crate) fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result<()> {
     prepare::check_is_writable(inode)?;
     let is_kept = inode.has(InodeFlags::IMMUTABLE_FL)
         || inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes();
