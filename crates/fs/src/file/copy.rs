@@ -23,7 +23,7 @@ use fourscore_sync::epoch;
 use crate::core::Core;
 use crate::file::data::Data;
 use crate::file::write::{self, Decided};
-use crate::file::{fallocate, read, truncate};
+use crate::file::{fallocate, inline_change, read, truncate};
 use crate::inode::{cache, stat};
 use crate::map::update;
 use crate::mount::errors;
@@ -207,7 +207,8 @@ fn read_at_once(core: &Core, inode: InodeNr, buffer: &mut [u8], offset: u64) -> 
     read::read_unchecked(core, &cache::inode_copy(core, inode)?, buffer, offset)
 }
 
-/// Makes a range read as zeroes. The file is long enough for the range afterwards.
+/// Makes a range read as zeroes, in a file that a write could change there. The file is long enough
+/// for the range afterwards.
 fn make_hole(mount: &Mount, at: BytePosition, len: u64) -> Result<()> {
     let BytePosition { inode, offset } = at;
     let size = stat::stat(&mount.core, inode)?.size_bytes;
@@ -216,9 +217,20 @@ fn make_hole(mount: &Mount, at: BytePosition, len: u64) -> Result<()> {
     }
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let mut locked = pinned.lock();
-    let size = pinned.version(&epoch::pin())?.size_bytes();
-    match offset + len > size {
-        true => truncate::truncate_locked(mount, pinned.locked(&mut locked), offset + len),
-        false => Ok(()),
+    let end = offset + len;
+    let (is_long_enough, is_longer_than_inside) = {
+        let inode = &pinned.copy_if(|inode| write::check_may_write(inode, offset, Decided::Now))?;
+        let is_longer = inline_change::is_longer_than_inside(&mount.core, inode, end)?;
+        (end <= inode.size_bytes(), is_longer)
+    };
+    if is_long_enough {
+        return Ok(());
     }
+    truncate::end_truncation(mount, pinned.locked(&mut locked))?;
+    if is_longer_than_inside {
+        mount
+            .space
+            .retried(|| inline_change::move_out(mount, pinned.locked(&mut locked)))?;
+    }
+    truncate::truncate_locked(mount, pinned.locked(&mut locked), end)
 }

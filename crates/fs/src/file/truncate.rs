@@ -44,6 +44,7 @@ pub(crate) fn change_size(mount: &Mount, inode: InodeNr, size: u64) -> Result<()
         let is_longer = inline_change::is_longer_than_inside(&mount.core, &inode, size)?;
         (inode.size_bytes(), is_longer)
     };
+    end_truncation(mount, pinned.locked(&mut locked))?;
     if is_longer {
         mount
             .space
