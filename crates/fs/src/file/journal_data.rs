@@ -13,6 +13,7 @@ use fourscore_ondisk::{LogicalBlock, PhysBlock};
 use crate::Result;
 use crate::core::Core;
 use crate::file::journaled::journals_content;
+use crate::file::read::check_mapped;
 use crate::inode::cached::CachedInode;
 use crate::map::lookup;
 use crate::mount::modes::DataMode;
@@ -41,6 +42,9 @@ pub(crate) fn longest_run(mount: &Mount, plan: &Plan<'_>, inode: &CachedInode) -
 
 /// Checkpoints all data of `inode`, whose lock is held, to its home location, and forgets the
 /// buffers of its blocks, since `JOURNAL_DATA_FL` changes.
+///
+/// # Errors
+/// `Corrupt` if the file maps more blocks than the file system has.
 pub(crate) fn forget_content(mount: &Mount, inode: &CachedInode) -> Result<()> {
     if mount.data == DataMode::Journal || inode.file_type() != FileType::Regular {
         return Ok(());
@@ -48,13 +52,16 @@ pub(crate) fn forget_content(mount: &Mount, inode: &CachedInode) -> Result<()> {
     mount.journal().commit()?;
     mount.journal().checkpoint()?;
     let tid = mount.journal().running_tid();
-    let mut at = LogicalBlock(0);
+    let limit = mount.core.geometry().blocks().0;
+    let (mut at, mut blocks) = (LogicalBlock(0), 0);
     while at < LOGICAL_END {
         let mapping = lookup::map_locked(&mount.core, inode, at)?;
         at = mapping.end();
         let Some(extent) = mapping.extent() else {
             continue;
         };
+        blocks += u64::from(extent.blocks);
+        check_mapped(inode, blocks, limit)?;
         for block in extent.physical.0..extent.physical.0 + u64::from(extent.blocks) {
             // No thread changes the block, so no change is lost.
             mount.core.buffers.forget(PhysBlock(block), tid);

@@ -388,7 +388,7 @@ fn seek_in(
 
 /// Returns an error if a file has mapped more blocks than there are: its map refers to some of them
 /// more than once, perhaps without end.
-fn check_mapped(inode: &CachedInode, found: u64, limit: u64) -> Result<()> {
+pub(crate) fn check_mapped(inode: &CachedInode, found: u64, limit: u64) -> Result<()> {
     if found <= limit {
         return Ok(());
     }
