@@ -31,3 +31,6 @@ pub(crate) mod symlink;
 pub(crate) mod sync;
 pub(crate) mod truncate;
 pub(crate) mod write;
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -1,0 +1,322 @@
+//! Tests of changes of files on forged images, on devices that fail midway, and before a crash.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::os::unix::fs::FileExt;
+
+use fourscore_block::{BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RamDevice, Rule};
+use fourscore_journal::{Background, JournalOptions};
+use fourscore_ondisk::inode::InodeFlags;
+use fourscore_sync::Arc;
+use fourscore_testkit::image::{Image, MiB};
+use fourscore_testkit::oracle::{assert_clean, debugfs_write};
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
+use crate::{Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result};
+
+const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
+const ROOT: InodeNr = InodeNr::ROOT;
+
+/// A file system of 8 MiB with blocks of 1 KiB.
+fn small(features: &[&str]) -> Image {
+    let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);
+    let image = image.inode_size_bytes(256).features(features);
+    image.make().unwrap()
+}
+
+/// The options of a mount that commits only on request.
+fn quiet(words: &str) -> MountOptions {
+    let options = MountOptions::new().journal(JournalOptions {
+        background: Background::None,
+        ..JournalOptions::default()
+    });
+    options.parse(words).unwrap()
+}
+
+fn mount_with(image: &Image, words: &str) -> Arc<Fs> {
+    let device = fourscore_block::open_path(image.path(), DeviceOptions::read_write()).unwrap();
+    Fs::mount(Arc::new(device), &quiet(words)).unwrap()
+}
+
+fn mount(image: &Image) -> Arc<Fs> {
+    mount_with(image, "")
+}
+
+#[track_caller]
+fn errno<T: std::fmt::Debug>(result: Result<T>) -> i32 {
+    result.unwrap_err().errno()
+}
+
+fn content(fs: &Fs, file: InodeNr) -> Vec<u8> {
+    let len = usize::try_from(fs.stat(file).unwrap().size_bytes).unwrap();
+    let mut bytes = vec![0xaa; len];
+    assert_eq!(fs.read_at(file, &mut bytes, 0).unwrap(), len);
+    bytes
+}
+
+/// The file's slot begins at the start of its block of the inode table, as the block's content
+/// does.
+#[test]
+fn a_file_that_maps_its_own_slot_is_refused() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = small(&["^metadata_csum", "^flex_bg"]);
+    let fs = mount(&image);
+    let mut file = InodeNr(1);
+    for number in 0..4_u32 {
+        let made = fs.create(ROOT, number.to_string().as_bytes(), &OWNER);
+        let made = made.unwrap();
+        fs.write_at(made, &[7; 1000], 0).unwrap();
+        if (made.0 - 1) % 4 == 0 {
+            file = made;
+        }
+    }
+    fs.unmount().unwrap();
+    let mut table = [0; 4];
+    let raw = File::open(image.path()).unwrap();
+    raw.read_exact_at(&mut table, 2048 + 8).unwrap();
+    let block = u32::from_le_bytes(table) + (file.0 - 1) / 4;
+    for (flags, words) in [("0x84000", ""), ("0x80000", "data=journal")] {
+        let flags = format!("sif <{file}> flags {flags}");
+        let place = format!("sif <{file}> block[5] {block}");
+        debugfs_write(image.path(), &[flags, place]).unwrap();
+        let fs = mount_with(&image, words);
+        assert_eq!(errno(fs.write_at(file, &[8; 300], 0)), 117);
+        assert_eq!(errno(fs.write_at(file, &[8; 1000], 0)), 117);
+        assert_eq!(errno(fs.truncate(file, 100)), 117);
+        let punched = fs.fallocate(file, Fallocate::PunchHole, 100, 500);
+        assert_eq!(errno(punched), 117);
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn data_that_leaves_its_inode_is_covered_by_fdatasync() {
+    require!(Need::Program("mke2fs"));
+    for features in [&["inline_data"][..], &["inline_data", "fast_commit"]] {
+        let image = small(features);
+        let fs = mount(&image);
+        let [over, punched] = [b"over", b"hole"].map(|name| {
+            let file = fs.create(ROOT, name, &OWNER).unwrap();
+            fs.write_at(file, &[b'a'; 100], 0).unwrap();
+            fs.fsync(file).unwrap();
+            file
+        });
+        fs.fallocate(over, Fallocate::AllocateKeepSize, 0, 10)
+            .unwrap();
+        fs.write_at(over, &[b'b'; 100], 0).unwrap();
+        fs.fdatasync(over).unwrap();
+        let crashed = image.copy().unwrap();
+        fs.fallocate(punched, Fallocate::PunchHole, 0, 50).unwrap();
+        fs.fdatasync(punched).unwrap();
+        let crashed_later = image.copy().unwrap();
+        fs.unmount().unwrap();
+        let after = mount(&crashed);
+        assert_eq!(content(&after, over), [b'b'; 100], "{features:?}");
+        after.unmount().unwrap();
+        let after = mount(&crashed_later);
+        let expected = [[0; 50], [b'a'; 50]].concat();
+        assert_eq!(content(&after, punched), expected, "{features:?}");
+        after.unmount().unwrap();
+    }
+}
+
+/// An encrypted file of 5000 bytes in eight blocks, which all hold the byte 7.
+fn encrypted(image: &Image) -> InodeNr {
+    let fs = mount(image);
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    fs.write_at(file, &[7; 8192], 0).unwrap();
+    fs.unmount().unwrap();
+    let (flags, size) = ("flags 0x80800", "size 5000");
+    let fields = [flags, size].map(|field| format!("sif <{file}> {field}"));
+    debugfs_write(image.path(), &fields).unwrap();
+    file
+}
+
+#[test]
+fn recovery_zeroes_nothing_in_an_encrypted_file() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = small(&["encrypt", "^orphan_file"]);
+    let file = encrypted(&image);
+    let orphan = format!("ssv last_orphan {file}");
+    debugfs_write(image.path(), &[orphan]).unwrap();
+    let fs = mount(&image);
+    assert_eq!(fs.orphans().unwrap(), []);
+    let extents = fs.extents(file).unwrap();
+    fs.unmount().unwrap();
+    let blocks: u32 = extents.iter().map(|extent| extent.blocks).sum();
+    assert_eq!((extents.len(), blocks), (1, 5));
+    let mut found = [0; 5120];
+    let raw = File::open(image.path()).unwrap();
+    raw.read_exact_at(&mut found, extents[0].physical.0 * 1024)
+        .unwrap();
+    assert!(found == [7; 5120], "the tail is not as it was");
+}
+
+/// A file whose extents are too many to be freed in one transaction, on a device that fails while
+/// they are freed: the file is empty and on the orphan list. The device works again then.
+fn cut_midway() -> (Image, Arc<FaultyDevice>, Arc<Fs>, InodeNr) {
+    let image = Image::builder(MiB(16)).kind("ext4").block_size_bytes(1024);
+    let image = image.journal(MiB(1)).features(&["^orphan_file"]);
+    let image = image.make().unwrap();
+    let fs = mount(&image);
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    for number in 0..3000 {
+        fs.write_at(file, b"data", number * 2048).unwrap();
+    }
+    fs.unmount().unwrap();
+    let before = std::fs::read(image.path()).unwrap();
+    for nth in (1..100).rev() {
+        let device = Arc::new(FaultyDevice::new(Arc::new(RamDevice::from_bytes(&before))));
+        let fs = Fs::mount(Arc::clone(&device) as _, &quiet("")).unwrap();
+        fs.lookup(ROOT, b"file").unwrap();
+        device.add(Rule::nth(DeviceOp::Read, nth).and_after());
+        let cut = fs.truncate(file, 0);
+        device.heal();
+        if cut.is_err() && !fs.orphans().unwrap().is_empty() {
+            assert_eq!(fs.stat(file).unwrap().size_bytes, 0);
+            return (image, device, fs, file);
+        }
+    }
+    panic!("no read fails between two transactions");
+}
+
+#[test]
+fn a_file_on_the_orphan_list_stays_in_memory() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (image, device, fs, file) = cut_midway();
+    let evict = || fs.core.inodes.remove_if(&file, |cell| cell.retire());
+    assert!(evict().is_none());
+    fs.unlink(ROOT, b"file").unwrap();
+    assert_eq!(fs.orphans().unwrap(), []);
+    fs.unmount().unwrap();
+    let fs = Fs::mount(Arc::clone(&device) as _, &quiet("")).unwrap();
+    fs.unmount().unwrap();
+    let mut bytes = vec![0; 16 << 20];
+    device.read_at(&mut bytes, 0).unwrap();
+    std::fs::write(image.path(), bytes).unwrap();
+    assert_clean(image.path());
+}
+
+#[test]
+fn a_truncation_that_is_not_finished_is_finished_by_the_next_mount() {
+    require!(Need::Program("mke2fs"));
+    let (_image, device, fs, file) = cut_midway();
+    fs.unmount().unwrap();
+    let fs = Fs::mount(device, &quiet("")).unwrap();
+    assert_eq!(fs.orphans().unwrap(), []);
+    assert_eq!(fs.stat(file).unwrap().sectors, 0);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn what_was_cut_off_stays_away_when_the_file_grows() {
+    require!(Need::Program("mke2fs"));
+    const BYTES: u64 = 6 << 20;
+    let (_image, _device, fs, file) = cut_midway();
+    fs.truncate(file, BYTES).unwrap();
+    assert!(
+        content(&fs, file).iter().all(|&byte| byte == 0),
+        "by its size"
+    );
+    assert_eq!(fs.orphans().unwrap(), []);
+    fs.unmount().unwrap();
+
+    let (_image, _device, fs, file) = cut_midway();
+    let hole = fs.create(ROOT, b"hole", &OWNER).unwrap();
+    fs.truncate(hole, BYTES).unwrap();
+    assert_eq!(fs.copy_file_range(hole, 0, file, 0, BYTES).unwrap(), BYTES);
+    assert!(
+        content(&fs, file).iter().all(|&byte| byte == 0),
+        "by a hole"
+    );
+    assert_eq!(fs.orphans().unwrap(), []);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_hole_is_copied_only_to_files_that_can_be_written() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = small(&["encrypt", "inline_data"]);
+    let locked = encrypted(&image);
+    let fs = mount(&image);
+    let hole = fs.create(ROOT, b"hole", &OWNER).unwrap();
+    fs.truncate(hole, 4 << 20).unwrap();
+    let no_key = errno(fs.write_at(locked, b"x", 5000));
+    let copied = fs.copy_file_range(hole, 0, locked, 5000, 4000);
+    assert_eq!(errno(copied), no_key);
+    assert_eq!(fs.stat(locked).unwrap().size_bytes, 5000);
+
+    let inside = fs.create(ROOT, b"inside", &OWNER).unwrap();
+    fs.write_at(inside, &[7; 10], 0).unwrap();
+    let is_inside = || {
+        let flags = fs.stat(inside).unwrap().flags;
+        flags.contains(InodeFlags::INLINE_DATA_FL)
+    };
+    assert!(is_inside());
+    let copied = fs.copy_file_range(hole, 0, inside, 10, 4_000_000);
+    assert_eq!(copied.unwrap(), 4_000_000);
+    assert!(!is_inside());
+    let found = content(&fs, inside);
+    assert_eq!((found.len(), &found[..10]), (4_000_010, &[7; 10][..]));
+    assert!(found[10..].iter().all(|&byte| byte == 0));
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_write_without_data_is_refused_where_others_are() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = small(&["encrypt"]);
+    let locked = encrypted(&image);
+    let fs = mount(&image);
+    let none = [&[][..], &[IoSlice::new(b"")]];
+    let no_key = errno(fs.write_at(locked, b"x", 0));
+    for bufs in none {
+        assert_eq!(errno(fs.write_vectored_at(locked, bufs, 0)), no_key);
+        assert_eq!(errno(fs.write_vectored_at(ROOT, bufs, 0)), 21);
+    }
+    let fixed = fs.create(ROOT, b"fixed", &OWNER).unwrap();
+    for bufs in none {
+        assert_eq!(fs.write_vectored_at(fixed, bufs, 7).unwrap(), 0);
+    }
+    let flags = InodeFlags::IMMUTABLE_FL | InodeFlags::EXTENTS_FL;
+    fs.set_flags(fixed, flags).unwrap();
+    for bufs in none {
+        assert_eq!(errno(fs.write_vectored_at(fixed, bufs, 0)), 1);
+    }
+    fs.unmount().unwrap();
+}
+
+/// Three extents of the file are mapped to the same blocks.
+#[test]
+fn a_map_of_more_blocks_than_there_are_is_refused_when_the_flag_changes() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = small(&[]);
+    let fs = mount(&image);
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    fs.write_at(file, &[7; 1024], 0).unwrap();
+    fs.unmount().unwrap();
+    // Blocks of the second half of the file system, which has 8192.
+    let (first, len) = (5000, 3000);
+    let mut fields = vec![format!("block[0] {:#x}", 0x0003_f30a)];
+    for nth in 0..3 {
+        let words = [nth * len, len, first];
+        for (word, value) in words.into_iter().enumerate() {
+            fields.push(format!("block[{}] {value}", 3 + 3 * nth + word as u64));
+        }
+    }
+    let fields: Vec<_> = fields
+        .iter()
+        .map(|field| format!("sif <{file}> {field}"))
+        .collect();
+    debugfs_write(image.path(), &fields).unwrap();
+    let fs = mount(&image);
+    let flags = InodeFlags::JOURNAL_DATA_FL | InodeFlags::EXTENTS_FL;
+    let refused = fs.set_flags(file, flags).unwrap_err();
+    let why = "maps 9000 blocks, the file system has 8192";
+    assert!(refused.to_string().contains(why), "{refused}");
+    assert_eq!(refused.errno(), 117);
+    let flags = fs.stat(file).unwrap().flags;
+    assert!(!flags.contains(InodeFlags::JOURNAL_DATA_FL));
+    fs.unmount().unwrap();
+}
