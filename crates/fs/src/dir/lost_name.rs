@@ -36,7 +36,7 @@ pub(crate) enum Lost {
     LastName(CachedInode, OrphanPlace),
     /// It is freed.
     Everything,
-    /// It is on the orphan list; the blocks of this version are still to be freed.
+    /// It is on the orphan list; what this version has is still to be freed.
     Part(CachedInode, OrphanPlace),
 }
 
@@ -78,8 +78,7 @@ pub(crate) fn plan_lost_name(
         if let Some(file) = &locked.prealloc {
             plan.mount.allocator().discard(file);
         }
-        if update::free_map(plan, inode, slot, LogicalBlock(0))? == Freed::All {
-            plan_end(mount, plan, inode, slot, locked.orphan)?;
+        if plan_end(mount, plan, inode, slot, locked.orphan)? == Freed::All {
             plan.raise_sequence();
             return Ok(Lost::Everything);
         }
@@ -99,17 +98,23 @@ pub(crate) fn plan_lost_name(
     Ok(Lost::Part(version, place))
 }
 
-/// Plans the end of an inode whose data blocks are free: its attributes, its place on the orphan
-/// list and the inode itself.
+/// Plans the end of an inode, as far as the plan has space: its data blocks, its attributes, its
+/// place on the orphan list and the inode itself. If it is a part, the inode needs a place on the
+/// orphan list, and further plans until it is all.
 pub(crate) fn plan_end(
     mount: &Mount,
     plan: &mut Plan<'_>,
     inode: &CachedInode,
     slot: Slot,
     orphan: Option<OrphanPlace>,
-) -> Result<()> {
-    set::free_xattrs(plan, inode)?;
-    end::end_inode(mount, plan, inode, slot, orphan)
+) -> Result<Freed> {
+    let is_all = update::free_map(plan, inode, slot, LogicalBlock(0))? == Freed::All
+        && set::free_xattrs(plan, slot)? == Freed::All;
+    if !is_all {
+        return Ok(Freed::Part);
+    }
+    end::end_inode(mount, plan, inode, slot, orphan)?;
+    Ok(Freed::All)
 }
 
 /// Ends the removal of a name after it was published: frees what is left of an inode that is
@@ -146,8 +151,7 @@ pub(crate) fn free_orphan(
     loop {
         let mut plan = Plan::new(mount);
         let slot = slot::slot(&mut plan, inode.nr())?;
-        if update::free_map(&mut plan, &inode, slot, LogicalBlock(0))? == Freed::All {
-            plan_end(mount, &mut plan, &inode, slot, Some(place))?;
+        if plan_end(mount, &mut plan, &inode, slot, Some(place))? == Freed::All {
             plan.apply(&[last])?;
             return Ok(());
         }

@@ -16,8 +16,8 @@ use crate::inode::cache;
 use crate::inode::cached::CachedInode;
 use crate::inode::orphans::OrphanPlace;
 use crate::map::account::Freed;
+use crate::map::lookup;
 use crate::map::mapping::{Mapping, Target};
-use crate::map::{lookup, update};
 use crate::mount::fast_commit::{Base, FastCommitOverlay, InodeChange};
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
@@ -74,11 +74,10 @@ pub(crate) fn free_life(mount: &Mount, nr: InodeNr) -> Result<()> {
     let inode = CachedInode::new(cache::load_inode(&mount.core, nr)?, mount.core.superblock())?;
     let mut plan = Plan::new(mount).in_one_step();
     let slot = slot::slot(&mut plan, nr)?;
-    let freed = update::free_map(&mut plan, &inode, slot, LogicalBlock(0))?;
-    debug_assert_eq!(freed, Freed::All);
     // The number is free on disk from here on, so the inode must not look as if it were in use.
     slot::edit(&mut plan, slot, |inode| inode.set_links_count(0))?;
-    lost_name::plan_end(mount, &mut plan, &inode, slot, place)?;
+    let freed = lost_name::plan_end(mount, &mut plan, &inode, slot, place)?;
+    debug_assert_eq!(freed, Freed::All);
     apply_here(plan)
 }
 

@@ -123,7 +123,12 @@ impl Mount {
     /// transaction, so that a transaction can hold many of them, and at most what is applied
     /// quickly.
     pub(crate) fn step_capacity(&self) -> usize {
-        (self.journal.most_credits().0 as usize / 4).clamp(8, 512)
+        (self.most_credits() / 4).clamp(8, 512)
+    }
+
+    /// Returns the most credits that a handle can have.
+    pub(crate) fn most_credits(&self) -> usize {
+        self.journal.most_credits().0 as usize
     }
 
     /// Returns the freezer, which keeps operations out while the file system is frozen.

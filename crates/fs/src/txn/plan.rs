@@ -143,6 +143,18 @@ impl<'f> Plan<'f> {
         self.capacity
     }
 
+    /// Whether a transaction has space for the blocks of the plan's regions, and for as much as a
+    /// change of attributes adds to them.
+    pub(crate) fn may_fit(&self) -> bool {
+        /// The map of a new value; a block of attributes, its bitmap and descriptor; the superblock.
+        const OF_THE_REST: usize = 48;
+        let regions = self.memory.regions.iter();
+        let mut blocks: Vec<_> = regions.map(|region| region.buffer.block()).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks.len() + OF_THE_REST <= self.mount.most_credits()
+    }
+
     /// Removes the limit of the plan's size, so that nothing is left to be freed later.
     pub(crate) fn in_one_step(mut self) -> Self {
         self.capacity = usize::MAX;

@@ -29,7 +29,7 @@ use fourscore_ondisk::extent::{Extent, ExtentState};
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::inode::{FileMode, FileType, InodeFlags, NewInode, RawInode};
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::xattr::{self, EaInode, NewValue, Value, Xattrs};
+use fourscore_ondisk::xattr::{self, EaInode, NameIndex, NewValue, Value, Was, Xattrs, XattrsMut};
 use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock, Timestamp};
 use zerocopy::FromBytes;
 
@@ -46,10 +46,10 @@ use crate::map::update;
 use crate::mount::clock::now;
 use crate::txn::plan::{NewContent, Plan};
 use crate::txn::slot::{self, Slot};
-use crate::xattr::get;
 use crate::xattr::gone_value::GoneValue;
 use crate::xattr::held::Note;
 use crate::xattr::share::{Candidate, Look, Miss, ShareKey, Sharing, Users};
+use crate::xattr::{get, set};
 use crate::{Error, Result};
 
 /// The mode of an inode that holds a value, as in Linux.
@@ -317,6 +317,80 @@ pub(crate) fn values_of(xattrs: &Xattrs<'_>, owner: InodeNr) -> Result<Vec<Inode
         }
     }
     Ok(values)
+}
+
+/// An entry whose value is in an inode.
+#[derive(Debug)]
+pub(crate) struct ValueEntry {
+    index: NameIndex,
+    /// The name without its prefix.
+    name: Box<[u8]>,
+    inode: InodeNr,
+    /// The length of the value.
+    bytes: u32,
+}
+
+/// Returns the entries of inode `owner` that have their values in inodes.
+pub(crate) fn entries_of(xattrs: &Xattrs<'_>, owner: InodeNr) -> Result<Vec<ValueEntry>> {
+    let mut values = Vec::new();
+    for entry in xattrs.entries() {
+        let entry = entry.map_err(|error| Corrupt::from(error).in_inode(owner))?;
+        if let Value::Inode { inode, bytes } = entry.value {
+            values.push(ValueEntry {
+                index: entry.index,
+                name: entry.name.into(),
+                inode,
+                bytes,
+            });
+        }
+    }
+    Ok(values)
+}
+
+/// Counts one user less for the values of `entries`, from the first on and as far as the plan has
+/// space. Returns the number of entries for which this is planned.
+pub(crate) fn drop_users_in_steps(plan: &mut Plan<'_>, entries: &[ValueEntry]) -> Result<usize> {
+    for (count, entry) in entries.iter().enumerate() {
+        if plan.size() >= plan.capacity() {
+            return Ok(count);
+        }
+        drop_value_user(plan, entry.inode)?;
+    }
+    Ok(entries.len())
+}
+
+/// Removes `entries`, whose values have lost a user, from attributes of inode `owner`.
+pub(crate) fn remove_entries(
+    mut xattrs: XattrsMut<'_>,
+    owner: InodeNr,
+    entries: &[ValueEntry],
+) -> Result<()> {
+    for entry in entries {
+        // Damaged attributes may have a name twice. The first is removed, and the others are found
+        // in the same order in which their values lost a user.
+        loop {
+            match xattrs.remove(entry.index, &entry.name) {
+                Ok(Was::Inode(nr)) if nr == entry.inode => break,
+                Ok(Was::Inode(_) | Was::Inline) => {}
+                Ok(Was::Absent) => return Err(Error::Internal("an entry that is there no more")),
+                Err(error) => return Err(set::edit_error(error, owner)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refunds the inode in `owner` for the values of `entries`, which it does not have any more.
+pub(crate) fn refund_values(
+    plan: &mut Plan<'_>,
+    owner: Slot,
+    entries: &[ValueEntry],
+) -> Result<()> {
+    let core = &*plan.mount.core;
+    let clusters = entries
+        .iter()
+        .map(|entry| value_clusters(core, entry.bytes.into()));
+    account::count_clusters(plan, owner, -clusters.sum::<i64>())
 }
 
 /// Returns the slot of an inode that holds a value, and its count and hash. The plan has its lock,

@@ -18,7 +18,7 @@ use fourscore_ondisk::xattr::{
 use fourscore_ondisk::{Corrupt, Inode, InodeNr};
 
 use crate::core::Core;
-use crate::inode::cached::CachedInode;
+use crate::map::account::Freed;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
 use crate::xattr::settle::Draft;
@@ -295,16 +295,17 @@ fn remove_from_block(draft: &mut Draft, key: Key<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Frees the attributes of an inode that is being deleted.
-pub(crate) fn free_xattrs(plan: &mut Plan<'_>, inode: &CachedInode) -> Result<()> {
-    if inode.has(InodeFlags::EA_INODE_FL) {
+/// Frees the attributes of an inode that is being deleted, as far as the plan has space. `slot` is
+/// its slot in the plan. What is left is freed by later plans.
+pub(crate) fn free_xattrs(plan: &mut Plan<'_>, slot: Slot) -> Result<Freed> {
+    let inode = slot::inode(plan, slot)?;
+    if inode.flags().contains(InodeFlags::EA_INODE_FL) {
         // Such an inode has no attributes. If a damaged one refers to others, the recursion might
         // not end.
-        return Ok(());
+        return Ok(Freed::All);
     }
-    let slot = slot::slot(plan, inode.nr())?;
-    let draft = Draft::of(plan, slot, inode.on_disk())?;
-    draft.free(plan, inode.on_disk())
+    let draft = Draft::of(plan, slot, &inode)?;
+    draft.free(plan, &inode)
 }
 
 /// The size of an area in an inode that is too short for a magic and a terminator.

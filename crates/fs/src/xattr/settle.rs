@@ -18,6 +18,15 @@
 //! An inode that leaves its block takes a user from it; with the last one the block is freed, and
 //! so are the values of its entries. The block counts in `i_blocks` of each of its users.
 //!
+//! The attributes of an inode that is deleted are freed in steps, since its values may be more than
+//! one transaction has space for. Each step drops users of values, first those of the block, and
+//! takes their entries out of the block or the inode, with what they count in `i_blocks`:
+//!
+//! ```text
+//! block: a b c d   ->  block: c d  ->  no block     ->  no block
+//! inode: e f g         inode: e f g    inode: f g       the inode is freed
+//! ```
+//!
 //! **Invariants.**
 //! - `h_refcount` of a block is the number of inodes that use it. A block that several inodes use
 //!   does not change but for this count.
@@ -25,23 +34,32 @@
 //!   the block, but not change it. So the draft is made without the block's lock, and the content
 //!   is compared again under it. If it has changed, the count was wrong.
 //! - An entry in a block counts once as a user of its value, however many inodes use the block.
+//! - After each step of a deletion the entries that are left are all that use their values.
 //!
 //! **Locking.** The inode's lock, then the locks of values and of at most two blocks
 //! ([`crate::xattr::held`]).
+//!
+//! **Readers.** Nobody reads the attributes of an inode whose deletion has begun: its end is
+//! published with the first step, or before it, and the sequence count is raised then. So a reader
+//! that holds an older version begins again, and finds that the inode is gone.
+//!
+//! **Crash safety.** An inode that is not freed in one step is on the orphan list since the first.
+//! Between steps its attributes are valid, and fewer than before.
 
 use std::mem;
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_mballoc::{Content as Wanted, Reach};
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::xattr::{self, MAX_BLOCK_REFS, REFCOUNT, SharedContent, Xattrs};
+use fourscore_ondisk::xattr::{self, MAX_BLOCK_REFS, REFCOUNT, SharedContent, Xattrs, XattrsMut};
 use fourscore_ondisk::{Corrupt, Inode, InodeNr, PhysBlock};
 
 use crate::group::change;
-use crate::map::account;
+use crate::map::account::{self, Freed};
 use crate::mount::superblock;
 use crate::txn::plan::{Plan, RegionId};
 use crate::txn::slot::{self, Slot};
+use crate::xattr::ea_inode::ValueEntry;
 use crate::xattr::held::Note;
 use crate::xattr::share::{Candidate, Look, Miss, Sharing, Users};
 use crate::xattr::{ea_inode, get};
@@ -175,23 +193,87 @@ impl Draft {
         (plan.memory.xattrs.before, plan.memory.xattrs.after) = (self.before, self.after);
     }
 
-    /// Plans the end of an inode whose attributes are `inode`'s: it leaves its block, and its
-    /// values lose a user.
-    pub(crate) fn free(self, plan: &mut Plan<'_>, inode: &Inode) -> Result<()> {
-        if let Some(at) = self.old {
-            plan.xattrs.lock_blocks(Some(at), None);
-            let old = self.open(plan, at, Extent::Count)?;
-            self.drop_user(plan, old)?;
-        }
-        if ea_inode::has_value_inodes(&plan.mount.core)
-            && let Some(area) = inode.xattr_area()
-        {
-            for nr in ea_inode::values_of(&Xattrs::in_inode(area), self.slot.nr)? {
-                ea_inode::drop_value_user(plan, nr)?;
-            }
+    /// Plans that the attributes of an inode that is being deleted are freed, as far as the plan has
+    /// space: the inode leaves its block, and its values lose a user. `inode` is the inode as it is
+    /// in the plan. If values are left, the entries of the others are removed.
+    pub(crate) fn free(mut self, plan: &mut Plan<'_>, inode: &Inode) -> Result<Freed> {
+        let mut freed = match self.old {
+            Some(at) => self.free_block(plan, at)?,
+            None => Freed::All,
+        };
+        if freed == Freed::All {
+            freed = self.free_in_inode(plan, inode)?;
         }
         self.keep_memory(plan);
-        Ok(())
+        Ok(freed)
+    }
+
+    /// Plans that an inode that is being deleted leaves its block. The last user of a block frees
+    /// its values first; what is left of them stays in the block.
+    fn free_block(&mut self, plan: &mut Plan<'_>, at: PhysBlock) -> Result<Freed> {
+        plan.xattrs.lock_blocks(Some(at), None);
+        let values = self.values_in_block(plan)?;
+        let extent = match values.is_empty() {
+            true => Extent::Count,
+            false => Extent::All,
+        };
+        let old = self.open(plan, at, extent)?;
+        if old.users > 1 {
+            self.drop_user(plan, old)?;
+            return Ok(Freed::All);
+        }
+        let count = ea_inode::drop_users_in_steps(plan, &values)?;
+        self.note_end(plan, at);
+        let Some(gone) = values.get(..count).filter(|_| count < values.len()) else {
+            plan.free_metadata(at)?;
+            return Ok(Freed::All);
+        };
+        let xattrs = XattrsMut::in_block(&mut self.after);
+        let xattrs = xattrs.map_err(|error| Corrupt::from(error).in_inode(self.slot.nr))?;
+        ea_inode::remove_entries(xattrs, self.slot.nr, gone)?;
+        plan.bytes_mut(old.region).copy_from_slice(&self.after);
+        ea_inode::refund_values(plan, self.slot, gone)?;
+        Ok(Freed::Part)
+    }
+
+    /// Plans that the values of entries in an inode that is being deleted, and that has left its
+    /// block, lose a user.
+    fn free_in_inode(&self, plan: &mut Plan<'_>, inode: &Inode) -> Result<Freed> {
+        let Some(area) = inode.xattr_area() else {
+            return Ok(Freed::All);
+        };
+        if !ea_inode::has_value_inodes(&plan.mount.core) {
+            return Ok(Freed::All);
+        }
+        let values = ea_inode::entries_of(&Xattrs::in_inode(area), self.slot.nr)?;
+        let count = ea_inode::drop_users_in_steps(plan, &values)?;
+        let Some(gone) = values.get(..count).filter(|_| count < values.len()) else {
+            return Ok(Freed::All);
+        };
+        let nr = self.slot.nr;
+        slot::edit(plan, self.slot, |inode| {
+            let area = inode.xattr_area_mut().unwrap_or_default();
+            let xattrs = XattrsMut::in_inode(area);
+            let xattrs = xattrs.map_err(|error| Corrupt::from(error).in_inode(nr))?;
+            ea_inode::remove_entries(xattrs, nr, gone)
+        })??;
+        ea_inode::refund_values(plan, self.slot, gone)?;
+        if self.old.is_some() {
+            account::count_clusters(plan, self.slot, -1)?;
+            ea_inode::refund_values(plan, self.slot, &self.values_in_block(plan)?)?;
+            set_file_acl(plan, self.slot, None)?;
+        }
+        Ok(Freed::Part)
+    }
+
+    /// Returns the entries of the block that have their values in inodes.
+    fn values_in_block(&self, plan: &Plan<'_>) -> Result<Vec<ValueEntry>> {
+        match self.old_xattrs()? {
+            Some(xattrs) if ea_inode::has_value_inodes(&plan.mount.core) => {
+                ea_inode::entries_of(&xattrs, self.slot.nr)
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Plans that the inode has no block any more.
@@ -285,6 +367,10 @@ impl Draft {
     }
 
     /// Counts the copies of entries as users of their values, but for those that got a user for it.
+    ///
+    /// # Errors
+    /// `NoSpace`, as in Linux, if no transaction has space for so many values. Only another program
+    /// shares such a block: [`SharedContent`] limits the number of entries of what is shared here.
     fn count_copies(&self, plan: &mut Plan<'_>) -> Result<()> {
         let xattrs = Xattrs::in_block(&self.after);
         let xattrs = xattrs.map_err(|error| Corrupt::from(error).in_inode(self.slot.nr))?;
@@ -295,7 +381,10 @@ impl Draft {
                 None => ea_inode::add_value_user(plan, nr)?,
             }
         }
-        Ok(())
+        match plan.may_fit() {
+            true => Ok(()),
+            false => Err(Error::NoSpace),
+        }
     }
 
     /// Allocates a block for the content.
