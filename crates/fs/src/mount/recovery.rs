@@ -8,6 +8,12 @@
 //! list that has no name is freed. One that has a name loses the blocks that are mapped past its
 //! size. Either is removed from the orphan list in the handle that finishes it.
 //!
+//! An inode without a name that cannot be freed, because it is damaged or too large for the journal,
+//! stays on the list. As in Linux, that does not refuse the mount: the error is logged, and damage
+//! is noted in the superblock. With `errors=remount-ro` damage does refuse it, since nothing could
+//! be written. A truncation that cannot be finished refuses the mount: the file has a name, and
+//! later changes would take the blocks past its size for its own.
+//!
 //! **Crash safety.** A recovery that is interrupted is repeated: unfinished inodes are still on the
 //! orphan list.
 
@@ -25,9 +31,10 @@ use crate::inode::cached::CachedInode;
 use crate::inode::last_change::LastChange;
 use crate::inode::orphans::OrphanPlace;
 use crate::inode::{alloc, cache, orphan_plan};
+use crate::mount::error_policy::OnError;
 use crate::mount::fast_commit::FastCommitOverlay;
 use crate::mount::state::Mount;
-use crate::mount::{open, replay as journal_replay};
+use crate::mount::{errors, open, replay as journal_replay};
 use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot;
@@ -64,11 +71,12 @@ pub(crate) fn replay_onto_device(
     }
 }
 
-/// Finishes everything on the orphan list.
+/// Finishes everything on the orphan list. An inode that cannot be deleted stays there, for
+/// the next mount or e2fsck; the error is noted as the mount option `errors=` says.
 ///
 /// # Errors
-/// `Corrupt` for an inode on the orphan list that is free or cannot be a file; `Unsupported` for
-/// one that cannot be changed here.
+/// `Corrupt` for an inode on the orphan list that is free or cannot be a file; the error of a
+/// truncation, or one after which nothing may be written.
 pub(crate) fn finish_orphans(mount: &Mount) -> Result<()> {
     for (nr, place) in mount.orphans().all() {
         check_orphan(&mount.core, nr)?;
@@ -80,10 +88,30 @@ pub(crate) fn finish_orphans(mount: &Mount) -> Result<()> {
         if inode.on_disk().links_count() > 0 {
             finish_truncation(mount, &inode, place)?;
         } else {
-            lost_name::free_orphan(mount, inode, &LastChange::new(), place)?;
-            alloc::freed(mount, nr);
+            finish_deletion(mount, inode, place)?;
         }
     }
+    Ok(())
+}
+
+/// Frees an inode without a name. Nothing refers to it, so if it cannot be freed the file system is
+/// as usable as while the inode was open.
+fn finish_deletion(mount: &Mount, inode: CachedInode, place: OrphanPlace) -> Result<()> {
+    let nr = inode.nr();
+    let Err(error) = lost_name::free_orphan(mount, inode, &LastChange::new(), place) else {
+        alloc::freed(mount, nr);
+        return Ok(());
+    };
+    let stops = match error {
+        Error::Corrupt(_) => mount.errors.on_error != OnError::Continue,
+        _ => mount.journal().abort_cause().is_some(),
+    };
+    if stops {
+        return Err(error);
+    }
+    tracing::error!(inode = nr.0, %error, "an orphan cannot be deleted, and stays on the list");
+    // The mount goes on without it.
+    let _ = errors::noting(mount, Err::<(), _>(error));
     Ok(())
 }
 
