@@ -41,6 +41,7 @@ mod fast_commits_written;
 mod flags;
 mod guards;
 mod inline;
+mod many_values;
 mod no_journal;
 mod operations;
 mod orphans;
