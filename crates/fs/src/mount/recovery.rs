@@ -8,11 +8,11 @@
 //! list that has no name is freed. One that has a name loses the blocks that are mapped past its
 //! size. Either is removed from the orphan list in the handle that finishes it.
 //!
-//! An inode without a name that cannot be freed, because it is damaged or too large for the journal,
-//! stays on the list. As in Linux, that does not refuse the mount: the error is logged, and damage
-//! is noted in the superblock. With `errors=remount-ro` damage does refuse it, since nothing could
-//! be written. A truncation that cannot be finished refuses the mount: the file has a name, and
-//! later changes would take the blocks past its size for its own.
+//! An inode without a name that cannot be freed, because it is damaged or too large for the
+//! journal, stays on the list. As in Linux, that does not refuse the mount: the error is logged,
+//! and damage is noted in the superblock. With `errors=remount-ro` damage does refuse it, since
+//! nothing could be written. A truncation that cannot be finished refuses the mount: the file has a
+//! name, and a second entry for it would break the list.
 //!
 //! **Crash safety.** A recovery that is interrupted is repeated: unfinished inodes are still on the
 //! orphan list.

@@ -146,7 +146,8 @@ impl<'f> Plan<'f> {
     /// Whether a transaction has space for the blocks of the plan's regions, and for as much as a
     /// change of attributes adds to them.
     pub(crate) fn may_fit(&self) -> bool {
-        /// The map of a new value; a block of attributes, its bitmap and descriptor; the superblock.
+        /// The map of a new value; a block of attributes, its bitmap and descriptor; the
+        /// superblock.
         const OF_THE_REST: usize = 48;
         let regions = self.memory.regions.iter();
         let mut blocks: Vec<_> = regions.map(|region| region.buffer.block()).collect();

@@ -34,12 +34,13 @@
 //!   the block, but not change it. So the draft is made without the block's lock, and the content
 //!   is compared again under it. If it has changed, the count was wrong.
 //! - An entry in a block counts once as a user of its value, however many inodes use the block.
-//! - After each step of a deletion the entries that are left are all that use their values.
+//! - After each step of a deletion the inode counts as a user of the values of the entries that are
+//!   left, and of no others.
 //!
 //! **Locking.** The inode's lock, then the locks of values and of at most two blocks
 //! ([`crate::xattr::held`]).
 //!
-//! **Readers.** Nobody reads the attributes of an inode whose deletion has begun: its end is
+//! **Readers.** No thread reads the attributes of an inode whose deletion has begun: its end is
 //! published with the first step, or before it, and the sequence count is raised then. So a reader
 //! that holds an older version begins again, and finds that the inode is gone.
 //!
@@ -193,9 +194,9 @@ impl Draft {
         (plan.memory.xattrs.before, plan.memory.xattrs.after) = (self.before, self.after);
     }
 
-    /// Plans that the attributes of an inode that is being deleted are freed, as far as the plan has
-    /// space: the inode leaves its block, and its values lose a user. `inode` is the inode as it is
-    /// in the plan. If values are left, the entries of the others are removed.
+    /// Plans that the attributes of an inode that is being deleted are freed, as far as the plan
+    /// has space: the inode leaves its block, and its values lose a user. `inode` is the inode as
+    /// it is in the plan. If values are left, the entries of the others are removed.
     pub(crate) fn free(mut self, plan: &mut Plan<'_>, inode: &Inode) -> Result<Freed> {
         let mut freed = match self.old {
             Some(at) => self.free_block(plan, at)?,

@@ -138,7 +138,8 @@ fn unfinished_cuts(device: &RecordingDevice, from: usize) -> Vec<usize> {
     cuts.into_iter().map(|(_, cut)| cut).collect()
 }
 
-/// The values of one file are more than a transaction has space for, so a commit lies between steps.
+/// The values of one file are more than a transaction has space for, so a commit lies between the
+/// steps.
 #[test]
 fn what_a_crash_leaves_of_many_values_is_finished() {
     require_kernel!();
