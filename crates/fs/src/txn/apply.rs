@@ -15,8 +15,9 @@
 //! ```
 //!
 //! A change is refused only if another operation has freed its block since it joined: the image has
-//! two structures that use one block ([`crate::txn::refused`]). Then the journal is aborted, and the
-//! steps go on to their end, as half of them would leave memory in a state that no reader expects.
+//! two structures that use one block ([`crate::txn::refused`]). Then the journal is aborted, and
+//! the steps go on to their end, as half of them would leave memory in a state that no reader
+//! expects.
 //!
 //! A block that was refused is loaded again, and stays in the cache until the plan ends
 //! ([`fourscore_block::Kept`]), however small the cache is and whatever other threads load. So the
