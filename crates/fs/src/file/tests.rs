@@ -67,7 +67,7 @@ fn a_file_that_maps_its_own_slot_is_refused() {
         let made = fs.create(ROOT, number.to_string().as_bytes(), &OWNER);
         let made = made.unwrap();
         fs.write_at(made, &[7; 1000], 0).unwrap();
-        if (made.0 - 1) % 4 == 0 {
+        if (made.0 - 1).is_multiple_of(4) {
             file = made;
         }
     }
