@@ -18,7 +18,7 @@ use crate::file::inline_change::{self, Written, begin_inside, inline_capacity};
 use crate::inode::cached::CachedInode;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
-use crate::xattr::set::edit_error;
+use crate::xattr::format::edit_error;
 use crate::{Error, Result};
 
 /// Makes a new directory inside of its inode, if that has the space.

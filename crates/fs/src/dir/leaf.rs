@@ -242,8 +242,8 @@ fn lock_leaf<'w>(
     };
     Ok(Some(Leaf {
         block,
-        // Behind the lock: the file system may have grown during the wait, and whoever held the
-        // lock may have added the number of a new inode.
+        // Behind the lock: the file system may have grown during the wait, and the thread that
+        // held the lock may have added the number of a new inode.
         format: structure::dir_format(&mount.core, dir),
         is_indexed,
         _lock: lock,

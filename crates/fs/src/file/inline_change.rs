@@ -50,7 +50,8 @@ use crate::mount::state::Mount;
 use crate::txn::apply::Publication;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
-use crate::xattr::set::{MIN_AREA_BYTES, edit_error};
+use crate::xattr::format::edit_error;
+use crate::xattr::set::MIN_AREA_BYTES;
 use crate::{Error, Result};
 
 /// Where a write went.

@@ -279,10 +279,10 @@ fn read_locked_data<O: ?Sized, P, T>(
     }
 }
 
-/// Calls `read` until its result is not `Corrupt`, or the file system has not grown meanwhile. Names
-/// are added to a directory whose lock is shared: a reader that reads the number of inodes, waits
-/// for a block while the file system grows, and finds a name of one of the new inodes there, would
-/// take it for damage.
+/// Calls `read` until its result is not `Corrupt`, or the file system has not grown meanwhile.
+/// Names are added to a directory whose lock is shared: a reader that reads the number of inodes,
+/// waits for a block while the file system grows, and finds a name of one of the new inodes there,
+/// would take it for damage.
 fn in_one_size<T>(core: &Core, mut read: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         let superblock = core.superblock();

@@ -8,10 +8,10 @@
 //! zeroes behind those that the header counts, which a crash may leave there.
 //!
 //! Before an entry is added, a few that are idle are removed ([`crate::quota::idle`]), each by a
-//! plan of its own. So who gives objects one identifier after the other, as the owner of a file may
-//! do with its project, does not fill the file system with entries that nobody is charged for. An
-//! identifier whose usage changes in the running transaction has its entry until that is sealed, so
-//! a transaction to which many were added is committed.
+//! plan of its own. So a caller that gives objects one identifier after the other, as the owner of
+//! a file may do with its project, does not fill the file system with entries, which are charged to
+//! no owner. An identifier whose usage changes in the running transaction has its entry until that
+//! is sealed, so a transaction to which many were added is committed.
 //!
 //! **Invariants.** An identifier is forgotten, and its entry removed, only while nothing but the
 //! table of known identifiers refers to it: then no plan is about to change its usage, and no count

@@ -49,7 +49,7 @@ use crate::txn::slot::{self, Slot};
 use crate::xattr::gone_value::GoneValue;
 use crate::xattr::held::Note;
 use crate::xattr::share::{Candidate, Look, Miss, ShareKey, Sharing, Users};
-use crate::xattr::{get, set};
+use crate::xattr::{format, get};
 use crate::{Error, Result};
 
 /// The mode of an inode that holds a value, as in Linux.
@@ -373,7 +373,7 @@ pub(crate) fn remove_entries(
                 Ok(Was::Inode(nr)) if nr == entry.inode => break,
                 Ok(Was::Inode(_) | Was::Inline) => {}
                 Ok(Was::Absent) => return Err(Error::Internal("an entry that is there no more")),
-                Err(error) => return Err(set::edit_error(error, owner)),
+                Err(error) => return Err(format::edit_error(error, owner)),
             }
         }
     }

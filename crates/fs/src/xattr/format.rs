@@ -1,10 +1,12 @@
 //! **Purpose.** The forms of extended attributes that the features of a file system allow: whether
-//! values may be in inodes, and the range of valid inode numbers for these.
+//! values may be in inodes, and the range of valid inode numbers for these; what a change that is
+//! refused means to a caller.
 
-use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::xattr::EaInodes;
+use fourscore_ondisk::xattr::{EaInodes, XattrEditError};
+use fourscore_ondisk::{Corrupt, InodeNr};
 
+use crate::Error;
 use crate::core::Core;
 
 pub(crate) fn ea_inodes(core: &Core) -> EaInodes {
@@ -16,5 +18,15 @@ pub(crate) fn ea_inodes(core: &Core) -> EaInodes {
         }
     } else {
         EaInodes::Absent
+    }
+}
+
+/// Returns the error of a change of the attributes of inode `nr` that was refused.
+pub(crate) fn edit_error(error: XattrEditError, nr: InodeNr) -> Error {
+    match error {
+        XattrEditError::Area(error) => Corrupt::from(error).in_inode(nr).into(),
+        XattrEditError::NoSpace { .. } => Error::NoSpace,
+        XattrEditError::Name => Error::OutOfRange,
+        XattrEditError::Absent => Error::NoAttribute,
     }
 }

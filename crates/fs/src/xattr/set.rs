@@ -229,7 +229,7 @@ fn put_xattr(
     found: Found,
 ) -> Result<()> {
     let slot = draft.slot;
-    let broken = |error: XattrEditError| edit_error(error, slot.nr);
+    let broken = |error: XattrEditError| format::edit_error(error, slot.nr);
     match place {
         Placement::Inode => {
             let was = slot::edit(plan, slot, |inode| {
@@ -271,7 +271,7 @@ fn remove_from_inode(plan: &mut Plan<'_>, draft: &mut Draft, key: Key<'_>) -> Re
         let area = inode.xattr_area_mut().unwrap_or_default();
         XattrsMut::in_inode(area)?.remove(key.index, key.name)
     })?
-    .map_err(|error| edit_error(error, draft.slot.nr))?;
+    .map_err(|error| format::edit_error(error, draft.slot.nr))?;
     draft.lost_in_inode.extend(value_inode(was));
     Ok(())
 }
@@ -285,7 +285,7 @@ fn value_inode(was: Was) -> Option<InodeNr> {
 }
 
 fn remove_from_block(draft: &mut Draft, key: Key<'_>) -> Result<()> {
-    let broken = |error: XattrEditError| edit_error(error, draft.slot.nr);
+    let broken = |error: XattrEditError| format::edit_error(error, draft.slot.nr);
     let mut xattrs = XattrsMut::in_block(&mut draft.after).map_err(|error| broken(error.into()))?;
     let was = xattrs.remove(key.index, key.name).map_err(broken)?;
     if xattrs.is_empty() {
@@ -330,13 +330,4 @@ fn find<'a>(
         return Ok((Found::InBlock, Some(entry.value)));
     }
     Ok((Found::Nowhere, None))
-}
-
-pub(crate) fn edit_error(error: XattrEditError, nr: InodeNr) -> Error {
-    match error {
-        XattrEditError::Area(error) => Corrupt::from(error).in_inode(nr).into(),
-        XattrEditError::NoSpace { .. } => Error::NoSpace,
-        XattrEditError::Name => Error::OutOfRange,
-        XattrEditError::Absent => Error::NoAttribute,
-    }
 }

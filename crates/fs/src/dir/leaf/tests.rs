@@ -153,8 +153,8 @@ fn waits_for_a_leaf(
     assert!(fs.lookup(dir, &name(0)).is_ok());
 }
 
-/// Who has the leaf while others wait for it may add a name of an inode that the file system has
-/// only since it grew.
+/// The thread that holds the leaf while others wait for it may add a name of an inode that the file
+/// system has only since it grew.
 #[test]
 fn the_size_is_read_behind_the_lock_of_a_leaf() {
     require!(Need::Program("mke2fs"));
