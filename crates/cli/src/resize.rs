@@ -4,22 +4,32 @@
 //! **Model.** An image file is made longer before the file system grows, and is cut after it has
 //! shrunk. A partition or block device keeps its length, and is the default size.
 //!
+//! **Invariants.** The file is never shorter than the file system that its superblock states. If
+//! growing fails, the file keeps what the file system has got by then; if that is not known,
+//! because the log must be replayed first, the file keeps its new length.
+//!
+//! **Locking.** One descriptor holds the lock from the first look at the file system to the last
+//! change of the length, and all lengths are those of that descriptor.
+//!
 //! A mount of fourscore, given by its directory or its image, grows in its server, which has the
 //! image locked and makes the file longer. A mount of the kernel is left to its resize2fs.
 //!
 //! **Not here.** How it is done (`fourscore_resize`).
 
-use std::fs::OpenOptions;
+use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use clap::Args;
-use fourscore_block::{Access, DeviceOptions};
+use fourscore_block::{Access, BlockDevice, DeviceOptions, Window};
 use fourscore_check::CheckOptions;
 use fourscore_ondisk::{BlockCount, BlockSize};
 use fourscore_resize::{ResizeError, Resizer};
+use fourscore_sync::Arc;
+use rustix::fs::FileType;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, message};
 use crate::image::{ImageSpec, device, parse_size};
 use crate::mount::figures::ERROR;
 use crate::output::Stdout;
@@ -52,10 +62,10 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
         return grow_mounted(args, &point);
     }
     let name = spec.path.display().to_string();
-    let resizer = open(spec)?;
+    let held = Held::open(spec)?;
+    let mut resizer = held.resizer()?;
     let before = *resizer.geometry();
-    let has_blocks = device(spec, DeviceOptions::default(), Access::ReadOnly)?.len_bytes()
-        >> before.block_size().bits();
+    let bits = before.block_size().bits();
     let problem = |why: ResizeError| Failure::new(name.as_str(), why);
     if args.print_least {
         let least = resizer.least().map_err(problem)?;
@@ -66,29 +76,31 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
             blocks_of(text, before.block_size()).ok_or_else(|| Failure::usage(text, NOT_A_SIZE))?
         }
         None if args.least => resizer.least().map_err(problem)?.min(before.blocks()),
-        None => BlockCount(has_blocks),
+        None => BlockCount(held.device.len_bytes() >> bits),
     };
     let after = resizer.possible(wish).map_err(problem)?;
-    drop(resizer);
     if after < before.blocks() && !args.force {
-        check(spec)?;
+        held.check()?;
     }
-    let is_file = spec.offset_bytes == 0 && spec.path.is_file();
-    let old_bytes = std::fs::metadata(&spec.path).map_or(0, |found| found.len());
-    let new_bytes = after.0 << before.block_size().bits();
-    if is_file && new_bytes > old_bytes {
-        set_length(&spec.path, new_bytes)?;
-    }
-    let resized = open(spec).and_then(|mut resizer| match args.least {
+    let old_bytes = held.len_bytes()?;
+    let is_ready = held.lengthen(after.0 << bits);
+    let resized = is_ready.and_then(|()| match args.least {
         true => resizer.shrink().map_err(problem),
         false => resizer.resize(wish).map_err(problem),
     });
-    if resized.is_err() && is_file && new_bytes > old_bytes {
-        set_length(&spec.path, old_bytes)?;
-    }
-    let after = resized?;
-    if is_file && after.0 < before.blocks().0 {
-        set_length(&spec.path, after.0 << before.block_size().bits())?;
+    let after = match resized {
+        Ok(after) => after,
+        Err(failure) => {
+            let has_bytes = held.cut_back(old_bytes);
+            let has_grown = has_bytes.is_some_and(|bytes| bytes > before.size_bytes());
+            return Err(match has_grown {
+                true => failure.advise(HAS_GROWN),
+                false => failure,
+            });
+        }
+    };
+    if after < before.blocks() {
+        held.cut(after.0 << bits)?;
     }
     report(&Resized {
         name: &name,
@@ -164,43 +176,117 @@ fn print(text: &str) -> Result<()> {
     out.flush()
 }
 
-/// Refuses to move the content of a file system with errors.
-fn check(spec: &ImageSpec) -> Result<()> {
-    let name = spec.path.display().to_string();
-    let device = device(spec, DeviceOptions::default(), Access::ReadOnly)?;
-    let options = CheckOptions {
-        threads: NonZeroUsize::new(crate::threads(None)).unwrap_or(NonZeroUsize::MIN),
-        ..CheckOptions::default()
-    };
-    let report = fourscore_check::check(device, &options);
-    let report = report.map_err(|why| Failure::new(name.as_str(), why))?;
-    match report.findings().first() {
-        Some(found) if !report.is_clean() => {
-            let why = format!("has errors, such as: {found}");
-            Err(Failure::new(name, why).advise("check it first: fourscore check -n, e2fsck -f"))
-        }
-        _ => Ok(()),
+/// Advice for a file system that has grown when something failed behind the step that makes it so.
+const HAS_GROWN: &str = "the file system has the new size; make room on the host, then check it: \
+                         fourscore check -y";
+
+/// An image that is open for writing, with its lock.
+struct Held<'s> {
+    spec: &'s ImageSpec,
+    device: Arc<dyn BlockDevice>,
+}
+
+impl<'s> Held<'s> {
+    fn open(spec: &'s ImageSpec) -> Result<Self> {
+        let device = device(spec, DeviceOptions::read_write(), Access::ReadWrite)?;
+        Ok(Self { spec, device })
     }
-}
 
-fn open(spec: &ImageSpec) -> Result<Resizer> {
-    let device = device(spec, DeviceOptions::read_write(), Access::ReadWrite)?;
-    Resizer::open(device).map_err(|why| {
-        let failure = Failure::new(spec.path.display().to_string(), &why);
-        match why {
-            ResizeError::NoFileSystem(_) => foreign::failure(spec).unwrap_or(failure),
-            _ => failure,
+    fn resizer(&self) -> Result<Resizer> {
+        Resizer::open(Arc::clone(&self.device)).map_err(|why| {
+            let failure = Failure::new(self.name(), &why);
+            match why {
+                ResizeError::NoFileSystem(_) => foreign::failure(self.spec).unwrap_or(failure),
+                _ => failure,
+            }
+        })
+    }
+
+    /// Refuses to move the content of a file system with errors.
+    fn check(&self) -> Result<()> {
+        let device = Arc::new(Window::read_only(Arc::clone(&self.device)));
+        let options = CheckOptions {
+            threads: NonZeroUsize::new(crate::threads(None)).unwrap_or(NonZeroUsize::MIN),
+            ..CheckOptions::default()
+        };
+        let report = fourscore_check::check(device, &options);
+        let report = report.map_err(|why| Failure::new(self.name(), why))?;
+        match report.findings().first() {
+            Some(found) if !report.is_clean() => {
+                let why = format!("has errors, such as: {found}");
+                let failure = Failure::new(self.name(), why);
+                Err(failure.advise("check it first: fourscore check -n, e2fsck -f"))
+            }
+            _ => Ok(()),
         }
-    })
-}
+    }
 
-fn set_length(path: &Path, bytes: u64) -> Result<()> {
-    let file = OpenOptions::new().write(true).open(path);
-    let changed = file.and_then(|file| {
-        file.set_len(bytes)?;
-        file.sync_all()
-    });
-    changed.map_err(|why| Failure::new(path.display().to_string(), why))
+    fn name(&self) -> String {
+        self.spec.path.display().to_string()
+    }
+
+    /// The descriptor of an image file that is one file system; `None` for a block device or a
+    /// part of a disk, whose length stays.
+    fn file(&self) -> Result<Option<BorrowedFd<'_>>> {
+        let range = self.device.host_range(0..0);
+        let Some(range) = range.filter(|_| self.spec.offset_bytes == 0) else {
+            return Ok(None);
+        };
+        let found = rustix::fs::fstat(range.fd).map_err(|why| self.failure(why))?;
+        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        Ok(is_file.then_some(range.fd))
+    }
+
+    /// The length of the image file now; 0 for anything else.
+    fn len_bytes(&self) -> Result<u64> {
+        let Some(file) = self.file()? else {
+            return Ok(0);
+        };
+        let found = rustix::fs::fstat(file).map_err(|why| self.failure(why))?;
+        Ok(u64::try_from(found.st_size).unwrap_or(0))
+    }
+
+    /// Makes an image file at least so long, durably. It never becomes shorter.
+    fn lengthen(&self, bytes: u64) -> Result<()> {
+        let Some(file) = self.file()? else {
+            return Ok(());
+        };
+        if self.len_bytes()? >= bytes {
+            return Ok(());
+        }
+        rustix::fs::ftruncate(file, bytes).map_err(|why| self.failure(why))?;
+        let known = self.device.lengthen(bytes);
+        let durable = known.and_then(|_| self.device.flush());
+        durable.map_err(|why| self.failure(why))
+    }
+
+    /// Makes an image file at most so long, durably.
+    fn cut(&self, bytes: u64) -> Result<()> {
+        let Some(file) = self.file()? else {
+            return Ok(());
+        };
+        if self.len_bytes()? <= bytes {
+            return Ok(());
+        }
+        rustix::fs::ftruncate(file, bytes).map_err(|why| self.failure(why))?;
+        self.device.flush().map_err(|why| self.failure(why))
+    }
+
+    /// Makes a file that was lengthened as short as the file system allows, but not shorter than
+    /// it was. Returns the bytes of the file system; `None` if they are not known: a log that must
+    /// be replayed may have either size, and then the file stays as long as it is.
+    fn cut_back(&self, old_bytes: u64) -> Option<u64> {
+        let resizer = Resizer::open(Arc::clone(&self.device)).ok()?;
+        let has_bytes = resizer.geometry().size_bytes();
+        if let Err(failure) = self.cut(old_bytes.max(has_bytes)) {
+            message(&failure.to_string());
+        }
+        Some(has_bytes)
+    }
+
+    fn failure(&self, why: impl Into<io::Error>) -> Failure {
+        Failure::new(self.name(), why.into())
+    }
 }
 
 /// What is said of a size that cannot be read.

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write, dumpe2fs_header};
-use fourscore_testkit::tools::{self, Need};
+use fourscore_testkit::tools::{self, Need, skip};
 use fourscore_testkit::{require, scratch};
 
 use crate::common::{failing, fourscore, printed, refused, text};
@@ -241,4 +242,83 @@ fn bad_sizes_and_file_systems_in_use_are_refused() {
     .expect("debugfs");
     refused(&["resize", text(&image), "30M"], "needs recovery");
     assert_eq!(fs::metadata(&image).expect("a file").len(), 20_000 << 10);
+}
+
+/// Makes an image on a tmpfs that has no space for what a larger file system needs, and grows it.
+const GROW_WITHOUT_SPACE: &str = r#"
+mount -t tmpfs -o size=1200k none "$1" && cd "$1" || exit 99
+"$2" mkfs -q -t ext4 image 128M && echo text >file || exit 98
+for name in a b c; do "$2" cp file image:/$name || exit 97; done
+"$2" resize image 15G
+echo "status $?"
+"$2" check -n image
+echo "status $?"
+"$2" cat image:/a image:/b image:/c
+"#;
+
+#[test]
+fn a_file_keeps_what_the_file_system_has_when_growing_fails() {
+    require!(Need::Root);
+    let folder = scratch::folder().expect("a folder");
+    let program = fourscore(&[""; 0]);
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", GROW_WITHOUT_SPACE, "sh"])
+        .arg(folder.path())
+        .arg(program.get_program())
+        .output();
+    let output = output.expect("unshare runs");
+    let message = String::from_utf8_lossy(&output.stderr);
+    if message.contains("unshare failed") {
+        return skip("needs mount namespaces");
+    }
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<_> = printed.lines().collect();
+    assert_eq!(lines.first(), Some(&"status 1"), "{printed}{message}");
+    assert!(
+        message.contains("the file system has the new size"),
+        "{message}"
+    );
+    // All that was said of it is there, and so is its content.
+    assert!(printed.contains("image: clean: "), "{printed}{message}");
+    assert!(
+        printed.ends_with("status 0\ntext\ntext\ntext\n"),
+        "{printed}{message}"
+    );
+}
+
+#[test]
+fn resizes_at_once_leave_a_file_as_long_as_its_file_system() {
+    require!(Need::Program("dumpe2fs"));
+    let folder = scratch::folder().expect("a folder");
+    let image = folder.path().join("image");
+    let mkfs = [
+        "mkfs",
+        "-q",
+        "-F",
+        "-b",
+        "4096",
+        "-O",
+        "^has_journal",
+        text(&image),
+        "16M",
+    ];
+    for round in 0..8 {
+        printed(&mut fourscore(&mkfs));
+        let both = ["24M", "64M"].map(|size| {
+            let mut command = fourscore(&["resize", text(&image), size]);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().expect("the program exists")
+        });
+        for mut child in both {
+            child.wait().expect("it ends");
+        }
+        let found = fs::metadata(&image).expect("a file").len();
+        let run = fourscore(&["check", "-n", text(&image)]).output();
+        let run = run.expect("the program exists");
+        let said = String::from_utf8_lossy(&run.stdout).into_owned();
+        let header = dumpe2fs_header(&image).expect("a header");
+        let has: u64 = header["Block count"].parse().expect("a number");
+        assert_eq!(found, has << 12, "round {round}: {said}");
+        assert_eq!(run.status.code(), Some(0), "round {round}: {said}");
+    }
 }
