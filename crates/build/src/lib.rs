@@ -65,7 +65,7 @@ pub use layout::XattrProblem;
 pub use options::{Flow, Options, Phase, Progress, Size, Summary, Watch};
 pub use partitions::{Partition, partitions};
 pub use read_back::{Comparison, Difference, ReadBack};
-pub use target::{Overwrite, Target};
+pub use target::{Location, Overwrite, Target};
 pub use tree::{Content, Kind, Meta, NodeId, Tree, TreeError, Xattrs};
 pub use write::read_file;
 

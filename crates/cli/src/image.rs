@@ -2,12 +2,16 @@
 //! offset or names a partition of a disk ([`crate::partition`]).
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::TypedValueParser;
 use fourscore::{Error, Follow, Fs, MountOptions, OpenOptions, Stat};
 use fourscore_block::{Access, BlockDevice, DeviceOptions, Window, open_path};
+use fourscore_build::Location;
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
 use fourscore_ondisk::superblock::SuperblockRejected;
@@ -76,10 +80,23 @@ impl ImageSpec {
     }
 }
 
+impl ImageSpec {
+    /// Where the file system is stored, so that other paths to it are recognised.
+    pub(crate) fn location(&self) -> io::Result<Location> {
+        let end = self
+            .len_bytes
+            .map(|len| self.offset_bytes.saturating_add(len));
+        let file = File::open(&self.path)?;
+        Location::of(&file, self.offset_bytes..end.unwrap_or(u64::MAX))
+    }
+}
+
 /// An open image.
 pub(crate) struct Image {
     /// The name that the user gave, for messages.
     name: String,
+    /// The image's file, by its path if its device is not simply a file.
+    path: PathBuf,
     pub(crate) fs: Arc<Fs>,
 }
 
@@ -104,7 +121,8 @@ impl Image {
         let opened = Fs::mount(device, &MountOptions::new().use_reserve());
         let fs = opened.map_err(|why| Failure::new(name, why))?;
         let name = name.to_owned();
-        Ok(Self { name, fs })
+        let path = spec.path.clone();
+        Ok(Self { name, path, fs })
     }
 
     fn of(spec: &ImageSpec, opened: fourscore::Result<Arc<Fs>>) -> Result<Self> {
@@ -117,7 +135,44 @@ impl Image {
             block_bytes = fs.geometry().block_size().bytes(),
             "the file system is open"
         );
-        Ok(Self { name, fs })
+        let path = spec.path.clone();
+        Ok(Self { name, path, fs })
+    }
+
+    /// Opens a file of the host for a copy of something in this image, and makes it empty. It is
+    /// created with these permissions, less the umask.
+    ///
+    /// # Errors
+    /// The host's; and that of GNU cp if the path leads to the image itself, or to the disk that it
+    /// is a part of: nothing is changed then.
+    pub(crate) fn open_copy(&self, path: &Path, permissions: u32) -> Result<File> {
+        let opened = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(permissions)
+            .open(path);
+        let failed = |why: io::Error| Failure::new(path.display().to_string(), why);
+        let file = opened.map_err(failed)?;
+        let copy = Location::of(&file, 0..u64::MAX).map_err(failed)?;
+        let own = self.location().map_err(|why| self.problem(why))?;
+        if copy.is_same_object(&own) {
+            let why = format!("and {} are the same file", path.display());
+            return Err(self
+                .problem(why)
+                .advise("for a path in the image, add a colon"));
+        }
+        file.set_len(0).map_err(failed)?;
+        Ok(file)
+    }
+
+    /// Where the device that is open is stored.
+    fn location(&self) -> io::Result<Location> {
+        let file = match self.fs.device().host_range(0..0) {
+            Some(range) => File::from(range.fd.try_clone_to_owned()?),
+            None => File::open(&self.path)?,
+        };
+        Location::of(&file, 0..u64::MAX)
     }
 
     /// The error of a file system that cannot be opened.

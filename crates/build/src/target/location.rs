@@ -19,9 +19,9 @@ const DEPTH_MAX: u32 = 16;
 /// Unit of the numbers in sysfs.
 const SECTOR_BYTES: u64 = 512;
 
-/// A range of a file or device.
+/// Where a range of bytes is stored: in the lowest file or device, whatever path led to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Location {
+pub struct Location {
     object: Object,
     range: Range<u64>,
 }
@@ -44,8 +44,12 @@ impl Object {
 }
 
 impl Location {
-    /// Finds where this range of a file or block device is stored.
-    pub(crate) fn of(file: &File, range: Range<u64>) -> io::Result<Self> {
+    /// Finds where this range of a file or block device is stored. The range is in bytes, and may
+    /// end behind the file. Nothing is read from the file itself.
+    ///
+    /// # Errors
+    /// The host's error for the attributes of the file.
+    pub fn of(file: &File, range: Range<u64>) -> io::Result<Self> {
         let mut location = Self {
             object: Object::of(&file.metadata()?),
             range,
@@ -67,8 +71,16 @@ impl Location {
     }
 
     /// Whether both are in the same file or device.
-    pub(crate) fn is_same_object(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is_same_object(&self, other: &Self) -> bool {
         self.object == other.object
+    }
+
+    /// Whether both begin with the same byte of the same file or device. Two file systems that do
+    /// are one.
+    #[must_use]
+    pub fn begins_as(&self, other: &Self) -> bool {
+        self.object == other.object && self.range.start == other.range.start
     }
 
     /// The same bytes on the backing file or disk, if there is exactly one.

@@ -36,7 +36,7 @@ use fourscore_sync::Arc;
 use crate::error::{BuildError, BuildResult};
 use crate::partitions;
 use crate::source::unlinked_file;
-pub(crate) use location::Location;
+pub use location::Location;
 
 /// A file system that fills a partition is rounded down to a multiple of this, as mke2fs does.
 const PAGE_BYTES: u64 = 4096;

@@ -14,11 +14,15 @@
 //!
 //! Symbolic links are followed inside the image only. Errors about the source carry its path, and
 //! those about the target its path in the image. A directory gets its attributes after its entries.
+//!
+//! The directories on the way to the current object are on a stack of their own, with one buffer
+//! for each of the two paths: a tree of any depth takes memory in proportion to it. Of a tree of
+//! the host each of them is open.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use fourscore::{AttributeChange, Error, FileType, Follow, Fs, NewAttributes, SetXattr};
 use fourscore_ondisk::inode::DeviceNr;
@@ -69,7 +73,7 @@ pub(super) struct From<'s, S: Original> {
     pub(super) open: &'s S::Open,
     pub(super) entry: Entry<'s>,
     /// For messages.
-    pub(super) path: PathBuf,
+    pub(super) path: &'s Path,
 }
 
 /// A place in the image.
@@ -83,6 +87,33 @@ impl To {
     fn name(&self) -> &[u8] {
         let slash = self.path.iter().rposition(|&byte| byte == b'/');
         &self.path[slash.map_or(0, |slash| slash + 1)..]
+    }
+}
+
+/// An object of the image that has all but the attributes of its source.
+struct Begun {
+    facts: Facts,
+    inode: InodeNr,
+    is_new: bool,
+}
+
+/// A directory whose entries are copied.
+struct Level<S: Original> {
+    begun: Begun,
+    open: S::Open,
+    listing: Listing,
+    /// How many of the entries were begun.
+    entries: usize,
+    /// The lengths of its paths in the source and in the image.
+    from_bytes: usize,
+    to_bytes: usize,
+}
+
+impl<S: Original> Level<S> {
+    /// The entry that was begun last.
+    fn entry(&self) -> Entry<'_> {
+        let nr = self.entries.saturating_sub(1);
+        Entry::Named(self.listing.name(nr), self.listing.inode(nr))
     }
 }
 
@@ -114,18 +145,74 @@ impl<'i> Copier<'i> {
 
     /// Copies an object and, if it is a directory, everything below it. Reports problems.
     pub(super) fn object<S: Original>(&mut self, from: &From<'_, S>, to: &To) {
-        if let Err(failure) = self.try_object(from, to) {
-            let path = from.path.as_os_str().as_bytes();
-            let is_about_source =
-                matches!(&failure, Failure::Error { what, .. } if what.is_empty());
-            match is_about_source {
-                true => self.problems.report(&failure.named(path)),
-                false => self.problems.report(&failure),
+        let mut path = from.path.as_os_str().as_bytes().to_vec();
+        let mut place = To {
+            dir: to.dir,
+            path: to.path.clone(),
+        };
+        let mut levels: Vec<Level<S>> = Vec::new();
+        let begun = self.begin(from, to);
+        levels.extend(self.reported(from.path, begun).flatten());
+        while let Some(level) = levels.last_mut() {
+            path.truncate(level.from_bytes);
+            place.path.truncate(level.to_bytes);
+            if level.entries < level.listing.len() {
+                level.entries += 1;
+                let level = &*level;
+                let Entry::Named(name, _) = level.entry() else {
+                    continue;
+                };
+                if !path.is_empty() && !path.ends_with(b"/") {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(name);
+                if !place.path.ends_with(b"/") {
+                    place.path.push(b'/');
+                }
+                place.path.extend_from_slice(name);
+                place.dir = level.begun.inode;
+                let child = From {
+                    tree: from.tree,
+                    open: &level.open,
+                    entry: level.entry(),
+                    path: Path::new(OsStr::from_bytes(&path)),
+                };
+                let begun = self.begin(&child, &place);
+                let below = self.reported(child.path, begun).flatten();
+                levels.extend(below);
+            } else if let Some(done) = levels.pop() {
+                let parent = levels.last();
+                place.dir = parent.map_or(to.dir, |parent| parent.begun.inode);
+                let itself = From {
+                    tree: from.tree,
+                    open: parent.map_or(from.open, |parent| &parent.open),
+                    entry: parent.map_or(from.entry, Level::entry),
+                    path: Path::new(OsStr::from_bytes(&path)),
+                };
+                let finished = self.finish(&itself, &done.begun, &place);
+                self.reported(itself.path, finished);
             }
         }
     }
 
-    fn try_object<S: Original>(&mut self, from: &From<'_, S>, to: &To) -> Result<()> {
+    /// The value of a success; reports a failure, which is about the source at `path` unless it
+    /// says what it is about.
+    fn reported<T>(&self, path: &Path, done: Result<T>) -> Option<T> {
+        done.map_err(|failure| {
+            let is_about_source =
+                matches!(&failure, Failure::Error { what, .. } if what.is_empty());
+            match is_about_source {
+                true => self
+                    .problems
+                    .report(&failure.named(path.as_os_str().as_bytes())),
+                false => self.problems.report(&failure),
+            }
+        })
+        .ok()
+    }
+
+    /// Copies an object; of a directory only itself, whose entries are to be copied then.
+    fn begin<S: Original>(&mut self, from: &From<'_, S>, to: &To) -> Result<Option<Level<S>>> {
         let mut scratch = S::Scratch::default();
         let facts = from.tree.facts(from.open, from.entry, &mut scratch)?;
         tracing::info!(
@@ -142,7 +229,7 @@ impl<'i> Copier<'i> {
         }
         let found = self.existing(facts.kind, to)?;
         if found.is_some() && self.manner.no_clobber && facts.kind != Kind::Directory {
-            return Ok(());
+            return Ok(None);
         }
         let identity = from.tree.identity(from.open, from.entry)?;
         if let Some(found) = &found {
@@ -162,10 +249,10 @@ impl<'i> Copier<'i> {
         let found = self.make_way(facts.kind, found, to)?;
         let has_links = self.manner.archive && facts.links > 1 && facts.kind != Kind::Directory;
         if has_links && let Some(&copy) = self.links.get(&identity) {
-            if found.is_some_and(|found| found.inode == copy) {
-                return Ok(());
+            if found.is_none_or(|found| found.inode != copy) {
+                self.link(copy, found, to)?;
             }
-            return self.link(copy, found, to);
+            return Ok(None);
         }
         let is_new = found.is_none();
         let inode = match found {
@@ -175,16 +262,27 @@ impl<'i> Copier<'i> {
         if has_links {
             self.links.insert(identity, inode);
         }
-        match facts.kind {
-            Kind::File => self.fill(from, &facts, inode, to)?,
-            Kind::Directory => self.children(from, inode, is_new, to)?,
+        let begun = Begun {
+            facts,
+            inode,
+            is_new,
+        };
+        match begun.facts.kind {
+            Kind::File => self.fill(from, &begun.facts, inode, to)?,
+            Kind::Directory => return self.level(from, begun, to).map(Some),
             _ => {}
         }
+        self.finish(from, &begun, to).map(|()| None)
+    }
+
+    /// Gives a copy its attributes.
+    fn finish<S: Original>(&mut self, from: &From<'_, S>, begun: &Begun, to: &To) -> Result<()> {
+        let (facts, inode) = (&begun.facts, begun.inode);
         match self.manner.archive {
-            true => self.keep_attributes(from, &facts, inode, to)?,
+            true => self.keep_attributes(from, facts, inode, to)?,
             // A new directory could be filled whatever its mode is.
-            false if is_new && facts.kind == Kind::Directory => {
-                let permissions = Some(plain_bits(&facts) & !UMASK);
+            false if begun.is_new && facts.kind == Kind::Directory => {
+                let permissions = Some(plain_bits(facts) & !UMASK);
                 let change = AttributeChange {
                     permissions,
                     ..AttributeChange::default()
@@ -331,41 +429,28 @@ impl<'i> Copier<'i> {
             .map_err(failed)
     }
 
-    fn children<S: Original>(
-        &mut self,
-        from: &From<'_, S>,
-        inode: InodeNr,
-        is_new: bool,
-        to: &To,
-    ) -> Result<()> {
+    /// Opens the directory of the source that `begun` is a copy of.
+    fn level<S: Original>(&self, from: &From<'_, S>, begun: Begun, to: &To) -> Result<Level<S>> {
         let tree = from.tree;
         let below = match from.entry {
             Entry::Itself => tree.root_directory(),
             Entry::Named(name, number) => tree.child(from.open, name, number)?,
         };
-        let below = tree.open(&below)?;
+        let open = tree.open(&below)?;
         let mut listing = Listing::default();
-        tree.list(&below, &mut listing, &mut S::Scratch::default())?;
-        if is_new && self.manner.archive {
+        tree.list(&open, &mut listing, &mut S::Scratch::default())?;
+        if begun.is_new && self.manner.archive {
             // Entries must not inherit what the new directory has inherited.
-            self.remove_acls(inode, Kind::Directory, to)?;
+            self.remove_acls(begun.inode, Kind::Directory, to)?;
         }
-        for nr in 0..listing.len() {
-            let name = listing.name(nr);
-            let separator: &[u8] = if to.path.ends_with(b"/") { b"" } else { b"/" };
-            let child = From {
-                tree,
-                open: &below,
-                entry: Entry::Named(name, listing.inode(nr)),
-                path: from.path.join(OsStr::from_bytes(name)),
-            };
-            let place = To {
-                dir: inode,
-                path: [&to.path, separator, name].concat(),
-            };
-            self.object(&child, &place);
-        }
-        Ok(())
+        Ok(Level {
+            begun,
+            open,
+            listing,
+            entries: 0,
+            from_bytes: from.path.as_os_str().len(),
+            to_bytes: to.path.len(),
+        })
     }
 
     /// Gives the copy all attributes of the source.

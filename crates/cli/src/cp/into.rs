@@ -6,11 +6,11 @@
 //! link, and else to that path. A source that ends with `.` or `..` is merged into the destination.
 //! At the end the file system is unmounted, so that everything is durable.
 
-use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fourscore::{Error, FileType, Follow};
+use fourscore_build::Location;
 
 use super::copier::{Copier, From, Manner, To};
 use super::original::{InImage, Original};
@@ -33,7 +33,7 @@ pub(super) fn copy(spec: &ImageSpec, sources: &[Side], to: &Path, args: &Cp) -> 
 
 struct Job<'i> {
     image: &'i Image,
-    spec: &'i ImageSpec,
+    location: Location,
     to: &'i [u8],
     /// Whether sources go into the directory `to`.
     into: bool,
@@ -41,7 +41,7 @@ struct Job<'i> {
 }
 
 impl<'i> Job<'i> {
-    fn new(image: &'i Image, spec: &'i ImageSpec, to: &'i Path, args: &Cp) -> Result<Self> {
+    fn new(image: &'i Image, spec: &ImageSpec, to: &'i Path, args: &Cp) -> Result<Self> {
         let to = to.as_os_str().as_bytes();
         let (uid, gid) = match &args.owner {
             Some(owner) => ids::owner(&*image.fs, owner)?,
@@ -57,7 +57,7 @@ impl<'i> Job<'i> {
         };
         Ok(Self {
             image,
-            spec,
+            location: location(spec)?,
             to,
             into: is_directory && !args.no_target_directory,
             manner: Manner {
@@ -78,28 +78,12 @@ impl<'i> Job<'i> {
         }
         let mut copier = Copier::new(self.image, 0, self.manner);
         // Open images, each with its number.
-        let mut images: HashMap<PathBuf, (usize, ImageSpec, Image)> = HashMap::new();
+        let mut images = Vec::new();
         for side in sources {
             let copied = match side {
                 Side::Stream => self.stream(&mut copier),
                 Side::Host(path) => self.host(path, &mut copier),
-                Side::Image(spec, path) if self.is_same(spec) => {
-                    self.inside(self.image, 0, path, &mut copier)
-                }
-                Side::Image(spec, path) => {
-                    let mut key = spec.path.clone().into_os_string();
-                    key.push(format!("@{}", spec.offset_bytes));
-                    let key = PathBuf::from(key);
-                    if !images.contains_key(&key) {
-                        let number = images.len() + 1;
-                        let image = Image::open(spec)?;
-                        images.insert(key.clone(), (number, spec.clone(), image));
-                    }
-                    match images.get(&key) {
-                        Some((number, _, image)) => self.inside(image, *number, path, &mut copier),
-                        None => Ok(()),
-                    }
-                }
+                Side::Image(spec, path) => self.from_image(spec, path, &mut images, &mut copier),
             };
             if let Err(failure) = copied {
                 copier.problems.report(&failure);
@@ -108,10 +92,30 @@ impl<'i> Job<'i> {
         copier.problems.result()
     }
 
-    /// Whether a source is in the image that is copied into.
-    fn is_same(&self, spec: &ImageSpec) -> bool {
-        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        spec.offset_bytes == self.spec.offset_bytes && real(&spec.path) == real(&self.spec.path)
+    /// Copies `path` of an image, which is opened if it is none of `images`. The one that is copied
+    /// into is recognised by where it is stored: the source may be another name of its file, or a
+    /// loop device or a partition.
+    fn from_image(
+        &self,
+        spec: &ImageSpec,
+        path: &Path,
+        images: &mut Vec<(Location, Image)>,
+        copier: &mut Copier<'_>,
+    ) -> Result<()> {
+        let at = location(spec)?;
+        if at.begins_as(&self.location) {
+            return self.inside(self.image, 0, path, copier);
+        }
+        let known = images.iter().position(|(known, _)| known.begins_as(&at));
+        let nr = match known {
+            Some(nr) => nr,
+            None => {
+                images.push((at, Image::open(spec)?));
+                images.len() - 1
+            }
+        };
+        let (_, image) = &images[nr];
+        self.inside(image, nr + 1, path, copier)
     }
 
     /// The place of the copy of a source.
@@ -152,11 +156,11 @@ impl<'i> Job<'i> {
                     .filter(|parent| !parent.as_os_str().is_empty());
                 let tree = HostTree::open(parent.unwrap_or(Path::new(".")))?;
                 let entry = Entry::Named(name.as_bytes(), 0);
-                object(copier, &tree, entry, path.to_owned(), &place)
+                object(copier, &tree, entry, path, &place)
             }
             None => {
                 let tree = HostTree::open(path)?;
-                object(copier, &tree, Entry::Itself, path.to_owned(), &place)
+                object(copier, &tree, Entry::Itself, path, &place)
             }
         }
     }
@@ -194,7 +198,7 @@ impl<'i> Job<'i> {
             number,
         };
         let shown = PathBuf::from(image.shown(bytes));
-        object(copier, &tree, Entry::Itself, shown, &place)
+        object(copier, &tree, Entry::Itself, &shown, &place)
     }
 }
 
@@ -202,7 +206,7 @@ fn object<S: Original>(
     copier: &mut Copier<'_>,
     tree: &S,
     entry: Entry<'_>,
-    path: PathBuf,
+    path: &Path,
     to: &To,
 ) -> Result<()> {
     let open = tree.root()?;
@@ -214,6 +218,11 @@ fn object<S: Original>(
     };
     copier.object(&from, to);
     Ok(())
+}
+
+fn location(spec: &ImageSpec) -> Result<Location> {
+    let found = spec.location();
+    found.map_err(|why| Failure::new(spec.path.display().to_string(), why))
 }
 
 /// The last component of a path; slashes behind it do not count.

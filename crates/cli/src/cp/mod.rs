@@ -18,9 +18,7 @@ mod into;
 mod original;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -68,19 +66,22 @@ enum Side {
 }
 
 impl Side {
-    /// The text before a colon is an image if such a file exists. A path of the host that contains
-    /// a colon can begin with `./`.
+    /// The text before a colon is an image if such a file exists. A path that begins with `./` is
+    /// one of the host, whatever it contains.
     fn parse(text: &OsStr) -> Result<Self> {
         let bytes = text.as_bytes();
         if bytes == b"-" {
             return Ok(Self::Stream);
+        }
+        if bytes.starts_with(b"./") {
+            return Ok(Self::Host(PathBuf::from(text)));
         }
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':');
         for (at, _) in colons {
             let (image, path) = (&bytes[..at], &bytes[at + 1..]);
             let spec = ImageSpec::parse(OsStr::from_bytes(image))
                 .map_err(|why| Failure::usage(text.to_string_lossy(), why))?;
-            if !image.starts_with(b"./") && spec.path.exists() && !spec.path.is_dir() {
+            if spec.path.exists() && !spec.path.is_dir() {
                 return Ok(Self::Image(spec, PathBuf::from(OsStr::from_bytes(path))));
             }
         }
@@ -250,13 +251,7 @@ fn file_out(image: &Image, from: &Path, to: Destination<'_>) -> Result<()> {
         return Err(image.failure(path, why).advise("use -a to copy it"));
     }
     let target = to.of(from);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(facts.permissions & 0o777)
-        .open(&target)
-        .map_err(|why| Failure::new(target.display().to_string(), why))?;
+    let file = image.open_copy(&target, facts.permissions & 0o777)?;
     let copied = extract::copy_content(image, &stat, &file, &mut Vec::new());
     copied.map_err(|why| image.failure(path, why))
 }

@@ -43,7 +43,7 @@ pub(super) fn dump(session: &mut Session, arguments: &[Vec<u8>], _: &mut Stdout)
     if stat.file_type != FileType::Regular {
         return Err(Failure::at(name, "is no regular file"));
     }
-    let file = File::create(host(to)).map_err(wrong_host(to))?;
+    let file = session.image.open_copy(host(to), 0o666)?;
     let copied = extract::copy_content(&session.image, &stat, &file, &mut Vec::new());
     copied.map_err(|failure| failure.named(name))?;
     if letters.contains(&b'p') {

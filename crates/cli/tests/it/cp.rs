@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
 
-use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
+use fourscore_testkit::{LoopDevice, require};
 
-use crate::common::{failing, fourscore, printed, text, without_lost_and_found};
+use crate::common::{failing, fourscore, printed, refused, text, without_lost_and_found};
 use crate::place::{Place, walk_of_host};
 
 /// The lines of the copied objects, by path.
@@ -149,4 +150,114 @@ fn objects_that_cannot_be_copied_are_named() {
     fs::write(&big, vec![1; 20 << 20]).expect("space");
     refused(&[text(&big), &inside("/")], 1, "no space");
     place.check("image").expect("clean");
+}
+
+#[test]
+fn a_copy_never_empties_the_image_it_comes_from() {
+    let place = Place::new();
+    let (image, tree) = (place.text("image"), place.tree());
+    printed(&mut fourscore(&["mkfs", "-q", &image, "16M"]));
+    let inside = format!("{image}:/passwd");
+    let file = tree.join("etc/passwd");
+    printed(&mut fourscore(&["cp", text(&file), &inside]));
+    let other = place.path("other");
+    fs::hard_link(place.path("image"), &other).expect("space");
+    let before = fs::read(place.path("image")).expect("an image");
+    // A colon is missing.
+    for to in [image.as_str(), text(&other)] {
+        refused(&["cp", &inside, to], "are the same file");
+        let request = format!("dump /passwd {to}");
+        let run = fourscore(&["debugfs", "-R", &request, &image]).output();
+        let run = run.expect("the program exists");
+        let message = String::from_utf8_lossy(&run.stderr);
+        assert!(message.contains("are the same file"), "{message}");
+        let now = fs::read(place.path("image")).expect("an image");
+        assert!(now == before, "{to}: the image was changed");
+    }
+    // Two names of the image are one image, in which nothing is copied onto itself.
+    let from_other = format!("{}:/passwd", text(&other));
+    refused(&["cp", &from_other, &inside], "is the source itself");
+    let copy = place.path("copy");
+    fs::write(&copy, vec![1; 100_000]).expect("space");
+    printed(&mut fourscore(&["cp", &inside, text(&copy)]));
+    let (found, expected) = (fs::read(&copy), fs::read(&file));
+    assert_eq!(found.expect("a copy"), expected.expect("a file"));
+}
+
+#[test]
+fn a_loop_device_is_the_image_that_it_is_on() {
+    require!(Need::KernelMount);
+    let place = Place::new();
+    let image = place.text("image");
+    printed(&mut fourscore(&["mkfs", "-q", &image, "16M"]));
+    let file = place.tree().join("etc/passwd");
+    printed(&mut fourscore(&[
+        "cp",
+        text(&file),
+        &format!("{image}:/passwd"),
+    ]));
+    let device = LoopDevice::new(&place.path("image")).expect("a loop device");
+    let path = format!("{}:/passwd", text(device.path()));
+    refused(
+        &["cp", &format!("{image}:/passwd"), &path],
+        "is the source itself",
+    );
+    let before = fs::read(place.path("image")).expect("an image");
+    refused(&["cp", &path, &image], "are the same file");
+    assert!(fs::read(place.path("image")).expect("an image") == before);
+}
+
+#[test]
+fn a_tree_of_any_depth_is_copied() {
+    const DEPTH: u32 = 2000;
+    let place = Place::new();
+    let image = place.text("image");
+    printed(&mut fourscore(&["mkfs", "-q", "-N", "8000", &image, "64M"]));
+    let device = fourscore_block::open_path(
+        &place.path("image"),
+        fourscore_block::DeviceOptions::read_write(),
+    );
+    let device = std::sync::Arc::new(device.expect("an image"));
+    let fs = fourscore::Fs::mount(device, &fourscore::MountOptions::new()).expect("a mount");
+    let new = fourscore::NewAttributes::owned_by(0, 0).permissions(0o755);
+    let mut dir = fourscore::InodeNr::ROOT;
+    for _ in 0..DEPTH {
+        dir = fs.mkdir(dir, b"d", &new).expect("space");
+    }
+    fs.unmount().expect("it is durable");
+    // Far less of a stack than a frame for each level takes.
+    let script = "ulimit -s 512 && exec \"$@\"";
+    for options in ["-r", "-a"] {
+        let (from, to) = (format!("{image}:/d"), format!("{image}:/copy{options}"));
+        let program = fourscore(&[""; 0]);
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script, "sh"])
+            .arg(program.get_program());
+        printed(command.args(["cp", options, &from, &to]));
+        let walk = printed(&mut fourscore(&[
+            "walk",
+            &image,
+            &format!("/copy{options}"),
+        ]));
+        assert_eq!(walk.lines().count(), DEPTH as usize, "{options}");
+    }
+}
+
+#[test]
+fn a_host_path_with_a_dot_and_a_slash_may_contain_anything() {
+    let place = Place::new();
+    let image = place.text("image");
+    printed(&mut fourscore(&["mkfs", "-q", &image, "16M"]));
+    let name = "user@host:file@p9";
+    fs::write(place.path(name), "text").expect("space");
+    let folder = place.path(name);
+    let folder = folder.parent().expect("a folder");
+    let (from, to) = (format!("./{name}"), format!("{image}:/file"));
+    printed(fourscore(&["cp", &from, &to]).current_dir(folder));
+    assert_eq!(printed(&mut fourscore(&["cat", &to])), "text");
+    let back = "./other@host:file";
+    printed(fourscore(&["cp", &to, back]).current_dir(folder));
+    let found = fs::read_to_string(folder.join(back)).expect("a copy");
+    assert_eq!(found, "text");
 }
