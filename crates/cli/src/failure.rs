@@ -10,6 +10,9 @@ use crate::text::printable;
 /// The result of everything that can fail in the command.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
+/// The status that a shell shows for a program that SIGPIPE has ended.
+const BROKEN_PIPE: u8 = 128 + 13;
+
 /// Why the command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -65,7 +68,8 @@ impl Failure {
             Self::Usage { .. } => 2,
             Self::NotChecked(_) => 8,
             Self::ErrorsLeft => 4,
-            Self::Error { .. } | Self::BrokenPipe | Self::AlreadyReported | Self::ErrorsMended => 1,
+            Self::BrokenPipe => BROKEN_PIPE,
+            Self::Error { .. } | Self::AlreadyReported | Self::ErrorsMended => 1,
         }
     }
 

@@ -3,8 +3,11 @@
 //!
 //! **Model.** Each verb is a module that calls the public library and prints. Errors are one line
 //! `fourscore: WHAT: WHY (ADVICE)` on standard error. The exit status is 0 for success, 1 for an
-//! error, and 2 for a wrong command line; `check` has the exit statuses of e2fsck. If the reader of
-//! standard output closes it, the command ends without a message.
+//! error, and 2 for a wrong command line, or what the program gives by whose name the command is
+//! called; `check` has the exit statuses of e2fsck. If the reader of standard output closes it, the
+//! command ends without a message: with status 0 where the output is a list or data of files, of
+//! which a reader may want the beginning (`ls`, `walk`, `cat`), and else with 141, since what it
+//! would have said or written is not there.
 //!
 //! | module | responsibility |
 //! |---|---|
@@ -122,16 +125,22 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     cli.verbosity.begin();
-    match run(cli) {
-        Ok(()) | Err(Failure::BrokenPipe) => ExitCode::SUCCESS,
-        Err(failure @ (Failure::AlreadyReported | Failure::ErrorsLeft | Failure::ErrorsMended)) => {
-            ExitCode::from(failure.status())
-        }
-        Err(failure) => {
-            failure::message(&failure.to_string());
-            ExitCode::from(failure.status())
-        }
+    let may_stop = matches!(cli.verb, Verb::Ls(_) | Verb::Walk(_) | Verb::Cat(_));
+    let Err(failure) = run(cli) else {
+        return ExitCode::SUCCESS;
+    };
+    match failure {
+        Failure::BrokenPipe if may_stop => return ExitCode::SUCCESS,
+        Failure::BrokenPipe
+        | Failure::AlreadyReported
+        | Failure::ErrorsLeft
+        | Failure::ErrorsMended => {}
+        _ => failure::message(&failure.to_string()),
     }
+    ExitCode::from(match failure {
+        Failure::Usage { .. } => usage_status,
+        _ => failure.status(),
+    })
 }
 
 fn run(cli: Cli) -> Result<()> {

@@ -21,7 +21,7 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fourscore_block::{BlockDevice, Hints};
 use fourscore_ondisk::checksum::Crc32c;
@@ -56,6 +56,7 @@ pub struct UndoDevice {
 #[derive(Debug)]
 struct UndoFile {
     file: File,
+    path: PathBuf,
     /// The byte of the disk at which the file system begins.
     offset: u64,
     saved: HashSet<u64>,
@@ -77,6 +78,7 @@ impl UndoDevice {
         let file = options.read(true).write(true).create_new(true).open(path)?;
         let mut undo = UndoFile {
             file,
+            path: path.to_owned(),
             offset,
             saved: HashSet::new(),
             keys: 0,
@@ -95,6 +97,20 @@ impl UndoDevice {
     /// The file or the image cannot be used.
     pub fn finish(&self) -> io::Result<()> {
         self.file.lock().write_head(&*self.base, FINISHED)
+    }
+
+    /// Ends a change that was refused or has failed: removes the file if nothing was saved in it,
+    /// since the image is as it was then. A file in which something was saved stays, not marked as
+    /// finished.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn abandon(&self) -> io::Result<()> {
+        let undo = self.file.lock();
+        match undo.saved.is_empty() {
+            true => std::fs::remove_file(&undo.path),
+            false => Ok(()),
+        }
     }
 }
 

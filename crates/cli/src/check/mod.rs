@@ -2,13 +2,15 @@
 //! one JSON object, for each violation; with `-p` and `-y` it repairs.
 //!
 //! **Model.** The exit status is that of e2fsck: 0 for a clean file system, 1 if all errors were
-//! repaired, 4 if errors are left, 8 if the check could not run.
+//! repaired, 4 if errors are left, 8 if the check could not run. What was found decides, also if
+//! it cannot be printed; only where that would be 0, a report that is lost gives 8, unless its
+//! reader has closed the pipe.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | `repair` | `-p`, `-y` and undo files |
 
-mod repair;
+pub(crate) mod repair;
 
 use clap::Args;
 use fourscore_block::BlockDevice;
@@ -20,7 +22,7 @@ use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{self, Failure, Result};
 use crate::foreign;
 use crate::image::{ImageSpec, device_to_read};
 use crate::output::Stdout;
@@ -85,13 +87,26 @@ pub(crate) fn run(args: &Check) -> Result<()> {
     } else {
         as_text(&report, &name)
     };
-    let mut out = Stdout::open()?;
-    out.write(text.as_bytes())?;
-    out.flush()?;
-    if report.is_clean() {
-        Ok(())
-    } else {
-        Err(Failure::ErrorsLeft)
+    let found = match report.is_clean() {
+        true => Ok(()),
+        false => Err(Failure::ErrorsLeft),
+    };
+    print(&text, found)
+}
+
+/// Prints a report, and returns what was found.
+fn print(text: &str, found: Result<()>) -> Result<()> {
+    let printed = Stdout::open().and_then(|mut out| {
+        out.write(text.as_bytes())?;
+        out.flush()
+    });
+    match (printed, found) {
+        (Ok(()) | Err(Failure::BrokenPipe), found) => found,
+        (Err(failure), Ok(())) => Err(Failure::NotChecked(Box::new(failure))),
+        (Err(failure), found) => {
+            failure::message(&failure.to_string());
+            found
+        }
     }
 }
 

@@ -17,10 +17,9 @@ use fourscore_ondisk::{RawSuperblock, Superblock};
 use fourscore_sync::Arc;
 use serde_json::json;
 
-use super::{Check, options, refusal, sum};
+use super::{Check, options, print, refusal, sum};
 use crate::failure::{self, Failure, Result};
 use crate::image::{device, device_to_read};
-use crate::output::Stdout;
 use crate::verbosity;
 
 /// Repairs the image.
@@ -51,7 +50,13 @@ pub(super) fn run(args: &Check) -> Result<()> {
         Scope::Safe
     };
     let outcome = repair(target, &options(args, journal), scope);
-    let mut outcome = outcome.map_err(|why| refusal(args, why))?;
+    let mut outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(why) => {
+            abandon(undo.as_deref());
+            return Err(refusal(args, why));
+        }
+    };
     outcome.is_replayed |= is_replayed;
     if let Some(undo) = undo {
         let finished = undo.finish();
@@ -62,13 +67,18 @@ pub(super) fn run(args: &Check) -> Result<()> {
     } else {
         as_text(&outcome, &name)
     };
-    let mut out = Stdout::open()?;
-    out.write(text.as_bytes())?;
-    out.flush()?;
-    match (outcome.is_clean(), outcome.is_changed) {
+    let found = match (outcome.is_clean(), outcome.is_changed) {
         (false, _) => Err(Failure::ErrorsLeft),
         (true, true) => Err(Failure::ErrorsMended),
         (true, false) => Ok(()),
+    };
+    print(&text, found)
+}
+
+/// Removes the undo file of a change that was refused before anything was written.
+pub(crate) fn abandon(undo: Option<&UndoDevice>) {
+    if let Some(Err(why)) = undo.map(UndoDevice::abandon) {
+        failure::message(&format!("the undo file: {why}"));
     }
 }
 
@@ -151,14 +161,12 @@ pub(super) fn undo(args: &Check, file: &Path) -> Result<()> {
     let written = apply_undo(file, &*image);
     let name = file.display().to_string();
     let bytes = written.map_err(|why| not_checked(Failure::new(name, why)))?;
-    if !verbosity::is_quiet() {
-        let mut out = Stdout::open()?;
-        let text = format!(
-            "{}: {bytes} bytes are as they were\n",
-            args.image.path.display()
-        );
-        out.write(text.as_bytes())?;
-        out.flush()?;
+    if verbosity::is_quiet() {
+        return Ok(());
     }
-    Ok(())
+    let image = args.image.path.display();
+    print(
+        &format!("{image}: {bytes} bytes are as they were\n"),
+        Ok(()),
+    )
 }

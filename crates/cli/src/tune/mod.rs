@@ -25,6 +25,7 @@ use fourscore_mkfs::{FeatureChange, FormatError, Reserved, Surroundings, Tuning}
 use fourscore_sync::Arc;
 use uuid::Uuid;
 
+use crate::check::repair::abandon;
 use crate::edit::random_uuid;
 use crate::failure::{Failure, Result};
 use crate::image::{Image, ImageSpec, device};
@@ -260,7 +261,10 @@ pub(crate) fn run(args: &Tune) -> Result<()> {
     let undo = UndoDevice::create(undo, Arc::clone(&image), spec.offset_bytes).map_err(why)?;
     let undo = Arc::new(undo);
     let saving: Arc<dyn BlockDevice> = Arc::<UndoDevice>::clone(&undo);
-    apply(saving, options, &tuning, around, &spec)?;
+    if let Err(failure) = apply(saving, options, &tuning, around, &spec) {
+        abandon(Some(&undo));
+        return Err(failure);
+    }
     undo.finish().map_err(why)
 }
 

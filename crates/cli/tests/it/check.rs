@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use fourscore_testkit::crash::load::Seed;
 use fourscore_testkit::crash::{Death, JOURNALS};
@@ -446,4 +446,38 @@ fn info_and_walk_read_images_with_wrong_fields() {
         }
         assert_eq!(check(image.path(), &[]).status, Some(4), "{command}");
     }
+}
+
+#[test]
+fn the_exit_status_is_what_was_found_also_if_it_cannot_be_printed() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let image = image();
+    let status = |option: &str, to: Stdio| {
+        let mut command = fourscore(&["check", option, text(image.path())]);
+        let output = command.stdout(to).stderr(Stdio::null()).status();
+        output.expect("the program exists").code()
+    };
+    let full = || {
+        Stdio::from(
+            File::options()
+                .write(true)
+                .open("/dev/full")
+                .expect("there"),
+        )
+    };
+    let closed = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        Stdio::from(writer)
+    };
+    assert_eq!(status("-n", closed()), Some(0));
+    assert_eq!(status("-n", full()), Some(8));
+    debugfs_write(image.path(), &["sif /one/file-1 links_count 7"]).expect("debugfs");
+    for to in [closed(), full()] {
+        assert_eq!(status("-n", to), Some(4));
+    }
+    assert_eq!(status("-y", full()), Some(1));
+    debugfs_write(image.path(), &["sif /one/file-1 links_count 7"]).expect("debugfs");
+    assert_eq!(status("-y", closed()), Some(1));
+    assert_eq!(status("-y", closed()), Some(0));
 }

@@ -389,4 +389,47 @@ fn the_names_tune2fs_and_e2label_take_their_arguments() {
     assert_eq!(under("e2label", &[path]), "after\n");
     assert_eq!(under("tune2fs", &["-f", "-L", "again", path]), "");
     assert!(under("tune2fs", &["-l", path]).contains("again"));
+    assert!(under("e2fsck", &["-fyC0", path]).contains(": clean: "));
+    let wrong = |name: &str, words: &[&str]| {
+        let run = Command::new(folder.path().join(name)).args(words).output();
+        run.expect("the program exists").status.code()
+    };
+    // What clap refuses, and what the verb refuses.
+    assert_eq!(wrong("tune2fs", &["--none", path]), Some(1));
+    assert_eq!(wrong("tune2fs", &["-e", "x", path]), Some(1));
+    assert_eq!(wrong("e2fsck", &["-N", path]), Some(16));
+}
+
+#[test]
+fn a_refused_change_leaves_no_undo_file() {
+    require!(Need::Program("mke2fs"));
+    let folder = scratch::folder().expect("a folder");
+    let (image, undo) = (folder.path().join("image"), folder.path().join("undo"));
+    mke2fs(&image, "");
+    let words = ["tune", "-m", "99", "-z", text(&undo), text(&image)];
+    refused(&words, "-m:");
+    assert!(
+        !undo.exists(),
+        "nothing was changed, and there is an undo file"
+    );
+    printed(&mut fourscore(&[
+        "tune",
+        "-m",
+        "9",
+        "-z",
+        text(&undo),
+        text(&image),
+    ]));
+    // The file is of use, and an image that is none leaves it alone.
+    let saved = fs::read(&undo).expect("an undo file");
+    assert!(!failing(&words).1.is_empty());
+    assert!(fs::read(&undo).expect("it is still there") == saved);
+    fs::write(&image, vec![0; 1 << 20]).expect("space");
+    fs::remove_file(&undo).expect("it is there");
+    let (status, _) = failing(&["check", "-y", "--undo", text(&undo), text(&image)]);
+    assert_eq!(status, Some(8));
+    assert!(
+        !undo.exists(),
+        "nothing was repaired, and there is an undo file"
+    );
 }
