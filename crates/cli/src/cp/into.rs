@@ -83,7 +83,7 @@ impl<'i> Job<'i> {
             let copied = match side {
                 Side::Stream => self.stream(&mut copier),
                 Side::Host(path) => self.host(path, &mut copier),
-                Side::Image(spec, path) => self.from_image(spec, path, &mut images, &mut copier),
+                Side::Image(spec, path) => self.image_object(spec, path, &mut images, &mut copier),
             };
             if let Err(failure) = copied {
                 copier.problems.report(&failure);
@@ -95,7 +95,7 @@ impl<'i> Job<'i> {
     /// Copies `path` of an image, which is opened if it is none of `images`. The one that is copied
     /// into is recognised by where it is stored: the source may be another name of its file, or a
     /// loop device or a partition.
-    fn from_image(
+    fn image_object(
         &self,
         spec: &ImageSpec,
         path: &Path,
