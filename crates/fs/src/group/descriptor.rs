@@ -5,15 +5,34 @@
 //! that were never used (`BLOCK_UNINIT`, `INODE_UNINIT`) do not exist on disk; they are computed
 //! from the geometry.
 //!
+//! A bitmap that was read from the device is verified by its last sealed summary. If it was not
+//! sealed since the mount, or there is no mount, its descriptor decides; the descriptor in memory
+//! may lag behind a bitmap that was sealed ([`crate::group::table`]).
+//!
+//! **Invariants.** A bitmap that is not verified holds what the last seal found, or what the device
+//! held at the mount:
+//! - A buffer with changes that are not sealed, or not at the home location yet, does not leave the
+//!   cache, and its bytes have the tag of the writer. So a buffer that is loaded holds the bytes of
+//!   the last seal, in the log or not, whichever checkpoints were made.
+//! - A block that joined a transaction without a change is a copy of such bytes.
+//! - A growth changes bitmaps of old groups as any writer does. A new group is known to the mount
+//!   when all steps are at their places, so its descriptor is right until its first seal.
+//! - Nothing but a seal writes a checksum of a bitmap, so the descriptor of a bitmap that was never
+//!   sealed does not lag.
+//!
+//! A seal may come between a reader's look at the summary and its look at the bitmap. Seals are
+//! counted: a mismatch is an error only if no seal came between, otherwise the reader looks again.
+//!
 //! **Locking.** None.
 
-use fourscore_block::{Structure, VerifiedAs};
+use fourscore_block::VerifiedAs;
 use fourscore_ondisk::group::{GroupDesc, GroupFlags};
 use fourscore_ondisk::superblock::MetadataChecksum;
 use fourscore_ondisk::{BlockCount, BytePlace, Corrupt, GroupNr, PhysBlock};
 use fourscore_sync::epoch;
 
 use crate::core::Core;
+use crate::group::table::{Map, SealMark};
 use crate::guard::with_guard;
 use crate::{Error, Result, metadata};
 
@@ -185,17 +204,56 @@ pub(crate) fn block_bitmap(core: &Core, group: GroupNr) -> Result<Bitmap> {
 pub(crate) fn with_block_bitmap<T>(
     core: &Core,
     group: GroupNr,
+    use_bytes: impl FnMut(&[u8]) -> T,
+) -> Result<T> {
+    with_bitmap(core, group, Map::Blocks, use_bytes)
+}
+
+/// Returns the result of `use_bytes` on a bitmap that is on disk. See the module's documentation
+/// for what it is verified by.
+fn with_bitmap<T>(
+    core: &Core,
+    group: GroupNr,
+    map: Map,
     mut use_bytes: impl FnMut(&[u8]) -> T,
 ) -> Result<T> {
-    let desc = desc(core, group)?;
-    let tag = VerifiedAs::of_group(Structure::BlockBitmap, group);
-    with_guard(core, |guard| {
-        let bytes = metadata::tagged_metadata(core, desc.block_bitmap(), tag, guard, |bytes| {
-            desc.verify_block_bitmap(bytes, core.superblock())
-                .map_err(|error| Corrupt::from(error).in_group(group))
-        })?;
-        Ok(use_bytes(bytes))
-    })
+    let tag = VerifiedAs::of_group(map.structure(), group);
+    loop {
+        // Before the bitmap is looked up.
+        let sealed = last_seal(core, group, map);
+        let checksum = sealed.and_then(SealMark::checksum);
+        let desc = desc(core, group)?;
+        let verify = |bytes: &[u8]| match map {
+            Map::Blocks => {
+                let desc = checksum.map_or(desc, |sum| desc.with_block_bitmap_checksum(sum));
+                desc.verify_block_bitmap(bytes, core.superblock())
+            }
+            Map::Inodes => {
+                let desc = checksum.map_or(desc, |sum| desc.with_inode_bitmap_checksum(sum));
+                desc.verify_inode_bitmap(bytes, core.superblock())
+            }
+        };
+        let block = match map {
+            Map::Blocks => desc.block_bitmap(),
+            Map::Inodes => desc.inode_bitmap(),
+        };
+        let used = with_guard(core, |guard| {
+            let bytes = metadata::tagged_metadata(core, block, tag, guard, |bytes| {
+                verify(bytes).map_err(|error| Corrupt::from(error).in_group(group))
+            })?;
+            Ok(use_bytes(bytes))
+        });
+        match used {
+            Err(Error::Corrupt(_)) if last_seal(core, group, map) != sealed => {}
+            used => return used,
+        }
+    }
+}
+
+/// Returns the last seal of a bitmap; `None` in a file system that was opened for reading.
+fn last_seal(core: &Core, group: GroupNr, map: Map) -> Option<SealMark> {
+    let group = core.live.as_ref()?.groups.get(group)?;
+    Some(group.place(map).seal_mark())
 }
 
 /// Whether a bitmap does not exist on disk. On a read-write mount the state of the groups decides,
@@ -215,14 +273,7 @@ pub(crate) fn inode_bitmap(core: &Core, group: GroupNr) -> Result<Bitmap> {
         let bytes = vec![0; core.geometry().block_size().bytes()];
         return Ok(Bitmap::new(&bytes, bits));
     }
-    let tag = VerifiedAs::of_group(Structure::InodeBitmap, group);
-    with_guard(core, |guard| {
-        let bytes = metadata::tagged_metadata(core, desc.inode_bitmap(), tag, guard, |bytes| {
-            desc.verify_inode_bitmap(bytes, core.superblock())
-                .map_err(|error| Corrupt::from(error).in_group(group))
-        })?;
-        Ok(Bitmap::new(bytes, bits))
-    })
+    with_bitmap(core, group, Map::Inodes, |bytes| Bitmap::new(bytes, bits))
 }
 
 /// Whether descriptors have checksums; only then are the flags for unused groups valid.
@@ -316,6 +367,9 @@ fn set_bits(bytes: &mut [u8], bits: std::ops::RangeInclusive<u64>) {
         *byte |= from & until;
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod sealed_tests;
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {

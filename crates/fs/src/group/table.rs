@@ -10,6 +10,11 @@
 //! not change the descriptor block, which all groups in that block share. The descriptor block
 //! still joins the transaction together with the first bitmap.
 //!
+//! The live descriptor may lag behind its bitmap: if the next transaction changes the block of
+//! descriptors before the committer has sealed it, the summaries go into the committing copy only,
+//! and the live block gets them when the next transaction is sealed. A bitmap that is read again
+//! meanwhile is verified by the sealed summary ([`BitmapPlace::seal_mark`]), not by the descriptor.
+//!
 //! **Invariants.** A descriptor block is in every transaction that contains a bitmap of its groups.
 //! A bitmap that was never written (`*_UNINIT`) is initialized in the first handle that changes it.
 //!
@@ -27,7 +32,7 @@ use fourscore_mballoc::{ChangeKind, GroupCounts, InodeSource, Totals};
 use fourscore_ondisk::group::{self, BitmapSummary, GroupDescMut, GroupFlags};
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock};
-use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use fourscore_sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use fourscore_sync::profile::{self, Section};
 use fourscore_sync::{Arc, CachePadded, CoreNr, PerCore, Versions};
 
@@ -44,7 +49,7 @@ pub(crate) enum Map {
 }
 
 impl Map {
-    fn structure(self) -> Structure {
+    pub(crate) fn structure(self) -> Structure {
         match self {
             Self::Blocks => Structure::BlockBitmap,
             Self::Inodes => Structure::InodeBitmap,
@@ -52,28 +57,54 @@ impl Map {
     }
 }
 
-/// The summary of a bitmap in the last commit that contained it.
+/// The summary of a bitmap in the last commit that contained it: what its home location holds
+/// whenever its buffer may leave the cache.
 #[derive(Debug, Default)]
 struct Sealed {
-    known: AtomicBool,
+    /// A [`SealMark`]. It is written last.
+    mark: AtomicU64,
     free: AtomicU32,
-    checksum: AtomicU32,
     unused_tail: AtomicU32,
 }
 
-impl Sealed {
-    fn set(&self, summary: &BitmapSummary) {
-        self.free.store(summary.free, Ordering::Relaxed);
-        self.checksum.store(summary.checksum, Ordering::Relaxed);
-        self.unused_tail
-            .store(summary.unused_tail, Ordering::Relaxed);
-        self.known.store(true, Ordering::Release);
+/// Which seal of a bitmap was the last, and the checksum that it found. One word, so that a reader
+/// never has the number of one seal with the checksum of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SealMark(u64);
+
+impl SealMark {
+    /// The mark of the seal after this one.
+    fn next(self, checksum: u32) -> Self {
+        let nth = (self.0 >> 32).wrapping_add(1) & u64::from(u32::MAX);
+        Self(nth.max(1) << 32 | u64::from(checksum))
     }
 
+    /// The checksum of the bitmap; `None` if it was not sealed since the mount.
+    pub(crate) fn checksum(self) -> Option<u32> {
+        let checksum = self.0 & u64::from(u32::MAX);
+        (self != Self(0)).then(|| u32::try_from(checksum).unwrap_or_default())
+    }
+}
+
+impl Sealed {
+    fn mark(&self) -> SealMark {
+        SealMark(self.mark.load(Ordering::Acquire))
+    }
+
+    fn set(&self, summary: &BitmapSummary) {
+        self.free.store(summary.free, Ordering::Relaxed);
+        self.unused_tail
+            .store(summary.unused_tail, Ordering::Relaxed);
+        let mark = self.mark().next(summary.checksum);
+        self.mark.store(mark.0, Ordering::Release);
+    }
+
+    /// Returns the summary, for the committer.
     fn get(&self) -> Option<BitmapSummary> {
-        self.known.load(Ordering::Acquire).then(|| BitmapSummary {
+        let checksum = self.mark().checksum()?;
+        Some(BitmapSummary {
             free: self.free.load(Ordering::Relaxed),
-            checksum: self.checksum.load(Ordering::Relaxed),
+            checksum,
             unused_tail: self.unused_tail.load(Ordering::Relaxed),
         })
     }
@@ -107,6 +138,11 @@ impl BitmapPlace {
     /// Whether it must be initialized before its first change.
     pub(crate) fn is_uninit(&self) -> bool {
         self.uninit.load(Ordering::Acquire)
+    }
+
+    /// The last seal of the bitmap.
+    pub(crate) fn seal_mark(&self) -> SealMark {
+        self.sealed.mark()
     }
 }
 

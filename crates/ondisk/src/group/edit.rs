@@ -6,7 +6,7 @@
 
 use zerocopy::FromBytes;
 
-use super::{GroupDescError, GroupFlags, RawGroupDesc, RawGroupDescHigh};
+use super::{GroupDesc, GroupDescError, GroupFlags, RawGroupDesc, RawGroupDescHigh};
 use crate::superblock::Superblock;
 use crate::types::PhysBlock;
 use crate::words::{high32, low32};
@@ -56,6 +56,31 @@ impl BitmapSummary {
             checksum,
             unused_tail: last.map_or(bits, |last| bits - last - 1),
         }
+    }
+}
+
+/// Descriptors in memory whose bitmaps have changed since they were written.
+impl GroupDesc {
+    /// The same descriptor with `checksum` as that of the block bitmap.
+    #[must_use]
+    pub fn with_block_bitmap_checksum(mut self, checksum: u32) -> Self {
+        let (low, high) = halves(checksum);
+        self.low.bg_block_bitmap_csum_lo = low.into();
+        if let Some(half) = &mut self.high {
+            half.bg_block_bitmap_csum_hi = high.into();
+        }
+        self
+    }
+
+    /// The same descriptor with `checksum` as that of the inode bitmap.
+    #[must_use]
+    pub fn with_inode_bitmap_checksum(mut self, checksum: u32) -> Self {
+        let (low, high) = halves(checksum);
+        self.low.bg_inode_bitmap_csum_lo = low.into();
+        if let Some(half) = &mut self.high {
+            half.bg_inode_bitmap_csum_hi = high.into();
+        }
+        self
     }
 }
 
