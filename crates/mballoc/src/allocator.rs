@@ -360,6 +360,7 @@ impl Allocator {
             looks: 0,
             misses: 0,
             hit: None,
+            failed: None,
         };
         let found = search.run()?;
         *hit = search.hit;

@@ -21,7 +21,6 @@ use fourscore_ondisk::{GroupNr, GroupOffset};
 use fourscore_sync::work;
 
 use crate::criteria::Criterion;
-use crate::error::Error;
 use crate::geometry::{ClusterCount, Run};
 use crate::group::LockedGroup;
 use crate::num::{floor_log2, len32};
@@ -79,16 +78,16 @@ struct Visit {
 impl<'a> Search<'a> {
     /// Tries ext4's criteria in turn; `sets` says whether the order sets are used. A hit in the
     /// group of a shared stream goal counts as one at the stream goal too, as in ext4.
-    pub(crate) fn ext4_criteria(&mut self, sets: bool) -> Result<Option<Run>, Error> {
+    pub(crate) fn ext4_criteria(&mut self, sets: bool) -> Option<Run> {
         let goal = self.want.goal.0;
-        let found = self.ladder(sets)?;
+        let found = self.ladder(sets);
         if self.want.shares_goal && found.is_some_and(|run| run.group == goal) {
             self.tally[Count::StreamGoalHits] += 1;
         }
-        Ok(found)
+        found
     }
 
-    fn ladder(&mut self, sets: bool) -> Result<Option<Run>, Error> {
+    fn ladder(&mut self, sets: bool) -> Option<Run> {
         let mut scan = Scan::new(false);
         let start = if self.power_of_two().is_some() {
             Criterion::Power2Aligned
@@ -106,10 +105,10 @@ impl<'a> Search<'a> {
             if !applies {
                 continue;
             }
-            match self.criterion(criterion, sets, &mut scan)? {
+            match self.criterion(criterion, sets, &mut scan) {
                 ControlFlow::Break(Some(run)) => {
                     self.tally[(criterion, CriterionCount::Hits)] += 1;
-                    return Ok(Some(run));
+                    return Some(run);
                 }
                 ControlFlow::Break(None) => {
                     self.tally[Count::Breaks] += 1;
@@ -122,25 +121,25 @@ impl<'a> Search<'a> {
             }
         }
         let Some(best) = scan.best else {
-            return Ok(None);
+            return None;
         };
         if let Some(run) = self.claim_again(&best, self.want.len, &mut scan) {
             self.tally[(last, CriterionCount::Hits)] += 1;
-            return Ok(Some(run));
+            return Some(run);
         }
         self.tally[Count::Lost] += 1;
         self.first_fit()
     }
 
     /// Takes the first extent of any length, after another thread has claimed the best one found.
-    fn first_fit(&mut self) -> Result<Option<Run>, Error> {
+    fn first_fit(&mut self) -> Option<Run> {
         let mut scan = Scan::new(true);
-        match self.criterion(Criterion::AnyFree, false, &mut scan)? {
+        match self.criterion(Criterion::AnyFree, false, &mut scan) {
             ControlFlow::Break(Some(run)) => {
                 self.tally[(Criterion::AnyFree, CriterionCount::Hits)] += 1;
-                Ok(Some(run))
+                Some(run)
             }
-            ControlFlow::Break(None) | ControlFlow::Continue(()) => Ok(None),
+            ControlFlow::Break(None) | ControlFlow::Continue(()) => None,
         }
     }
 
@@ -149,7 +148,7 @@ impl<'a> Search<'a> {
         criterion: Criterion,
         sets: bool,
         scan: &mut Scan<'a>,
-    ) -> Result<ControlFlow<Option<Run>>, Error> {
+    ) -> ControlFlow<Option<Run>> {
         let mut visit = Visit {
             criterion,
             len: self.want.len,
@@ -172,7 +171,7 @@ impl<'a> Search<'a> {
         visit: &mut Visit,
         scan: &mut Scan<'a>,
         most: u32,
-    ) -> Result<ControlFlow<Option<Run>>, Error> {
+    ) -> ControlFlow<Option<Run>> {
         let goal = self.want.goal.0.0;
         let limit = self.want.limit.min(self.table.geometry().groups());
         for group in (goal..limit)
@@ -181,27 +180,23 @@ impl<'a> Search<'a> {
             .map(GroupNr)
         {
             self.read_ahead_at(group, visit);
-            if let ControlFlow::Break(end) = self.visit(group, visit, scan)? {
-                return Ok(ControlFlow::Break(end));
+            if let ControlFlow::Break(end) = self.visit(group, visit, scan) {
+                return ControlFlow::Break(end);
             }
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 
     /// Visits groups of the order sets, or of the average-fragment sets, from the request's order
     /// up.
-    fn over_sets(
-        &mut self,
-        visit: &Visit,
-        scan: &mut Scan<'a>,
-    ) -> Result<ControlFlow<Option<Run>>, Error> {
+    fn over_sets(&mut self, visit: &Visit, scan: &mut Scan<'a>) -> ControlFlow<Option<Run>> {
         let linear = self.tunable(Tunable::MbMaxLinearGroups);
         let mut first = Visit {
             by_sets: false,
             ..*visit
         };
-        if let ControlFlow::Break(end) = self.over_groups(&mut first, scan, linear)? {
-            return Ok(ControlFlow::Break(end));
+        if let ControlFlow::Break(end) = self.over_groups(&mut first, scan, linear) {
+            return ControlFlow::Break(end);
         }
         let index = &self.table.shared.index;
         let (family, from) = match visit.criterion {
@@ -210,11 +205,11 @@ impl<'a> Search<'a> {
         };
         let limit = self.want.limit.min(self.table.geometry().groups());
         for group in family.walk(from..u32::MAX, Direction::Upward, self.want.goal.0, limit) {
-            if let ControlFlow::Break(end) = self.visit(group, visit, scan)? {
-                return Ok(ControlFlow::Break(end));
+            if let ControlFlow::Break(end) = self.visit(group, visit, scan) {
+                return ControlFlow::Break(end);
             }
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 
     /// Halves the goal until an average-fragment set has a group, down to the trim limit.
@@ -222,7 +217,7 @@ impl<'a> Search<'a> {
         &mut self,
         visit: &Visit,
         scan: &mut Scan<'a>,
-    ) -> Result<ControlFlow<Option<Run>>, Error> {
+    ) -> ControlFlow<Option<Run>> {
         let order = floor_log2(self.want.len);
         let trim = self.tunable(Tunable::MbBestAvailMaxTrimOrder);
         let stripe = self.tunable(Tunable::Stripe);
@@ -243,18 +238,14 @@ impl<'a> Search<'a> {
             };
             let end = self.in_average_bin(&round, scan);
             self.want.len = goal_len;
-            if let ControlFlow::Break(end) = end? {
-                return Ok(ControlFlow::Break(end));
+            if let ControlFlow::Break(end) = end {
+                return ControlFlow::Break(end);
             }
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 
-    fn in_average_bin(
-        &mut self,
-        visit: &Visit,
-        scan: &mut Scan<'a>,
-    ) -> Result<ControlFlow<Option<Run>>, Error> {
+    fn in_average_bin(&mut self, visit: &Visit, scan: &mut Scan<'a>) -> ControlFlow<Option<Run>> {
         let index = &self.table.shared.index;
         let bin = index.average_bin(visit.len);
         let limit = self.want.limit.min(self.table.geometry().groups());
@@ -262,11 +253,11 @@ impl<'a> Search<'a> {
             .by_average
             .walk(bin..bin + 1, Direction::Upward, self.want.goal.0, limit)
         {
-            if let ControlFlow::Break(end) = self.visit(group, visit, scan)? {
-                return Ok(ControlFlow::Break(end));
+            if let ControlFlow::Break(end) = self.visit(group, visit, scan) {
+                return ControlFlow::Break(end);
             }
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 
     fn read_ahead_at(&mut self, group: GroupNr, visit: &mut Visit) {
@@ -287,13 +278,11 @@ impl<'a> Search<'a> {
         group: GroupNr,
         visit: &Visit,
         scan: &mut Scan<'a>,
-    ) -> Result<ControlFlow<Option<Run>>, Error> {
+    ) -> ControlFlow<Option<Run>> {
         self.looks += 1;
         self.tally[(visit.criterion, CriterionCount::GroupsConsidered)] += 1;
-        if self.table.state(group) == GroupState::Absent
-            && !self.load_for(group, visit.criterion)?
-        {
-            return Ok(ControlFlow::Continue(()));
+        if self.table.state(group) == GroupState::Absent && !self.load_for(group, visit.criterion) {
+            return ControlFlow::Continue(());
         }
         if !self.is_good(visit, group, &self.table.hints(group)) {
             // The group is in a wrong set: correct that.
@@ -302,35 +291,35 @@ impl<'a> Search<'a> {
             {
                 locked.settle(Settle::Stale);
             }
-            return Ok(ControlFlow::Continue(()));
+            return ControlFlow::Continue(());
         }
         self.tally[Count::GroupsScanned] += 1;
         let stripe = self.tunable(Tunable::Stripe);
         let in_stripes = stripe > 1 && visit.len.is_multiple_of(stripe);
         match visit.criterion {
-            Criterion::Power2Aligned => Ok(self.simple_scan(group, visit)),
+            Criterion::Power2Aligned => self.simple_scan(group, visit),
             Criterion::GoalLenFast | Criterion::BestAvailLen if in_stripes => {
                 let end = self.stripe_scan(group, visit, stripe);
                 // Without the fallback a request for stripes could repeat for ever.
                 if end.is_break() {
-                    Ok(end)
+                    end
                 } else {
-                    Ok(self.complex_scan(group, visit, scan))
+                    self.complex_scan(group, visit, scan)
                 }
             }
-            _ => Ok(self.complex_scan(group, visit, scan)),
+            _ => self.complex_scan(group, visit, scan),
         }
     }
 
     /// Loads a group for a criterion; returns whether it is loaded now. A fast criterion does no
     /// I/O, except for the first group of a flex group.
-    fn load_for(&mut self, group: GroupNr, criterion: Criterion) -> Result<bool, Error> {
+    fn load_for(&mut self, group: GroupNr, criterion: Criterion) -> bool {
         let descriptor = self.table.source.descriptor(group);
         let first = group.0.is_multiple_of(self.table.geometry().flex_groups())
             && self.table.geometry().flex_groups() > 1;
         let fast = criterion < Criterion::BestAvailLen;
         if descriptor.free.0 == 0 || (fast && !first && descriptor.state == BitmapState::Written) {
-            return Ok(false);
+            return false;
         }
         let patience = if criterion == Criterion::AnyFree {
             Patience::Wait
@@ -338,9 +327,11 @@ impl<'a> Search<'a> {
             Patience::Skip
         };
         match self.table.load(group, patience, self.tally) {
-            Ok(()) => Ok(true),
-            Err(Error::Group { .. }) => Ok(false),
-            Err(error) => Err(error),
+            Ok(()) => true,
+            Err(error) => {
+                self.skip(error);
+                false
+            }
         }
     }
 

@@ -101,6 +101,6 @@ pub use pending::Stamp;
 pub use placement::{GroupCounts, InodeSource, Kinship, Placement, Totals};
 pub use prealloc::FilePrealloc;
 pub use request::{Content, Neighbour, Reach, Request, Sizing, Writers};
-pub use source::{BitmapState, Descriptor, GroupSource, SourceError};
+pub use source::{BitmapState, Descriptor, GroupSource, ReadError, SourceError};
 pub use tokens::{Privilege, Reservation};
 pub use tunables::{Tunable, Tunables};

@@ -22,7 +22,9 @@
 //! has the whole length.
 //!
 //! **Invariants.** A search that returns nothing has locked and tested every group
-//! ([`Search::exact_pass`]). That is the only walk over all groups, and it is counted.
+//! ([`Search::exact_pass`]). That is the only walk over all groups, and it is counted. A group
+//! that cannot be loaded is passed over by all of them; if nothing is found without it and the
+//! reason was the device, the search fails with that error.
 //!
 //! **Locking.** Group locks, one at a time. A busy group is skipped, except at the goal, where
 //! waiting a microsecond is better than splitting a file, in AnyFree and in the exact pass.
@@ -91,6 +93,8 @@ pub(crate) struct Search<'a> {
     pub(crate) misses: u32,
     /// How the request was answered, if not by a criterion.
     pub(crate) hit: Option<Hit>,
+    /// The first error of the device: the result if no group serves.
+    pub(crate) failed: Option<Error>,
 }
 
 /// The free space that a group must have.
@@ -147,7 +151,7 @@ impl<'a> Search<'a> {
     /// Finds and claims a run; `None` if an exact pass found none in any group.
     pub(crate) fn run(&mut self) -> Result<Option<Run>, Error> {
         if self.want.try_goal
-            && let Some(run) = self.at_goal()?
+            && let Some(run) = self.at_goal()
         {
             if self.want.shares_goal {
                 self.move_stream(&run);
@@ -164,12 +168,12 @@ impl<'a> Search<'a> {
         }
         let mut found = if self.uses_indexes() {
             self.read_ahead();
-            self.indexed()?
+            self.indexed()
         } else {
-            self.ext4_criteria(self.tunable(Tunable::MbOptimizeScan) != 0)?
+            self.ext4_criteria(self.tunable(Tunable::MbOptimizeScan) != 0)
         };
         if found.is_none() {
-            found = self.exact_pass()?;
+            found = self.exact_pass();
         }
         self.table.shared.stats.note_looks(self.core, self.looks);
         if let Some(run) = &found {
@@ -177,7 +181,25 @@ impl<'a> Search<'a> {
         }
         self.tally[Count::LenGoalHits] +=
             u64::from(found.is_some_and(|run| run.len.0 >= self.want.len));
-        Ok(found)
+        match (found, self.failed.take()) {
+            (None, Some(error)) => Err(error),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Loads a group if no other thread is loading it. A group that cannot be loaded is skipped.
+    fn load(&mut self, group: GroupNr) {
+        if let Err(error) = self.table.load(group, Patience::Skip, self.tally) {
+            self.skip(error);
+        }
+    }
+
+    /// Goes on without a group that could not be loaded. The source knows of damage by now, so only
+    /// an error of the device is kept, in case that no other group serves.
+    pub(crate) fn skip(&mut self, error: Error) {
+        if matches!(error, Error::Source { .. }) {
+            self.failed.get_or_insert(error);
+        }
     }
 
     /// Whether the search is ours and not ext4's.
@@ -214,24 +236,30 @@ impl<'a> Search<'a> {
     }
 
     /// Claims the run at the goal if it has the full length; for a goal-only request a shorter one.
-    fn at_goal(&mut self) -> Result<Option<Run>, Error> {
+    fn at_goal(&mut self) -> Option<Run> {
         let (group, offset) = self.want.goal;
         if group.0 >= self.want.limit || !self.is_aligned(group, offset) {
-            return Ok(None);
+            return None;
         }
         match self.table.state(group) {
-            GroupState::Unusable => return Ok(None),
-            GroupState::Loaded if self.table.hints(group).free == 0 => return Ok(None),
+            GroupState::Unusable => return None,
+            GroupState::Loaded if self.table.hints(group).free == 0 => return None,
             _ => {}
         }
-        let mut locked = self.table.lock_loaded(group, self.tally)?;
+        let mut locked = match self.table.lock_loaded(group, self.tally) {
+            Ok(locked) => locked,
+            Err(error) => {
+                self.skip(error);
+                return None;
+            }
+        };
         let enough = if self.want.goal_only {
             self.want.min_len
         } else {
             self.want.len
         };
         let got = locked.buddy().free_run_at(offset, self.want.len);
-        Ok((got >= enough).then(|| self.claim_hit(&mut locked, Quick::Goal, offset, got)))
+        (got >= enough).then(|| self.claim_hit(&mut locked, Quick::Goal, offset, got))
     }
 
     /// Claims a run found without the criteria. If the request is complete with it and nothing else
@@ -285,40 +313,43 @@ impl<'a> Search<'a> {
 
     /// Tries the goal's group, whatever the indexes prefer, so that files of one directory stay
     /// together.
-    fn in_goal_group(&mut self) -> Result<Option<Run>, Error> {
+    fn in_goal_group(&mut self) -> Option<Run> {
         let group = self.want.goal.0;
         let (criterion, need) = match self.power_of_two() {
             Some(order) => (Criterion::Power2Aligned, Need::Order(order)),
             None => (Criterion::GoalLenFast, Need::Extent(self.want.len)),
         };
         if group.0 >= self.limit() || self.want.len < self.want.min_len {
-            return Ok(None);
+            return None;
         }
         match self.table.state(group) {
             GroupState::Loaded if need.met_by(&self.table.hints(group)) => {}
             GroupState::Absent if self.table.source.descriptor(group).free.0 >= self.want.len => {
-                self.table.load(group, Patience::Skip, self.tally)?;
+                self.load(group);
+                if self.table.state(group) != GroupState::Loaded {
+                    return None;
+                }
             }
-            _ => return Ok(None),
+            _ => return None,
         }
         let Tried::Claimed(run) = self.try_group(criterion, group, need) else {
-            return Ok(None);
+            return None;
         };
         self.tally[(criterion, CriterionCount::Hits)] += 1;
-        Ok(Some(run))
+        Some(run)
     }
 
     /// Tries the criteria in turn over the indexes.
-    fn indexed(&mut self) -> Result<Option<Run>, Error> {
-        if let Some(run) = self.in_goal_group()? {
-            return Ok(Some(run));
+    fn indexed(&mut self) -> Option<Run> {
+        if let Some(run) = self.in_goal_group() {
+            return Some(run);
         }
         if let Some(order) = self.power_of_two()
             && let Some(run) =
-                self.try_criterion(Criterion::Power2Aligned, Self::power2_aligned, order)?
+                self.try_criterion(Criterion::Power2Aligned, Self::power2_aligned, order)
         {
             self.tally[Count::TwoOrderHits] += 1;
-            return Ok(Some(run));
+            return Some(run);
         }
         let len = self.want.len;
         let criteria: [(Criterion, Lookup<'a>, bool); 4] = [
@@ -340,28 +371,23 @@ impl<'a> Search<'a> {
             (Criterion::AnyFree, Self::any_free, true),
         ];
         for (criterion, lookup, applies) in criteria {
-            if applies && let Some(run) = self.try_criterion(criterion, lookup, len)? {
-                return Ok(Some(run));
+            if applies && let Some(run) = self.try_criterion(criterion, lookup, len) {
+                return Some(run);
             }
         }
-        Ok(None)
+        None
     }
 
     /// Tries one criterion, and counts the result.
-    fn try_criterion(
-        &mut self,
-        criterion: Criterion,
-        lookup: Lookup<'a>,
-        arg: u32,
-    ) -> Result<Option<Run>, Error> {
-        let found = lookup(self, arg)?;
+    fn try_criterion(&mut self, criterion: Criterion, lookup: Lookup<'a>, arg: u32) -> Option<Run> {
+        let found = lookup(self, arg);
         let count = if found.is_some() {
             CriterionCount::Hits
         } else {
             CriterionCount::UselessLoops
         };
         self.tally[(criterion, count)] += 1;
-        Ok(found)
+        found
     }
 
     /// The order of the buddy to look for, if the length is a power of two of at least
@@ -376,7 +402,7 @@ impl<'a> Search<'a> {
         (len.is_power_of_two() && worth && order < geometry.orders() && aligned).then_some(order)
     }
 
-    fn power2_aligned(&mut self, order: u32) -> Result<Option<Run>, Error> {
+    fn power2_aligned(&mut self, order: u32) -> Option<Run> {
         let family = &self.table.shared.index.by_order;
         self.walk(
             Criterion::Power2Aligned,
@@ -387,7 +413,7 @@ impl<'a> Search<'a> {
         )
     }
 
-    fn goal_len_fast(&mut self, len: u32) -> Result<Option<Run>, Error> {
+    fn goal_len_fast(&mut self, len: u32) -> Option<Run> {
         let (criterion, need) = (Criterion::GoalLenFast, Need::Extent(len));
         let index = &self.table.shared.index;
         let found = self.walk(
@@ -396,9 +422,9 @@ impl<'a> Search<'a> {
             sure_bin(len)..u32::MAX,
             Direction::Upward,
             need,
-        )?;
+        );
         if found.is_some() || self.table.absent() == 0 {
-            return Ok(found);
+            return found;
         }
         self.walk(
             criterion,
@@ -409,24 +435,24 @@ impl<'a> Search<'a> {
         )
     }
 
-    fn goal_len_slow(&mut self, len: u32) -> Result<Option<Run>, Error> {
+    fn goal_len_slow(&mut self, len: u32) -> Option<Run> {
         let (criterion, need) = (Criterion::GoalLenSlow, Need::Extent(len));
         let index = &self.table.shared.index;
         let maybe = largest_bin(len)..sure_bin(len);
-        let found = self.walk(criterion, &index.by_largest, maybe, Direction::Upward, need)?;
+        let found = self.walk(criterion, &index.by_largest, maybe, Direction::Upward, need);
         if found.is_some() || self.table.absent() == 0 {
-            return Ok(found);
+            return found;
         }
         let bins = ceil_log2(len) + self.table.likely_orders()..u32::MAX;
         let missed = self.misses;
-        let found = self.walk(criterion, &index.unread, bins, Direction::Upward, need)?;
+        let found = self.walk(criterion, &index.unread, bins, Direction::Upward, need);
         if found.is_some() || self.misses > missed {
             self.table.note_guess(found.is_some());
         }
-        Ok(found)
+        found
     }
 
-    fn best_avail_len(&mut self, len: u32) -> Result<Option<Run>, Error> {
+    fn best_avail_len(&mut self, len: u32) -> Option<Run> {
         let trim = self.tunable(Tunable::MbBestAvailMaxTrimOrder);
         let stripe = self.tunable(Tunable::Stripe);
         let least = (len >> trim.min(31))
@@ -435,7 +461,7 @@ impl<'a> Search<'a> {
             .max(self.want.min_len);
         if least >= len {
             // Nothing may be trimmed.
-            return Ok(None);
+            return None;
         }
         let family = &self.table.shared.index.by_largest;
         let need = Need::Longest(least, len);
@@ -448,7 +474,7 @@ impl<'a> Search<'a> {
         )
     }
 
-    fn any_free(&mut self, len: u32) -> Result<Option<Run>, Error> {
+    fn any_free(&mut self, len: u32) -> Option<Run> {
         let index = &self.table.shared.index;
         let any_absent = self.table.absent() > 0;
         let asked = self.want.asked.min(len).max(self.want.min_len);
@@ -473,14 +499,13 @@ impl<'a> Search<'a> {
             };
             for &(family, from) in families {
                 let bins = from..u32::MAX;
-                let found =
-                    self.walk(Criterion::AnyFree, family, bins, Direction::Downward, need)?;
+                let found = self.walk(Criterion::AnyFree, family, bins, Direction::Downward, need);
                 if found.is_some() || (least == self.want.min_len && !any_absent) {
-                    return Ok(found);
+                    return found;
                 }
             }
         }
-        Ok(None)
+        None
     }
 
     /// Tries the groups of some bins until a run is claimed in one.
@@ -491,7 +516,7 @@ impl<'a> Search<'a> {
         bins: Range<u32>,
         direction: Direction,
         need: Need,
-    ) -> Result<Option<Run>, Error> {
+    ) -> Option<Run> {
         let (mut unfit, mut busy, mut reads, mut others, mut kept) = (0, 0, 0, 0, 0);
         // The first group in use by another stream, in case that there is no other.
         let mut first_other = None;
@@ -514,17 +539,17 @@ impl<'a> Search<'a> {
             }
             if self.table.state(group) == GroupState::Absent {
                 if reads == MAX_READS {
-                    return Ok(None);
+                    return None;
                 }
                 reads += 1;
-                self.table.load(group, Patience::Skip, self.tally)?;
+                self.load(group);
             }
             if self.table.state(group) != GroupState::Loaded {
                 // Another thread is loading it, or found it unusable.
                 continue;
             }
             match self.try_group(criterion, group, need) {
-                Tried::Claimed(run) => return Ok(Some(run)),
+                Tried::Claimed(run) => return Some(run),
                 Tried::Unfit => unfit += 1,
                 Tried::Busy => busy += 1,
             }
@@ -534,18 +559,18 @@ impl<'a> Search<'a> {
             }
         }
         let Some(group) = first_other else {
-            return Ok(None);
+            return None;
         };
         // Stream goals are set when the allocator is made, so this group may not be loaded.
         if self.table.state(group) == GroupState::Absent && reads < MAX_READS {
-            self.table.load(group, Patience::Skip, self.tally)?;
+            self.load(group);
         }
         if self.table.state(group) != GroupState::Loaded {
-            return Ok(None);
+            return None;
         }
         match self.try_group(criterion, group, need) {
-            Tried::Claimed(run) => Ok(Some(run)),
-            Tried::Unfit | Tried::Busy => Ok(None),
+            Tried::Claimed(run) => Some(run),
+            Tried::Unfit | Tried::Busy => None,
         }
     }
 
@@ -701,7 +726,7 @@ impl<'a> Search<'a> {
 
     /// Tries every group below the limit, loading its bitmap and waiting for its lock; claims the
     /// longest run of the first group that has the minimum length.
-    fn exact_pass(&mut self) -> Result<Option<Run>, Error> {
+    fn exact_pass(&mut self) -> Option<Run> {
         self.tally[Count::ExactPasses] += 1;
         let goal = self.want.goal.0.0;
         let limit = self.limit();
@@ -717,20 +742,18 @@ impl<'a> Search<'a> {
                         .then(|| self.find_in(&mut locked, need));
                     if let Some((start, len)) = found.flatten() {
                         self.tally[(Criterion::AnyFree, CriterionCount::Hits)] += 1;
-                        return Ok(Some(locked.claim(start, len)));
+                        return Some(locked.claim(start, len));
                     }
                 }
-                // The group is unusable; loading it has reported that.
-                Err(Error::Group { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) => self.skip(error),
             }
         }
-        Ok(None)
+        None
     }
 }
 
 /// The lookup of one criterion: by an order for Power2Aligned, by a length for the others.
-type Lookup<'a> = fn(&mut Search<'a>, u32) -> Result<Option<Run>, Error>;
+type Lookup<'a> = fn(&mut Search<'a>, u32) -> Option<Run>;
 
 fn ceil_log2(value: u32) -> u32 {
     floor_log2(value) + u32::from(!value.is_power_of_two())

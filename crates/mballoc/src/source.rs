@@ -3,10 +3,20 @@
 
 use fourscore_ondisk::GroupNr;
 
+use crate::error::Error;
 use crate::geometry::ClusterCount;
 
 /// The reason why a bitmap could not be read, passed through to the file system.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The kinds of failures to read a bitmap.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The content is wrong: the group is not used any more.
+    Corrupt(SourceError),
+    /// The device failed: a later request reads again.
+    Failed(SourceError),
+}
 
 /// Whether the bitmap of a group is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +49,14 @@ pub trait GroupSource: Send + Sync {
     ///
     /// # Errors
     /// An error of the device, or a wrong checksum.
-    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), SourceError>;
+    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), ReadError>;
+
+    /// Takes note of damage: nothing is allocated or freed in the group from now on, and what its
+    /// descriptor counts as free is not counted any more. Called once for a group, by any thread
+    /// that loads it, perhaps inside of a request; must not call the allocator.
+    fn unusable(&self, group: GroupNr, why: Error) {
+        let _ = (group, why);
+    }
 
     /// Starts to read the bitmaps of these groups in one batch and returns without waiting.
     fn prefetch(&self, groups: &[GroupNr]);

@@ -7,9 +7,12 @@
 //!
 //! ```text
 //! Absent -> Loading -> Loaded -> Absent   (evicted: nothing claimed, nothing pending)
-//!              |  \--> Absent             (the read failed: an error for this request only)
-//!              \-----> Unusable           (bitmap and descriptor disagree)
+//!              |  \--> Absent             (the device failed: the next request tries again)
+//!              \-----> Unusable           (the bitmap is damaged, or contradicts the descriptor)
 //! ```
+//!
+//! The thread that finds a group unusable retires its tokens and notes it in the source
+//! ([`GroupSource::unusable`]). Requests for space go on with other groups.
 //!
 //! **Invariants.** One thread at a time makes a buddy of a bitmap, and no bitmap of a group that
 //! is not loaded changes (claims and frees load first). So no buddy is ever made from a bitmap
@@ -43,7 +46,7 @@ use crate::num::floor_log2;
 use crate::order_index::{OrderIndex, Settle};
 use crate::pending::{Clocks, Waiting};
 use crate::shortage::{Discards, Waiter};
-use crate::source::{BitmapState, Descriptor, GroupSource};
+use crate::source::{BitmapState, Descriptor, GroupSource, ReadError};
 use crate::stats::{Count, Stats, Tally};
 use crate::stream::Slot;
 use crate::tokens::Tokens;
@@ -58,7 +61,7 @@ pub(crate) enum GroupState {
     Loading,
     /// Its buddy is in memory.
     Loaded,
-    /// Its bitmap contradicts its descriptor: nothing is allocated or freed in it.
+    /// Its bitmap is damaged or contradicts its descriptor: nothing is allocated or freed in it.
     Unusable,
 }
 
@@ -354,8 +357,8 @@ impl GroupTable {
     /// thread is loading it.
     ///
     /// # Errors
-    /// [`Error::Source`] if the bitmap cannot be read, [`Error::Group`] if it contradicts the
-    /// descriptor.
+    /// [`Error::Source`] if the device fails, [`Error::Group`] if the bitmap is damaged or
+    /// contradicts the descriptor.
     pub(crate) fn load(
         &self,
         nr: GroupNr,
@@ -410,9 +413,14 @@ impl GroupTable {
     ) -> Result<(), Error> {
         let _section = profile::enter(Section::Bitmap);
         let mut bitmap = vec![0; self.geometry().bitmap_bytes()];
-        self.source
-            .read_bitmap(nr, &mut bitmap)
-            .map_err(|error| Error::Source { group: nr, error })?;
+        match self.source.read_bitmap(nr, &mut bitmap) {
+            Ok(()) => {}
+            Err(ReadError::Failed(error)) => return Err(Error::Source { group: nr, error }),
+            Err(ReadError::Corrupt(error)) => {
+                unlist_absent(&self.shared.index, nr, descriptor);
+                return Err(self.unusable(nr, descriptor, Error::Source { group: nr, error }));
+            }
+        }
         let since = Instant::now();
         let buddy = Buddy::new(
             self.geometry().clusters_in(nr),
@@ -425,11 +433,8 @@ impl GroupTable {
         let (found, expected) = (buddy.free_clusters(), descriptor.free.0);
         unlist_absent(&self.shared.index, nr, descriptor);
         if found != expected {
-            // The tokens were made from the descriptor.
-            let counted = expected.min(self.geometry().clusters_in(nr));
-            self.shared.tokens.retire(u64::from(counted));
             let problem = GroupProblem::FreeCount { found, expected };
-            return Err(Error::Group { group: nr, problem });
+            return Err(self.unusable(nr, descriptor, Error::Group { group: nr, problem }));
         }
         let group = self.group(nr);
         let mut guard = group.lock(nr);
@@ -442,6 +447,17 @@ impl GroupTable {
         loaded.buddy.set_listed();
         *guard = Some(loaded);
         Ok(())
+    }
+
+    /// Retires the tokens of a group that is not going to be used, and notes the reason in the
+    /// source. Returns the error for the caller.
+    fn unusable(&self, nr: GroupNr, descriptor: &Descriptor, why: Error) -> Error {
+        // The tokens were made from the descriptor.
+        let counted = descriptor.free.0.min(self.geometry().clusters_in(nr));
+        self.shared.tokens.retire(u64::from(counted));
+        self.source.unusable(nr, why);
+        let problem = GroupProblem::Unusable;
+        Error::Group { group: nr, problem }
     }
 
     fn finish_loading(&self, nr: GroupNr, descriptor: &Descriptor, result: &Result<(), Error>) {

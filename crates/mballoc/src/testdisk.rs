@@ -7,8 +7,9 @@ use fourscore_sync::{Arc, Mutex};
 
 use crate::allocator::Allocator;
 use crate::claim::{Change, ChangeKind};
+use crate::error::Error;
 use crate::geometry::{ClusterCount, Geometry, Layout};
-use crate::source::{BitmapState, Descriptor, GroupSource, SourceError};
+use crate::source::{BitmapState, Descriptor, GroupSource, ReadError};
 use crate::stats::Tally;
 use crate::words;
 
@@ -21,6 +22,12 @@ pub(crate) struct Disk {
     pub(crate) broken: AtomicBool,
     /// The group whose descriptor counts one free cluster more than its bitmap has.
     pub(crate) wrong_descriptor: Option<GroupNr>,
+    /// The group whose bitmap has a wrong checksum.
+    pub(crate) damaged: Option<GroupNr>,
+    /// The group whose bitmap the device cannot read.
+    pub(crate) unreadable: Option<GroupNr>,
+    /// What the allocator found wrong with groups.
+    pub(crate) unusable: Mutex<Vec<(GroupNr, Error)>>,
 }
 
 /// A geometry of `groups` groups of `per_group` clusters of 1 KiB.
@@ -57,6 +64,9 @@ impl Disk {
             groups,
             broken: AtomicBool::new(false),
             wrong_descriptor: None,
+            damaged: None,
+            unreadable: None,
+            unusable: Mutex::default(),
         }
     }
 
@@ -134,15 +144,22 @@ impl GroupSource for Arc<Disk> {
         }
     }
 
-    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), SourceError> {
-        if self.broken.load(Ordering::Relaxed) {
-            return Err("the disk is broken".into());
+    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), ReadError> {
+        if self.broken.load(Ordering::Relaxed) || self.unreadable == Some(group) {
+            return Err(ReadError::Failed("the disk is broken".into()));
+        }
+        if self.damaged == Some(group) {
+            return Err(ReadError::Corrupt("a wrong checksum".into()));
         }
         let bits = self.groups[group.0 as usize].lock();
         for (bytes, word) in bitmap.chunks_mut(8).zip(bits.iter()) {
             bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
         }
         Ok(())
+    }
+
+    fn unusable(&self, group: GroupNr, why: Error) {
+        self.unusable.lock().push((group, why));
     }
 
     fn prefetch(&self, _groups: &[GroupNr]) {}

@@ -200,6 +200,9 @@ pub enum RelationError {
     /// A group that is not used because its bitmap was found corrupt before.
     #[error("block bitmap: not used, as it was found corrupt before")]
     GroupOutOfUse,
+    /// A group whose inodes are not used because their bitmap was found corrupt before.
+    #[error("inode bitmap: not used, as it was found corrupt before")]
+    InodesOutOfUse,
     /// Clusters to be freed that are free already: two files use them, or the bitmap is corrupt.
     #[error("block bitmap: clusters {} to {} cannot be freed, as they are free already", clusters.start, clusters.end - 1)]
     FreedTwice {

@@ -5,7 +5,7 @@
 
 use fourscore_journal::Credits;
 use fourscore_mballoc::{
-    BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, SourceError,
+    BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, ReadError,
 };
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::{Geometry, GroupNr, InodeNr, PhysBlock};
@@ -19,6 +19,7 @@ use crate::group::table::{
     BitmapPlace, BitsChange, Counted, DescriptorBlock, Group, Groups, InodesOfGroup, Map,
     write_bits,
 };
+use crate::mount::error_policy::Found;
 use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
 use crate::{Error, Result};
@@ -194,15 +195,25 @@ pub(crate) struct Source {
     core: Arc<Core>,
     groups: Arc<Groups>,
     prefetcher: Prefetcher,
+    found: Arc<Found>,
+}
+
+/// Returns an error as the allocator distinguishes it.
+fn read_error(error: Error) -> ReadError {
+    match error {
+        Error::Corrupt(_) => ReadError::Corrupt(error.into()),
+        error => ReadError::Failed(error.into()),
+    }
 }
 
 impl Source {
-    pub(crate) fn new(core: Arc<Core>, groups: Arc<Groups>) -> Self {
+    pub(crate) fn new(core: Arc<Core>, groups: Arc<Groups>, found: Arc<Found>) -> Self {
         let prefetcher = Prefetcher::new(Arc::clone(&core.buffers));
         Self {
             core,
             groups,
             prefetcher,
+            found,
         }
     }
 
@@ -237,13 +248,10 @@ impl GroupSource for Source {
         }
     }
 
-    fn read_bitmap(
-        &self,
-        group: GroupNr,
-        bitmap: &mut [u8],
-    ) -> std::result::Result<(), SourceError> {
+    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> std::result::Result<(), ReadError> {
         if self.is_uninit(group) {
-            let implied_bitmap = implied_bitmap(&self.core, group, Map::Blocks)?;
+            let implied_bitmap = implied_bitmap(&self.core, group, Map::Blocks);
+            let implied_bitmap = implied_bitmap.map_err(read_error)?;
             let len = bitmap.len().min(implied_bitmap.len());
             bitmap[..len].copy_from_slice(&implied_bitmap[..len]);
             return Ok(());
@@ -251,8 +259,13 @@ impl GroupSource for Source {
         descriptor::with_block_bitmap(&self.core, group, |bytes| {
             let len = bitmap.len().min(bytes.len());
             bitmap[..len].copy_from_slice(&bytes[..len]);
-        })?;
-        Ok(())
+        })
+        .map_err(read_error)
+    }
+
+    fn unusable(&self, group: GroupNr, why: fourscore_mballoc::Error) {
+        self.groups.retire(group, Map::Blocks);
+        self.found.add(why.into());
     }
 
     fn prefetch(&self, groups: &[GroupNr]) {

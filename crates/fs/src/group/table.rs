@@ -110,6 +110,15 @@ impl Sealed {
     }
 }
 
+/// The largest count of a descriptor that is believed: more than any group has.
+const MOST_COUNTED: u32 = 1 << 30;
+
+/// Returns a count of a group. It begins with what a descriptor says, which may be less than there
+/// is, so that threads that take what there is take more than was counted. Such a count is 0.
+fn counted(count: u32) -> u32 {
+    count.cast_signed().max(0).cast_unsigned()
+}
+
 /// One bitmap of a group.
 #[derive(Debug)]
 pub(crate) struct BitmapPlace {
@@ -127,7 +136,7 @@ impl BitmapPlace {
             block,
             uninit: AtomicBool::new(uninit),
             sealed: Sealed::default(),
-            free: AtomicU32::new(free),
+            free: AtomicU32::new(free.min(MOST_COUNTED)),
         }
     }
 
@@ -180,7 +189,7 @@ impl InodesOfGroup {
             bitmap,
             table,
             table_ready: AtomicU32::new(ready_blocks),
-            used_dirs: AtomicU32::new(used_dirs),
+            used_dirs: AtomicU32::new(used_dirs.min(MOST_COUNTED)),
         }
     }
 }
@@ -360,7 +369,7 @@ impl Groups {
         let mut sums = now.sums_at_first;
         for (group, free) in added.free {
             if let Some(group) = self.get(group) {
-                let before = group.place(Map::Blocks).free.swap(free, Ordering::Relaxed);
+                let before = counted(group.place(Map::Blocks).free.swap(free, Ordering::Relaxed));
                 let more = i64::from(free) - i64::from(before);
                 sums.free_clusters = sums.free_clusters.saturating_add_signed(more);
             }
@@ -393,6 +402,21 @@ impl Groups {
             }
         });
         made.map_err(|error| Refused::new(error, buffer.block()))
+    }
+
+    /// Counts nothing of a group as free any more: its bitmap is damaged, so that no bit of it is
+    /// changed from now on.
+    pub(crate) fn retire(&self, group: GroupNr, map: Map) {
+        let Some(state) = self.get(group) else {
+            return;
+        };
+        let free = counted(state.place(map).free.swap(0, Ordering::Relaxed));
+        let changed = self.changed.of(CoreNr::current());
+        let sum = match map {
+            Map::Blocks => &changed.free_clusters,
+            Map::Inodes => &changed.free_inodes,
+        };
+        sum.fetch_sub(i64::from(free), Ordering::Relaxed);
     }
 
     /// Returns the number of inodes that are free on disk in a group.
@@ -663,14 +687,14 @@ fn sums_of(groups: &[Group]) -> Totals {
 
 impl Group {
     fn free(&self, map: Map) -> u32 {
-        self.place(map).free.load(Ordering::Relaxed)
+        counted(self.place(map).free.load(Ordering::Relaxed))
     }
 
     pub(crate) fn counts(&self) -> GroupCounts {
         GroupCounts {
             free_inodes: self.free(Map::Inodes),
             free_clusters: self.free(Map::Blocks),
-            used_dirs: self.inodes().used_dirs.load(Ordering::Relaxed),
+            used_dirs: counted(self.inodes().used_dirs.load(Ordering::Relaxed)),
         }
     }
 }
@@ -714,6 +738,22 @@ pub(crate) fn write_bits(bytes: &mut [u8], start: u32, len: u32, kind: ChangeKin
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_that_a_descriptor_has_too_low_end_at_zero() {
+        let place = BitmapPlace::new(PhysBlock(1), false, 1);
+        let dirs = InodesOfGroup::new(place, PhysBlock(2), 0, 0);
+        let group = Group::new(BitmapPlace::new(PhysBlock(3), false, u32::MAX), dirs);
+        let free = &group.place(Map::Inodes).free;
+        // Two threads saw one free inode, and both found one in the bitmap.
+        free.fetch_sub(2, Ordering::Relaxed);
+        group.inodes().used_dirs.fetch_sub(1, Ordering::Relaxed);
+        let counts = group.counts();
+        assert_eq!((counts.free_inodes, counts.used_dirs), (0, 0));
+        assert_eq!(counts.free_clusters, MOST_COUNTED);
+        free.fetch_add(2, Ordering::Relaxed);
+        assert_eq!(group.counts().free_inodes, 1);
+    }
 
     #[test]
     fn bits_are_written_where_they_are_and_nowhere_else() {

@@ -121,13 +121,14 @@ pub(crate) fn claim(mount: &Mount, parent: GroupNr, want: Want) -> Result<InodeC
 
 fn claim_free(mount: &Mount, parent: GroupNr, want: Want) -> Result<InodeClaim> {
     let is_directory = want != Want::File;
+    let mut failed = None;
     let counts = mount.groups();
     if let Want::Directory(kinship) = want
         && let Some(group) = mount
             .inodes()
             .placement()
             .for_directory(&**counts, parent, kinship)
-        && let Some(claim) = claim_in(mount, group, is_directory)?
+        && let Some(claim) = claim_in(mount, group, is_directory, &mut failed)?
     {
         return Ok(claim);
     }
@@ -139,19 +140,39 @@ fn claim_free(mount: &Mount, parent: GroupNr, want: Want) -> Result<InodeClaim> 
         if counts.free_inodes(group) == 0 {
             continue;
         }
-        if let Some(claim) = claim_in(mount, group, is_directory)? {
+        if let Some(claim) = claim_in(mount, group, is_directory, &mut failed)? {
             return Ok(claim);
         }
     }
-    Err(Error::NoSpace)
+    Err(failed.unwrap_or(Error::NoSpace))
 }
 
-fn claim_in(mount: &Mount, group: GroupNr, is_directory: bool) -> Result<Option<InodeClaim>> {
+/// Claims an inode of a group, if there is one. A group whose bitmap is damaged has none: the damage
+/// is noted. If the device fails, the first such error is stored in `failed`.
+fn claim_in(
+    mount: &Mount,
+    group: GroupNr,
+    is_directory: bool,
+    failed: &mut Option<Error>,
+) -> Result<Option<InodeClaim>> {
     let Some(used) = mount.inodes().groups.get(group.0 as usize) else {
         return Ok(None);
     };
     let mut used = free_inodes::locked(used);
-    used.look(&mount.core, group)?;
+    if used.is_damaged() {
+        return Ok(None);
+    }
+    match used.look(&mount.core, group) {
+        Ok(()) => {}
+        Err(error @ Error::Corrupt(_)) => {
+            mount.errors.found.add(error);
+            return Ok(None);
+        }
+        Err(error) => {
+            failed.get_or_insert(error);
+            return Ok(None);
+        }
+    }
     let Some(index) = used.first_free() else {
         return Ok(None);
     };

@@ -8,12 +8,14 @@
 //! **Locking.** One lock for each group; reading the bitmap happens under it.
 
 use fourscore_mballoc::{Geometry, Placement};
-use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, Tid};
+use fourscore_ondisk::relation::RelationError;
+use fourscore_ondisk::{Corrupt, GroupNr, GroupOffset, InodeNr, Tid};
 use fourscore_sync::rank::Ranked;
 use fourscore_sync::{Mutex, MutexGuard, PerCore, Sparse, Versions};
 
 use crate::core::Core;
 use crate::group::descriptor;
+use crate::group::table::Map;
 use crate::txn::order;
 use crate::{Error, Result};
 
@@ -34,6 +36,8 @@ pub(crate) struct Used {
     words: Option<Box<[u64]>>,
     /// No free inode lies before this word.
     first_free_word: usize,
+    /// Whether the bitmap was found corrupt: no inode of the group is allocated or freed.
+    is_damaged: bool,
 }
 
 /// The inodes of all groups.
@@ -120,11 +124,30 @@ pub(crate) fn locked(used: &Mutex<Used>) -> Ranked<MutexGuard<'_, Used>> {
 
 impl Used {
     /// Copies the bitmap of `group`, to which these inodes belong, unless that was done before.
+    ///
+    /// # Errors
+    /// `Corrupt`: what is wrong with the bitmap for the first caller, and that its inodes are not
+    /// used for later ones; `Io`.
     pub(crate) fn look(&mut self, core: &Core, group: GroupNr) -> Result<()> {
+        if self.is_damaged {
+            let damaged = Corrupt::from(RelationError::InodesOutOfUse);
+            return Err(damaged.in_group(group).into());
+        }
         if self.words.is_none() {
-            self.words = Some(words(core, group)?);
+            let words = words(core, group).inspect_err(|error| {
+                if let (Error::Corrupt(_), Some(live)) = (error, &core.live) {
+                    self.is_damaged = true;
+                    live.groups.retire(group, Map::Inodes);
+                }
+            })?;
+            self.words = Some(words);
         }
         Ok(())
+    }
+
+    /// Whether the bitmap was found corrupt.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged
     }
 
     pub(crate) fn first_free(&mut self) -> Option<u32> {

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use fourscore_ondisk::superblock::ErrorPolicy;
+use fourscore_sync::atomic::{AtomicBool, Ordering};
 use fourscore_sync::{Arc, Mutex, OnceLock};
 
 use crate::{Error, Result};
@@ -44,6 +45,36 @@ impl fmt::Debug for PanicHook {
     }
 }
 
+/// Damage that was found by threads that went on without what is damaged, each piece once. It is
+/// noted by the next operation that changes something, at its end ([`crate::mount::errors`]).
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    is_any: AtomicBool,
+    errors: Mutex<Vec<Error>>,
+}
+
+impl Found {
+    /// Takes note of damage. Opens no handle, so it may be called inside of any operation.
+    pub(crate) fn add(&self, error: Error) {
+        let mut errors = self.errors.lock();
+        errors.push(error);
+        self.is_any.store(true, Ordering::Release);
+    }
+
+    /// Whether there is damage to be noted: one plain load.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.is_any.load(Ordering::Acquire)
+    }
+
+    /// Returns the damage, which the caller notes.
+    pub(crate) fn take(&self) -> Vec<Error> {
+        let mut errors = self.errors.lock();
+        self.is_any.store(false, Ordering::Release);
+        std::mem::take(&mut errors)
+    }
+}
+
 /// The error state of a mount.
 #[derive(Debug)]
 pub(crate) struct Errors {
@@ -52,15 +83,18 @@ pub(crate) struct Errors {
     /// The reason why nothing is written any more.
     pub(crate) stopped: OnceLock<String>,
     pub(crate) noting: Mutex<()>,
+    /// Damage that is not noted yet.
+    pub(crate) found: Arc<Found>,
 }
 
 impl Errors {
-    pub(crate) fn new(on_error: OnError, hook: Option<PanicHook>) -> Self {
+    pub(crate) fn new(on_error: OnError, hook: Option<PanicHook>, found: Arc<Found>) -> Self {
         Self {
             on_error,
             hook,
             stopped: OnceLock::new(),
             noting: Mutex::new(()),
+            found,
         }
     }
 

@@ -16,6 +16,10 @@
 //! As in Linux, an abort discards changes that were not committed: the broken structure may have
 //! corrupted them.
 //!
+//! Damage that an operation does not need, such as a bitmap of a group in whose place another one
+//! serves, fails no operation. It is kept ([`Found`](crate::mount::error_policy::Found)) until the end of the next operation that
+//! changes something, which notes it first. If that stops writing, this operation fails.
+//!
 //! **Not here.** Readers: they change nothing, so errors that they find are returned and not noted.
 //!
 //! **Locking.** [`errors::noting`](crate::mount::errors::noting) opens handles and waits, so no
@@ -34,6 +38,8 @@ use std::ops::Range;
 use std::panic::Location;
 
 use fourscore_block::{Structure, VerifiedAs};
+use fourscore_ondisk::corrupt::CorruptKind;
+use fourscore_ondisk::relation::RelationError;
 use fourscore_ondisk::superblock::State;
 use fourscore_ondisk::time::Timestamp;
 use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock, RawSuperblock};
@@ -137,15 +143,39 @@ fn set_error_state(raw: &mut RawSuperblock) {
 #[track_caller]
 #[inline]
 pub(crate) fn noting<T>(mount: &Mount, result: Result<T>) -> Result<T> {
-    if let Err(error) = &result {
-        note_error(mount, error, Location::caller());
+    let finds = mount.errors.found.is_any();
+    if finds {
+        note_found(mount, Location::caller());
+    }
+    match &result {
+        Err(error) => note_error(mount, error, Location::caller()),
+        Ok(_) if finds => mount.errors.check()?,
+        Ok(_) => {}
     }
     result
 }
 
 #[cold]
+fn note_found(mount: &Mount, at: &'static Location<'static>) {
+    for error in mount.errors.found.take() {
+        note_error(mount, &error, at);
+    }
+}
+
+/// Whether an error only says that something is not used since its damage was found, which was
+/// noted then.
+fn is_noted(error: &Corrupt) -> bool {
+    use RelationError::{GroupOutOfUse, InodesOutOfUse};
+    matches!(
+        error.kind(),
+        CorruptKind::Relation(GroupOutOfUse | InodesOutOfUse)
+    )
+}
+
+#[cold]
 fn note_error(mount: &Mount, error: &Error, at: &'static Location<'static>) {
     let (place, code) = match error {
+        Error::Corrupt(corrupt) if is_noted(corrupt) => return,
         Error::Corrupt(corrupt) => (corrupt.place(), Code::Corrupt),
         _ if mount.journal.abort_cause().is_some() => match damage_at_seal(mount) {
             Some(corrupt) => (corrupt.place(), Code::Corrupt),
@@ -242,3 +272,6 @@ fn stop_writing(mount: &Mount, note: &Note, error: &Error) {
     // The lock is held, so no other thread has set it.
     let _ = mount.errors.stopped.set(format!("after an error: {error}"));
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -25,7 +25,7 @@ use crate::inode::free_inodes::Inodes;
 use crate::inode::lazy_list::LazyTimes;
 use crate::inode::reuse::ReuseClock;
 use crate::inode::{lazy_times, orphan_list};
-use crate::mount::error_policy::Errors;
+use crate::mount::error_policy::{Errors, Found};
 use crate::mount::fast_commit::FastCommitOverlay;
 use crate::mount::freezer::Freezer;
 use crate::mount::mark::{self, Mounted, check_unmounted};
@@ -201,7 +201,8 @@ fn begin(
     });
     core.faults = options.faults;
     let core = Arc::new(core);
-    let source = Source::new(Arc::clone(&core), Arc::clone(&groups));
+    let found = Arc::new(Found::default());
+    let source = Source::new(Arc::clone(&core), Arc::clone(&groups), Arc::clone(&found));
     let allocator = allocator(geometry, source, allocator_options);
     grace.serve(&allocator);
     let space = SpaceQueue::new(
@@ -223,7 +224,7 @@ fn begin(
         space,
         renames: Mutex::new(()),
         leaves: StripedLocks::new(order::LEAF),
-        errors: Errors::new(on_error, options.panic_hook.clone()),
+        errors: Errors::new(on_error, options.panic_hook.clone(), found),
         xattrs,
         access_times: options.access_times.unwrap_or_default(),
         nodiratime: options.nodiratime.unwrap_or_default(),

@@ -8,7 +8,7 @@
 
 use fourscore_mballoc::geometry::ClusterCount;
 use fourscore_mballoc::{
-    BitmapState, Change, ChangeKind, Descriptor, Geometry, GroupSource, SourceError,
+    BitmapState, Change, ChangeKind, Descriptor, Geometry, GroupSource, ReadError,
 };
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicU32, Ordering};
@@ -234,7 +234,7 @@ impl GroupSource for RamSource {
         Descriptor { free, state }
     }
 
-    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), SourceError> {
+    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), ReadError> {
         let changed = self.0.changed[group.0 as usize].lock();
         match &*changed {
             Some(bits) => bitmap.copy_from_slice(bits),

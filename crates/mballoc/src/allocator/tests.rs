@@ -457,9 +457,18 @@ fn a_group_whose_bitmap_contradicts_its_descriptor_is_not_used() {
         expected: 1024,
     };
     let error = bench.allocator.load(GroupNr(2)).unwrap_err();
-    assert!(
-        matches!(error, Error::Group { group: GroupNr(2), problem: found } if found == problem)
-    );
+    assert!(is_about_group_2(&error, GroupProblem::Unusable));
+    let noted = std::mem::take(&mut *bench.disk.unusable.lock());
+    assert!(matches!(&noted[..], [(GroupNr(2), why)] if is_about_group_2(why, problem)));
+    assert_group_2_is_not_used(&bench);
+}
+
+fn is_about_group_2(error: &Error, expected: GroupProblem) -> bool {
+    matches!(error, Error::Group { group: GroupNr(2), problem } if *problem == expected)
+}
+
+/// All of the other three groups can be used up, and nothing of the third.
+fn assert_group_2_is_not_used(bench: &Bench) {
     assert_eq!(bench.allocator.free_clusters(), 3 * 1024);
     let mut left = 3 * 1024;
     while left > 0 {
@@ -471,6 +480,63 @@ fn a_group_whose_bitmap_contradicts_its_descriptor_is_not_used() {
         bench.claim(&exact(1), None),
         Err(Error::NoSpace { .. })
     ));
+}
+
+#[test]
+fn a_group_with_a_damaged_bitmap_is_noted_once_and_other_groups_serve() {
+    for mode in Mode::ALL {
+        let geometry = geometry(4, 1024);
+        let mut disk = Disk::new(geometry);
+        disk.damaged = Some(GroupNr(2));
+        (0..4).for_each(|group| disk.preset(&run(group, 0, 1)));
+        let bench = Bench::on(disk, geometry);
+        bench.set_mode(mode);
+        let mut left = 3 * 1023;
+        while left > 0 {
+            let mut beside = exact(100.min(left));
+            beside.goal = geometry.block_of(GroupNr(2), GroupOffset(100));
+            let run = bench.use_up(&beside, Tid(1));
+            assert_ne!(run.group, GroupNr(2));
+            left -= run.len.0;
+        }
+        assert!(matches!(
+            bench.claim(&exact(1), None),
+            Err(Error::NoSpace { .. })
+        ));
+        assert_eq!(bench.allocator.free_clusters(), 0);
+        let noted = std::mem::take(&mut *bench.disk.unusable.lock());
+        assert!(matches!(&noted[..], [(GroupNr(2), Error::Source { .. })]));
+    }
+}
+
+#[test]
+fn a_group_that_the_device_cannot_read_is_passed_over_and_reported_if_none_serves() {
+    for mode in Mode::ALL {
+        let geometry = geometry(4, 1024);
+        let mut disk = Disk::new(geometry);
+        disk.unreadable = Some(GroupNr(2));
+        (0..4).for_each(|group| disk.preset(&run(group, 0, 1)));
+        let bench = Bench::on(disk, geometry);
+        bench.set_mode(mode);
+        let mut left = 3 * 1023;
+        while left > 0 {
+            let mut beside = exact(100.min(left));
+            beside.goal = geometry.block_of(GroupNr(2), GroupOffset(100));
+            let run = bench.use_up(&beside, Tid(1));
+            assert_ne!(run.group, GroupNr(2));
+            left -= run.len.0;
+        }
+        assert!(matches!(
+            bench.claim(&exact(1), None),
+            Err(Error::Source { .. })
+        ));
+        assert_eq!(
+            bench.allocator.free_clusters(),
+            1023,
+            "it may be read later"
+        );
+        assert!(bench.disk.unusable.lock().is_empty());
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! they are read.
 
 use fourscore_mballoc::{
-    BitmapState, ClusterCount, Descriptor, Geometry, GroupSource, Layout, SourceError,
+    BitmapState, ClusterCount, Descriptor, Geometry, GroupSource, Layout, ReadError,
 };
 use fourscore_ondisk::{BlockSize, GroupNr};
 
@@ -87,7 +87,7 @@ impl GroupSource for Aged {
         }
     }
 
-    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), SourceError> {
+    fn read_bitmap(&self, group: GroupNr, bitmap: &mut [u8]) -> Result<(), ReadError> {
         bitmap.copy_from_slice(&self.of(group).0);
         Ok(())
     }
