@@ -3,11 +3,14 @@
 //!
 //! **Not here.** The state itself and its changes in a handle ([`crate::group::table`]).
 
+use std::io;
+use std::ops::Range;
+
 use fourscore_journal::Credits;
 use fourscore_mballoc::{
     BitmapState, ChangeKind, ClusterCount, Descriptor, GroupSource, ReadError,
 };
-use fourscore_ondisk::group::GroupFlags;
+use fourscore_ondisk::group::{GroupDesc, GroupFlags};
 use fourscore_ondisk::{Geometry, GroupNr, InodeNr, PhysBlock};
 use fourscore_sync::profile::{self, Section};
 use fourscore_sync::{Arc, epoch};
@@ -26,11 +29,9 @@ use crate::{Error, Result};
 
 /// Reads all descriptors, and returns the state of all groups.
 pub(crate) fn read(core: &Core) -> Result<Groups> {
-    let geometry = core.geometry();
-    let tables = descriptor_blocks(geometry);
-    core.buffers
-        .read_ahead_all(tables.iter().map(|table| table.block));
     let groups = read_groups(core, 0)?;
+    // By now the number of groups is proven.
+    let tables = descriptor_blocks(core.geometry());
     let superblock = Arc::clone(&core.superblock);
     let buffers = Arc::clone(&core.buffers);
     Ok(Groups::new(superblock, buffers, groups, tables))
@@ -38,45 +39,70 @@ pub(crate) fn read(core: &Core) -> Result<Groups> {
 
 /// Returns the blocks of descriptors, in the order of blocks.
 pub(crate) fn descriptor_blocks(geometry: &Geometry) -> Vec<DescriptorBlock> {
-    let firsts = (0..geometry.groups()).step_by(geometry.descs_per_block().max(1) as usize);
-    let mut tables: Vec<_> = firsts
-        .filter_map(|group| {
-            Some(DescriptorBlock {
-                block: geometry.desc_place(GroupNr(group))?.block,
-                first: GroupNr(group),
-            })
-        })
-        .collect();
+    let mut tables: Vec<_> = tables_of(geometry, 0..geometry.groups()).collect();
     tables.sort_unstable();
     tables
 }
 
-/// Reads the descriptors of the groups from `first` on, and returns their state.
+/// Returns the blocks that hold the descriptors of some groups, in the order of groups.
+fn tables_of(geometry: &Geometry, groups: Range<u32>) -> impl Iterator<Item = DescriptorBlock> {
+    let in_block = geometry.descs_per_block().max(1);
+    let start = groups.start / in_block * in_block;
+    let firsts = (start..groups.end).step_by(in_block as usize);
+    firsts.filter_map(|group| {
+        Some(DescriptorBlock {
+            block: geometry.desc_place(GroupNr(group))?.block,
+            first: GroupNr(group),
+        })
+    })
+}
+
+/// The number of groups whose descriptors are read ahead and get memory together. The superblock of
+/// a hostile image may claim some hundred million groups.
+const BATCH_GROUPS: u32 = 1 << 15;
+
+/// Reads the descriptors of the groups from `first` on, and returns their state. Memory grows as
+/// descriptors turn out to be valid.
 pub(crate) fn read_groups(core: &Core, first: u32) -> Result<Vec<Group>> {
+    let geometry = core.geometry();
+    let all = geometry.groups();
+    let mut groups = Vec::new();
+    let mut start = first;
+    while start < all {
+        let batch = start..start.saturating_add(BATCH_GROUPS).min(all);
+        start = batch.end;
+        let tables = tables_of(geometry, batch.clone());
+        core.buffers.read_ahead_all(tables.map(|table| table.block));
+        let no_memory = |_| io::Error::from(io::ErrorKind::OutOfMemory);
+        groups.try_reserve(batch.len()).map_err(no_memory)?;
+        descriptor::for_groups(core, batch, |desc| groups.push(state_of(core, desc)))?;
+    }
+    Ok(groups)
+}
+
+/// Returns the state of a group at the mount.
+fn state_of(core: &Core, desc: &GroupDesc) -> Group {
     let geometry = core.geometry();
     let has_uninit = descriptor::has_uninit_groups(core);
     let ready = |unused: u32| {
         let used = geometry.inodes_per_group().saturating_sub(unused);
         used.div_ceil(geometry.inodes_per_block())
     };
-    let mut groups = Vec::with_capacity(geometry.groups().saturating_sub(first) as usize);
-    descriptor::for_each_group_from(core, first, |desc| {
-        let flag = |flag| has_uninit && desc.flags().contains(flag);
-        let is_zeroed = !has_uninit || desc.flags().contains(GroupFlags::INODE_ZEROED);
-        let unused = if is_zeroed { 0 } else { desc.itable_unused() };
-        let (blocks, inodes) = (desc.block_bitmap(), desc.inode_bitmap());
-        let (block_uninit, inode_uninit) = (
-            flag(GroupFlags::BLOCK_UNINIT),
-            flag(GroupFlags::INODE_UNINIT),
-        );
-        let blocks = BitmapPlace::new(blocks, block_uninit, desc.free_clusters());
-        let inodes = BitmapPlace::new(inodes, inode_uninit, desc.free_inodes());
-        groups.push(Group::new(
-            blocks,
-            InodesOfGroup::new(inodes, desc.inode_table(), ready(unused), desc.used_dirs()),
-        ));
-    })?;
-    Ok(groups)
+    let flag = |flag| has_uninit && desc.flags().contains(flag);
+    let is_zeroed = !has_uninit || desc.flags().contains(GroupFlags::INODE_ZEROED);
+    let unused = if is_zeroed { 0 } else { desc.itable_unused() };
+    let (blocks, inodes) = (desc.block_bitmap(), desc.inode_bitmap());
+    let block_uninit = flag(GroupFlags::BLOCK_UNINIT);
+    let inode_uninit = flag(GroupFlags::INODE_UNINIT);
+    Group::new(
+        BitmapPlace::new(blocks, block_uninit, desc.free_clusters()),
+        InodesOfGroup::new(
+            BitmapPlace::new(inodes, inode_uninit, desc.free_inodes()),
+            desc.inode_table(),
+            ready(unused),
+            desc.used_dirs(),
+        ),
+    )
 }
 
 /// A range of bits of one bitmap of a group.
@@ -297,3 +323,6 @@ pub(crate) fn mark_early(mount: &Mount, bits: &BitsChange) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

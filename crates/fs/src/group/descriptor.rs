@@ -25,6 +25,8 @@
 //!
 //! **Locking.** None.
 
+use std::ops::Range;
+
 use fourscore_block::VerifiedAs;
 use fourscore_ondisk::group::{GroupDesc, GroupFlags};
 use fourscore_ondisk::superblock::MetadataChecksum;
@@ -138,19 +140,19 @@ pub(crate) fn desc(core: &Core, group: GroupNr) -> Result<GroupDesc> {
 /// # Errors
 /// As [`Fs::group`](crate::Fs::group).
 pub(crate) fn for_each_group(core: &Core, each: impl FnMut(&GroupDesc)) -> Result<()> {
-    for_each_group_from(core, 0, each)
+    for_groups(core, 0..core.geometry().groups(), each)
 }
 
-/// As [`for_each_group`], for the groups from `start` on.
-pub(crate) fn for_each_group_from(
+/// As [`for_each_group`], for the groups of a range.
+pub(crate) fn for_groups(
     core: &Core,
-    start: u32,
+    range: Range<u32>,
     mut each: impl FnMut(&GroupDesc),
 ) -> Result<()> {
     let geometry = core.geometry();
-    let groups = geometry.groups();
+    let groups = range.end.min(geometry.groups());
     let in_block = geometry.descs_per_block().max(1);
-    let mut first = start;
+    let mut first = range.start;
     while first < groups {
         let next = (first / in_block + 1).saturating_mul(in_block);
         let place = desc_place(core, GroupNr(first))?;
