@@ -120,9 +120,7 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let Some(best) = scan.best else {
-            return None;
-        };
+        let best = scan.best?;
         if let Some(run) = self.claim_again(&best, self.want.len, &mut scan) {
             self.tally[(last, CriterionCount::Hits)] += 1;
             return Some(run);

@@ -558,9 +558,7 @@ impl<'a> Search<'a> {
                 break;
             }
         }
-        let Some(group) = first_other else {
-            return None;
-        };
+        let group = first_other?;
         // Stream goals are set when the allocator is made, so this group may not be loaded.
         if self.table.state(group) == GroupState::Absent && reads < MAX_READS {
             self.load(group);
