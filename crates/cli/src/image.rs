@@ -119,7 +119,10 @@ impl Image {
     pub(crate) fn open_named(spec: &ImageSpec, name: &str) -> Result<Self> {
         let device = device(spec, DeviceOptions::read_write(), Access::ReadWrite)?;
         let opened = Fs::mount(device, &MountOptions::new().use_reserve());
-        let fs = opened.map_err(|why| Failure::new(name, why))?;
+        let fs = opened.map_err(|why| match advice(&why) {
+            Some(advice) => Failure::new(name, why).advise(advice),
+            None => Failure::new(name, why),
+        })?;
         let name = name.to_owned();
         let path = spec.path.clone();
         Ok(Self { name, path, fs })
@@ -183,8 +186,10 @@ impl Image {
             Error::Refused(SuperblockRejected::NotExt4 { .. }) => {
                 foreign::failure(spec).unwrap_or_else(|| failure.advise(OFFSET_ADVICE))
             }
-            Error::JournalNotGiven { .. } => failure.advise(JOURNAL_ADVICE),
-            _ => failure,
+            why => match advice(&why) {
+                Some(advice) => failure.advise(advice),
+                None => failure,
+            },
         }
     }
 
@@ -287,8 +292,24 @@ fn part_of(
 const OFFSET_ADVICE: &str = "for a file system inside an image, add its byte offset, as in disk.img@1M, or its partition, as \
      in disk.img@p2";
 
+/// Advice for an error of a mount, if there is any.
+pub(crate) fn advice(why: &Error) -> Option<&'static str> {
+    match why {
+        Error::JournalNotGiven { .. } => Some(JOURNAL_ADVICE),
+        Error::Corrupt(corrupt) => match corrupt.kind() {
+            CorruptKind::Journal(JournalError::DamagedLast { .. }) => Some(DAMAGED_LOG_ADVICE),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Advice for a log whose last transaction is damaged.
+const DAMAGED_LOG_ADVICE: &str = "synced changes are in it: save what -o ro shows, or copy the image; then e2fsck -f keeps \
+     what is intact of it, and fourscore check -y gives it up";
+
 /// Advice for a file system whose journal is on a device that was not given.
-pub(crate) const JOURNAL_ADVICE: &str =
+const JOURNAL_ADVICE: &str =
     "mount it with -o journal_path=DEVICE, or with -o ro,journal_path=DEVICE to write nothing";
 
 impl From<Timestamp> for Time {

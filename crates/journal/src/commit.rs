@@ -49,7 +49,7 @@ use fourscore_sync::{Condvar, CoreNr, Mutex, MutexGuard, thread};
 
 use crate::checkpoint::CommittedBlock;
 use crate::error::{During, Error};
-use crate::frame::{Ending, Frame};
+use crate::frame::{Ending, Frame, no_record};
 use crate::handle;
 use crate::journal::{Background, Batching, Flushed, Inner, Logged};
 use crate::log::Log;
@@ -583,6 +583,12 @@ impl Inner {
         revoked: Vec<PhysBlock>,
     ) -> Result<(), Error> {
         let (revoked, again) = still_revoked(tid, revoked, &buffers);
+        // Both are in order. A block without a record aborts before anything is written.
+        let last_changed = buffers.last().map(|changed| changed.block);
+        if let Some(block) = revoked.last().copied().max(last_changed) {
+            let checked = logged.format().block_numbers.check(block);
+            checked.map_err(|error| self.abort_with(During::Log(tid), no_record(error)))?;
+        }
         let mut new = NewBlocks::new(self, &again);
         let start = logged.space().head();
         logged

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use fourscore_block::{Batch, IoBuf, prefetch};
 use fourscore_ondisk::jbd2::{
-    BlockKind, Commit, Header, JournalBlock, LogChecksums, LogFormat, Tag, TagFlags,
+    BlockKind, Commit, Header, JournalBlock, LogChecksums, LogFormat, RecordError, Tag, TagFlags,
     TransactionChecksum, escape, needs_escape,
 };
 use fourscore_ondisk::{PhysBlock, Tid};
@@ -119,12 +119,13 @@ impl<'j> Frame<'j> {
     /// Adds revoke blocks.
     ///
     /// # Errors
-    /// A write that was in flight failed.
+    /// A write that was in flight failed; `InvalidInput` for a block whose number is too wide for
+    /// the log.
     pub(crate) fn put_revokes(&mut self, mut revoked: &[PhysBlock]) -> io::Result<()> {
         while !revoked.is_empty() {
             let mut block = self.block(BlockKind::Revoke);
             let bytes = block.as_mut_slice().expect("made here");
-            let count = self.format.put_revokes(revoked, bytes);
+            let count = self.format.put_revokes(revoked, bytes).map_err(no_record)?;
             self.format.seal_tail(bytes);
             self.push(block)?;
             revoked = revoked.get(count.max(1)..).unwrap_or(&[]);
@@ -136,7 +137,7 @@ impl<'j> Frame<'j> {
     /// [`Frame::tags_per_descriptor`].
     ///
     /// # Errors
-    /// A write that was in flight failed.
+    /// As [`Frame::put_revokes`].
     pub(crate) fn put_data(&mut self, part: &[CommittedBlock]) -> io::Result<()> {
         let mut descriptor = self.block(BlockKind::Descriptor);
         let bytes = descriptor.as_mut_slice().expect("made here");
@@ -160,10 +161,7 @@ impl<'j> Frame<'j> {
                 checksum: self.tag_checksum(&copy),
             };
             let to = bytes.get_mut(at.clone()).unwrap_or(&mut []);
-            at.start += self
-                .format
-                .put_tag(&tag, &uuid, to)
-                .expect("a part has no more tags than fit");
+            at.start += self.format.put_tag(&tag, &uuid, to).map_err(no_record)?;
             copies.push(copy);
         }
         self.format.seal_tail(bytes);
@@ -239,6 +237,11 @@ impl<'j> Frame<'j> {
         self.batch_bytes = 0;
         self.flights.submit(mem::take(&mut self.batch))
     }
+}
+
+/// The error of a transaction that has a block without a record.
+pub(crate) fn no_record(error: RecordError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
 /// The bytes of a block as they go to the log.

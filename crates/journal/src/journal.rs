@@ -10,8 +10,8 @@ use std::mem;
 use std::time::Duration;
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::jbd2::{JournalIncompat, JournalSuperblock, LogFormat};
-use fourscore_ondisk::{BlockSize, Tid};
+use fourscore_ondisk::jbd2::{BlockNumbers, JournalIncompat, JournalSuperblock, LogFormat};
+use fourscore_ondisk::{BlockCount, BlockSize, Tid};
 use fourscore_sync::{Arc, Mutex, OnceLock, thread};
 
 use crate::area::Area;
@@ -83,6 +83,10 @@ pub struct JournalOptions {
     pub checksums: NewChecksums,
     /// Whether the log leaves space for fast commits.
     pub fast_commits: FastCommitArea,
+    /// The least width of block numbers in the log: `Wide` for a file system with the feature
+    /// `64bit`, however small it is, since it may grow beyond 2^32 blocks while the log is in use.
+    /// Linux does the same (`ext4_load_and_init_journal`).
+    pub block_numbers: BlockNumbers,
     /// How many blocks [`SealHook::at_seal`] may add to each transaction.
     pub seal_credits: Credits,
     /// The least bytes of adjacent new blocks that are written to their home locations in place of
@@ -102,6 +106,7 @@ impl Default for JournalOptions {
             batching: Batching::Adaptive,
             checksums: NewChecksums::V3,
             fast_commits: FastCommitArea::AsFound,
+            block_numbers: BlockNumbers::Narrow,
             seal_credits: Credits(0),
             new_run_bytes: 64 << 10,
             #[cfg(feature = "sabotage")]
@@ -165,8 +170,8 @@ impl Journal {
     /// A log that [`replay_before_fast_commits`](crate::replay_before_fast_commits) has replayed
     /// counts as empty; then the first transaction is the one to which the fast commits belong.
     ///
-    /// Sets the features that the log needs: revoke records, 64-bit block numbers if `home` is that
-    /// large, checksums and a fast-commit area as `options` say.
+    /// Sets the features that the log needs: revoke records; 64-bit block numbers, checksums and a
+    /// fast-commit area as `options` say. The log is empty, so no record changes its format.
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`], [`Error::LogTooShort`], or the superblock cannot be written.
@@ -180,7 +185,7 @@ impl Journal {
         if let Some(start) = start.filter(|_| !log.is_replayed()) {
             return Err(Error::NeedsRecovery { start });
         }
-        upgrade(&mut log, &*home, &options)?;
+        upgrade(&mut log, &options)?;
         let (ring, format) = (
             Ring::new(&log.superblock().log()),
             log.superblock().log_format(),
@@ -469,6 +474,15 @@ impl Journal {
         Credits(self.inner.budget.limits().credits)
     }
 
+    /// The most blocks that a file system can have with this log: those that its records have
+    /// numbers for.
+    #[must_use]
+    pub fn most_blocks(&self) -> BlockCount {
+        let logged = self.inner.logged.as_ref();
+        let numbers = logged.map_or(BlockNumbers::Wide, |logged| logged.format.block_numbers);
+        numbers.blocks()
+    }
+
     /// Statistics since the journal was opened.
     #[must_use]
     pub fn stats(&self) -> JournalStats {
@@ -513,9 +527,9 @@ impl std::fmt::Debug for Inner {
 }
 
 /// Sets the features that writing to the empty log needs.
-fn upgrade(log: &mut Log, home: &dyn BlockDevice, options: &JournalOptions) -> Result<(), Error> {
+fn upgrade(log: &mut Log, options: &JournalOptions) -> Result<(), Error> {
     let mut features = JournalIncompat::REVOKE;
-    if home.len_bytes() >> log.block_size().bits() > u64::from(u32::MAX) {
+    if options.block_numbers == BlockNumbers::Wide {
         features |= JournalIncompat::_64BIT;
     }
     if options.checksums == NewChecksums::V3 {

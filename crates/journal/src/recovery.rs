@@ -25,7 +25,15 @@
 //!   transactions may depend on the damaged one.
 //!
 //! The kernel refuses the mount in both cases of damage unless commits are asynchronous. A
-//! read-only open can use the state before the damage; a writable open should refuse.
+//! read-only open can use the state before the damage. A writable open would lose it for good, so
+//! it asks [`Recovered::check_writable`], which refuses what no crash explains:
+//!
+//! | last transaction | explained by a crash |
+//! |---|---|
+//! | a commit block that does not match its own checksum | yes: it was torn, and nobody was told that the transaction is durable |
+//! | any other block that does not match, behind a commit block that does | no: a flush lies between the two, so the medium has lost what was durable |
+//! | either, if another transaction was committed after it | no: the same |
+//! | anything, with asynchronous commits | yes: there is no flush |
 //!
 //! # Invariants
 //! - Each block of the log is read once by the scan, revoke blocks once more. Positions are
@@ -42,7 +50,7 @@ mod scan;
 mod tests;
 
 use fourscore_block::{BlockDevice, Content, OverlaidBlock, OverlayDevice};
-use fourscore_ondisk::jbd2::{Damage, JournalBlock};
+use fourscore_ondisk::jbd2::{Damage, JournalBlock, JournalError};
 use fourscore_ondisk::{BlockCount, PhysBlock, Tid};
 use fourscore_sync::Arc;
 
@@ -70,6 +78,8 @@ pub struct Recovered {
     revoked: u64,
     head: JournalBlock,
     damage: Option<(Tid, Damage)>,
+    /// Whether a crash explains the damage.
+    is_torn: bool,
 }
 
 impl Recovered {
@@ -155,6 +165,18 @@ impl Recovered {
     pub fn damage(&self) -> Option<(Tid, Damage)> {
         self.damage
     }
+
+    /// Checks that the log can be emptied after the replay: that a crash explains why the last
+    /// transaction is not replayed. Otherwise synced changes in it would be lost for good.
+    ///
+    /// # Errors
+    /// [`JournalError::DamagedLast`].
+    pub fn check_writable(&self) -> Result<(), JournalError> {
+        match self.damage {
+            Some((tid, damage)) if !self.is_torn => Err(JournalError::DamagedLast { tid, damage }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Reads the log and finds the copies to replay; none if the journal is empty. `blocks` is the
@@ -177,6 +199,7 @@ pub fn recover(log: &Log, blocks: BlockCount) -> Result<Recovered, Error> {
             revoked: 0,
             head: superblock.head(),
             damage: None,
+            is_torn: false,
         }),
     }
 }

@@ -48,7 +48,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result, message};
-use crate::image::{ImageSpec, JOURNAL_ADVICE, device, parse_size};
+use crate::image::{ImageSpec, advice, device, parse_size};
 use crate::verbosity::Verbosity;
 use figures::Figures;
 use keeper::Keeper;
@@ -221,8 +221,10 @@ fn serve_mounted(
     };
     let fs = fs.map_err(|why| match (&why, foreign) {
         (Error::Refused(SuperblockRejected::NotExt4 { .. }), Some(foreign)) => foreign,
-        (Error::JournalNotGiven { .. }, _) => in_image(why).advise(JOURNAL_ADVICE),
-        _ => in_image(why),
+        _ => match advice(&why) {
+            Some(advice) => in_image(why).advise(advice),
+            None => in_image(why),
+        },
     })?;
     abort_on_panics();
     let manager = Arc::clone(&mount.manager);

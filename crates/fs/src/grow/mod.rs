@@ -108,17 +108,22 @@ impl Fs {
     }
 
     /// Returns the most blocks to which this mount can grow. Tables in memory have space for so
-    /// many; the next mount can grow further.
+    /// many; the next mount can grow further. Without the feature `64bit`, records of the log have
+    /// no numbers for more than 2^32 blocks.
     ///
     /// # Errors
     /// `ReadOnly` for a file system that was opened for reading.
     pub fn most_blocks(&self) -> Result<BlockCount> {
-        let room = self.writable()?.allocator().room();
-        let geometry = self.geometry();
-        let per_group = u64::from(geometry.blocks_per_group());
-        let first = geometry.first_data_block().0;
-        Ok(BlockCount(first + u64::from(room) * per_group))
+        Ok(most_blocks(self.writable()?))
     }
+}
+
+fn most_blocks(mount: &Mount) -> BlockCount {
+    let geometry = mount.core.geometry();
+    let room = u64::from(mount.allocator().room());
+    let per_group = u64::from(geometry.blocks_per_group());
+    let in_tables = BlockCount(geometry.first_data_block().0 + room * per_group);
+    in_tables.min(mount.journal().most_blocks())
 }
 
 /// Commits, and writes everything to its place.
@@ -145,10 +150,14 @@ impl Growth<'_> {
     /// before, are durable before that.
     ///
     /// # Errors
-    /// `NotOneTransaction`, with nothing changed; `Corrupt`; `Io`.
+    /// `NotOneTransaction` and `Unsupported` (more than [`Fs::most_blocks`]), with nothing changed;
+    /// `Corrupt`; `Io`.
     pub fn commit(&mut self, step: &GrowthStep) -> Result<()> {
         let mount = self.mount;
         mount.errors.check()?;
+        if step.superblock.geometry().blocks() > most_blocks(mount) {
+            return Err(Error::Unsupported("a growth beyond this mount".into()));
+        }
         let done = step::commit(mount, step, &self.raw, &mut self.bitmaps);
         let done = done.and_then(|()| Ok(mount.journal().commit()?));
         let done = done.and_then(|_| step::put_in_place(mount, step));

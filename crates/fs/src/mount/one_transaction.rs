@@ -51,7 +51,7 @@ use crate::core::Core;
 use crate::group::descriptor::{self, Bitmap};
 use crate::mount::mark::{raw_superblock, rewrite_superblock, superblock_part};
 use crate::mount::options::MountOptions;
-use crate::mount::{open, replay};
+use crate::mount::{open, read_write, replay};
 use crate::{Error, OpenOptions, Result, SuperblockCopy};
 
 /// How much is read and compared at once, in bytes; a multiple of every block size.
@@ -88,6 +88,7 @@ impl Plan {
         }
         let mut journal = JournalOptions {
             background: Background::None,
+            block_numbers: read_write::block_numbers(&superblock),
             ..options.journal_options()
         };
         if !superblock.has_metadata_csum() {

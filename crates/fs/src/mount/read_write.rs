@@ -14,6 +14,7 @@ use fourscore_journal::{Background, FastCommitArea, Journal, JournalOptions, Log
 use fourscore_mballoc::{Allocator, Geometry, Layout, Options, Tunables};
 use fourscore_ondisk::Tid;
 use fourscore_ondisk::features::{Compat, Incompat};
+use fourscore_ondisk::jbd2::BlockNumbers;
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_sync::{Arc, Counter, Mutex, OnceLock};
 
@@ -324,6 +325,7 @@ fn begin_journal(
     if !core.superblock().has_metadata_csum() {
         journal_options.checksums = NewChecksums::None;
     }
+    journal_options.block_numbers = block_numbers(core.superblock());
     let hooked = Arc::new(OnceLock::new());
     let hook = Arc::new(Seal::new(
         Arc::clone(&core.superblock),
@@ -347,6 +349,15 @@ fn begin_journal(
         hooked.get_or_init(|| Arc::clone(fast_commits));
     }
     Ok((Arc::new(journal), fast_commits))
+}
+
+/// Returns the width of block numbers in the log. A file system with the feature `64bit` may grow
+/// to any size while it is mounted.
+pub(crate) fn block_numbers(superblock: &Superblock) -> BlockNumbers {
+    match superblock.features().incompat.contains(Incompat::BIT64) {
+        true => BlockNumbers::Wide,
+        false => BlockNumbers::Narrow,
+    }
 }
 
 /// Whether the file system has the feature `fast_commit`.

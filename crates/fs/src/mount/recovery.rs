@@ -14,6 +14,10 @@
 //! nothing could be written. A truncation that cannot be finished refuses the mount: the file has a
 //! name, and a second entry for it would break the list.
 //!
+//! **Damage.** If the last transaction does not match its checksums, it is left out only if a crash
+//! explains that. Otherwise the mount is refused before anything is written: what the transaction
+//! holds was synced, and emptying the log would lose even the blocks of it that are intact.
+//!
 //! **Crash safety.** A recovery that is interrupted is repeated: unfinished inodes are still on the
 //! orphan list.
 
@@ -42,6 +46,9 @@ use crate::{Error, OpenOptions, Replay, Result};
 
 /// Replays a dirty journal onto the device. Returns the changes of its fast commits, which still
 /// have to be written, with the log that holds them.
+///
+/// # Errors
+/// `Corrupt`, with nothing written, also for a last transaction whose damage no crash explains.
 pub(crate) fn replay_onto_device(
     core: &Core,
     options: &OpenOptions,
@@ -50,6 +57,10 @@ pub(crate) fn replay_onto_device(
     let overlay = open::open(Arc::clone(&core.device), &in_memory)?.fast_commit;
     let mut log = journal_replay::log(core, options)?;
     let recovered = recover(&log, core.geometry().blocks())?;
+    recovered.check_writable().map_err(Corrupt::from)?;
+    if let Some((tid, damage)) = recovered.damage() {
+        tracing::warn!(%tid, %damage, "the journal's last transaction is left out");
+    }
     let blocks = recovered.copies().len();
     tracing::info!(
         blocks,

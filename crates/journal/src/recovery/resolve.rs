@@ -7,7 +7,7 @@
 //! voids the copies of b before e; the largest such e is kept on the first copy of the group.
 
 use fourscore_ondisk::Tid;
-use fourscore_ondisk::jbd2::{Damage, JournalError};
+use fourscore_ondisk::jbd2::{CommitOrder, Damage, JournalError};
 
 use super::scan::{Logged, Position, Scanned};
 use super::{LoggedCopy, Recovered};
@@ -29,6 +29,7 @@ pub(super) fn resolve(log: &Log, mut found: Scanned) -> Result<Recovered, Error>
         }
         found.drop_last();
         found.damage = Some((tid, damage));
+        found.is_torn = log.superblock().log_format().commit_order == CommitOrder::Async;
         // The dropped transaction's own revoke records no longer count.
         revoke(log, &mut found)?;
         if let Some(copy) = first_mismatch(&found) {
@@ -123,6 +124,7 @@ fn keep_last(found: Scanned) -> Recovered {
         copies,
         ends,
         damage,
+        is_torn,
         ..
     } = found;
     let mut revoked = 0;
@@ -148,5 +150,6 @@ fn keep_last(found: Scanned) -> Recovered {
         revoked,
         head: ring.block(ends.last().copied().unwrap_or(0)),
         damage,
+        is_torn,
     }
 }

@@ -2,8 +2,8 @@
 //! and every revoke block of committed transactions.
 
 use fourscore_ondisk::jbd2::{
-    BlockKind, Commit, Damage, Header, JournalBlock, JournalError, LogChecksums, LogFormat, Tag,
-    TagFlags, TransactionChecksum,
+    BlockKind, Commit, CommitOrder, Damage, Header, JournalBlock, JournalError, LogChecksums,
+    LogFormat, Tag, TagFlags, TransactionChecksum,
 };
 use fourscore_ondisk::{BlockCount, PhysBlock, Tid};
 
@@ -89,6 +89,8 @@ pub(super) struct Scanned {
     /// Where each committed transaction ends.
     pub(super) ends: Vec<Position>,
     pub(super) damage: Option<(Tid, Damage)>,
+    /// Whether a crash explains the damage.
+    pub(super) is_torn: bool,
 }
 
 /// Walks the log from `start`.
@@ -116,6 +118,7 @@ pub(super) fn scan(log: &Log, start: JournalBlock, blocks: BlockCount) -> Result
             revoke_blocks: Vec::new(),
             ends: Vec::new(),
             damage: None,
+            is_torn: false,
         },
     };
     while scan.step()? == Step::Continue {}
@@ -308,10 +311,15 @@ impl Scan<'_> {
             }
             (Some(damage), None) => {
                 self.forget(&open);
+                self.found.is_torn = self.is_torn(damage);
                 self.found.damage = Some((self.tid, damage));
             }
-            // A second transaction that does not match: still no valid commit after the first.
-            (Some(_), Some(_)) => self.forget(&open),
+            // A second transaction that does not match: still no valid commit after the first. But
+            // the commit of the first was durable before that of the second was written.
+            (Some(_), Some(_)) => {
+                self.found.is_torn &= self.format.commit_order == CommitOrder::Async;
+                self.forget(&open);
+            }
             (None, Some((tid, damage))) => {
                 return Err(JournalError::Damaged {
                     tid,
@@ -323,6 +331,17 @@ impl Scan<'_> {
         }
         self.tid = self.tid.next();
         Ok(Step::Continue)
+    }
+
+    /// Whether a crash explains `damage`. With version 1 the checksum in a commit block is that of
+    /// all other blocks, so a torn commit block matches.
+    fn is_torn(&self, damage: Damage) -> bool {
+        let is_of_commit = match self.format.checksums {
+            LogChecksums::V2 { .. } | LogChecksums::V3 { .. } => true,
+            LogChecksums::None | LogChecksums::V1 => false,
+        };
+        self.format.commit_order == CommitOrder::Async
+            || is_of_commit && matches!(damage, Damage::Commit { .. })
     }
 
     /// Drops the copies and revoke blocks of a transaction that is not replayed.

@@ -44,10 +44,20 @@ struct Forge {
 
 impl Forge {
     fn new(version: Version, numbers: BlockNumbers, start: u32) -> Self {
+        Self::with_order(version, numbers, start, JournalIncompat::ASYNC_COMMIT)
+    }
+
+    /// As [`Forge::new`], with or without the feature of asynchronous commits.
+    fn with_order(
+        version: Version,
+        numbers: BlockNumbers,
+        start: u32,
+        order: JournalIncompat,
+    ) -> Self {
         let block_size = BlockSize::from_log(0).unwrap();
         let uuid = Uuid::from_bytes([3; 16]);
         let mut raw = RawJournalSuperblock::new(block_size, JOURNAL_BLOCKS, uuid);
-        let mut incompat = JournalIncompat::REVOKE | JournalIncompat::ASYNC_COMMIT;
+        let mut incompat = JournalIncompat::REVOKE | order;
         if numbers == BlockNumbers::Wide {
             incompat |= JournalIncompat::_64BIT;
         }
@@ -370,7 +380,16 @@ fn a_revoke_block_that_claims_too_much_is_refused() {
 /// Writes two transactions, and a third one if `third` says so, damages block `which` of the
 /// second, and recovers.
 fn damaged(version: Version, which: usize, third: bool) -> Result<Recovered, Error> {
-    let mut forge = Forge::new(version, BlockNumbers::Wide, 50);
+    damaged_in_order(version, which, third, JournalIncompat::ASYNC_COMMIT)
+}
+
+fn damaged_in_order(
+    version: Version,
+    which: usize,
+    third: bool,
+    order: JournalIncompat,
+) -> Result<Recovered, Error> {
+    let mut forge = Forge::with_order(version, BlockNumbers::Wide, 50, order);
     forge.transaction(&[7, 8], 1);
     let mut two = vec![forge.revoke(&[8])];
     two.extend(forge.transaction(&[7, 9], 2));
@@ -409,6 +428,41 @@ fn damage_in_the_last_transaction_ends_the_log_before_it() {
             }
         }
     }
+}
+
+#[test]
+fn only_a_torn_commit_is_left_out_by_a_writable_open() {
+    for (which, versions) in DETECTED {
+        for &version in versions {
+            let unordered = damaged(version, which, false).unwrap();
+            assert_eq!(unordered.check_writable(), Ok(()), "{version:?} {which}");
+            let none = JournalIncompat::empty();
+            let ordered = damaged_in_order(version, which, false, none).unwrap();
+            let (tid, damage) = ordered.damage().unwrap();
+            let expected = match which == 4 {
+                true => Ok(()),
+                false => Err(JournalError::DamagedLast { tid, damage }),
+            };
+            assert_eq!(ordered.check_writable(), expected, "{version:?} {which}");
+        }
+    }
+    let mut forge = Forge::with_order(
+        Version::V3,
+        BlockNumbers::Wide,
+        50,
+        JournalIncompat::empty(),
+    );
+    let torn = forge.transaction(&[7], 1);
+    assert_eq!(forge.recover().unwrap().check_writable(), Ok(()));
+    forge.damage(torn[2], 100);
+    assert_eq!(forge.recover().unwrap().check_writable(), Ok(()));
+    let second = forge.transaction(&[8], 2);
+    forge.damage(second[2], 100);
+    let both = forge.recover().unwrap();
+    assert_eq!(both.transactions(), 0);
+    let (tid, damage) = both.damage().unwrap();
+    let expected = Err(JournalError::DamagedLast { tid, damage });
+    assert_eq!(both.check_writable(), expected, "the first was durable");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use uuid::Uuid;
 
-use super::{BlockNumbers, LogChecksums, LogFormat, RawHeader, be32};
+use super::{BlockNumbers, LogChecksums, LogFormat, RawHeader, RecordError, be32};
 use crate::checksum::Crc32c;
 use crate::types::{PhysBlock, Tid};
 
@@ -114,9 +114,19 @@ impl LogFormat {
     }
 
     /// Writes `tag` to the start of `to`, followed by `uuid` unless its flags have `SAME_UUID`, and
-    /// returns the number of bytes; `None` if it does not fit.
-    #[must_use]
-    pub fn put_tag(&self, tag: &Tag, uuid: &Uuid, to: &mut [u8]) -> Option<usize> {
+    /// returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`RecordError::NoSpace`], [`RecordError::WideBlock`].
+    pub fn put_tag(&self, tag: &Tag, uuid: &Uuid, to: &mut [u8]) -> Result<usize, RecordError> {
+        self.block_numbers.check(tag.block)?;
+        self.put_checked_tag(tag, uuid, to)
+            .ok_or(RecordError::NoSpace)
+    }
+
+    /// As [`LogFormat::put_tag`], for a block whose number has the width of the log's; `None` if
+    /// there is no space.
+    fn put_checked_tag(&self, tag: &Tag, uuid: &Uuid, to: &mut [u8]) -> Option<usize> {
         let [h0, h1, h2, h3, l0, l1, l2, l3] = tag.block.0.to_be_bytes();
         let [f0, f1] = tag.flags.bits().to_be_bytes();
         let (tag_bytes, high) = (self.tag_bytes(), [h0, h1, h2, h3]);

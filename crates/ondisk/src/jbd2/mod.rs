@@ -37,7 +37,7 @@ use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::{ChecksumMismatch, Crc32c};
-use crate::types::{PhysBlock, Tid};
+use crate::types::{BlockCount, PhysBlock, Tid};
 
 pub use commit::{Commit, RawCommit, TransactionChecksum};
 pub use descriptor::{Tag, TagFlags, Tags};
@@ -191,6 +191,42 @@ pub enum BlockNumbers {
     Narrow,
     /// 64 bits.
     Wide,
+}
+
+impl BlockNumbers {
+    /// The number of blocks that have a number of this width.
+    #[must_use]
+    pub fn blocks(self) -> BlockCount {
+        match self {
+            Self::Narrow => BlockCount(1 << 32),
+            Self::Wide => BlockCount(u64::MAX),
+        }
+    }
+
+    /// Checks that the number of `block` has this width.
+    ///
+    /// # Errors
+    /// [`RecordError::WideBlock`].
+    pub fn check(self, block: PhysBlock) -> Result<(), RecordError> {
+        match block.0 < self.blocks().0 {
+            true => Ok(()),
+            false => Err(RecordError::WideBlock { block }),
+        }
+    }
+}
+
+/// The reason why a tag or a revoke record cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The block of the log has no space for another tag.
+    #[error("no space for another tag")]
+    NoSpace,
+    /// The block number needs more than the 32 bits that a log without the feature `64bit` has.
+    #[error("block {block} has no number of 32 bits, and the log lacks the feature 64bit")]
+    WideBlock {
+        /// The block.
+        block: PhysBlock,
+    },
 }
 
 /// Whether the writer waits until a transaction's blocks are durable before it writes the commit
@@ -361,6 +397,10 @@ pub enum JournalError {
         damage: Damage,
         later: Tid,
     },
+    /// The last transaction does not match its checksums, although its commit block was written:
+    /// no crash leaves it like this.
+    #[error("transaction {tid}, the last one, is damaged: {damage}")]
+    DamagedLast { tid: Tid, damage: Damage },
 }
 
 /// The part of a transaction that does not match its checksum.

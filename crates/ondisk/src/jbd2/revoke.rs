@@ -1,7 +1,7 @@
 //! **Purpose.** Revoke blocks: after the header a byte count and that many bytes of block
 //! numbers, whose copies logged up to this transaction must not be replayed.
 
-use super::{BlockNumbers, JournalBlock, JournalError, LogFormat, RawHeader, be32};
+use super::{BlockNumbers, JournalBlock, JournalError, LogFormat, RawHeader, RecordError, be32};
 use crate::types::{PhysBlock, Tid};
 
 /// The offset of the first record, after the header and `r_count`.
@@ -26,8 +26,17 @@ impl LogFormat {
 
     /// Writes `r_count` and as many of `revoked` as fit into a revoke block whose header is
     /// written; returns their number.
-    pub fn put_revokes(&self, revoked: &[PhysBlock], block: &mut [u8]) -> usize {
+    ///
+    /// # Errors
+    /// [`RecordError::WideBlock`], with nothing written.
+    pub fn put_revokes(
+        &self,
+        revoked: &[PhysBlock],
+        block: &mut [u8],
+    ) -> Result<usize, RecordError> {
         let count = revoked.len().min(self.revokes_per_block(block.len()));
+        let mut now = revoked.iter().take(count);
+        now.try_for_each(|&block| self.block_numbers.check(block))?;
         let record_bytes = self.revoke_bytes();
         let used = REVOKE_HEADER_BYTES + count * record_bytes;
         let r_count = u32::try_from(used).unwrap_or(u32::MAX);
@@ -42,7 +51,7 @@ impl LogFormat {
                 BlockNumbers::Wide => record.copy_from_slice(&revoked.0.to_be_bytes()),
             }
         }
-        count
+        Ok(count)
     }
 
     /// The records of a revoke block.

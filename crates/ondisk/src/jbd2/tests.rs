@@ -363,7 +363,7 @@ fn revoke_blocks_are_read_as_they_were_written() {
             let mut block = vec![0; 1024];
             let kind = BlockKind::Revoke;
             Header { kind, tid }.put(&mut block);
-            let count = format.put_revokes(rest, &mut block);
+            let count = format.put_revokes(rest, &mut block).unwrap();
             assert!(count == rest.len() || count == format.revokes_per_block(1024));
             format.seal_tail(&mut block);
             format.verify_tail(&block).unwrap();
@@ -392,12 +392,41 @@ fn a_descriptor_holds_as_many_tags_as_promised() {
                 checksum: 0,
             };
             match format.put_tag(&tag, &UUID, &mut block[at.clone()]) {
-                Some(used) => at.start += used,
-                None => break,
+                Ok(used) => at.start += used,
+                Err(error) => {
+                    assert_eq!(error, RecordError::NoSpace);
+                    break;
+                }
             }
             tags += 1;
         }
         assert_eq!(tags, format.tags_per_block(1024), "{format:?}");
+    }
+}
+
+#[test]
+fn a_block_number_that_a_log_has_no_bits_for_is_not_cut() {
+    let (last, wide) = (PhysBlock(u32::MAX.into()), PhysBlock(1 << 32 | 9));
+    for format in formats() {
+        let tag = |block| Tag {
+            block,
+            flags: TagFlags::SAME_UUID,
+            checksum: 0,
+        };
+        let mut bytes = vec![0; 1024];
+        format.put_tag(&tag(last), &UUID, &mut bytes).unwrap();
+        assert_eq!(format.put_revokes(&[last], &mut bytes), Ok(1));
+        let unchanged = bytes.clone();
+        let found = [
+            format.put_tag(&tag(wide), &UUID, &mut bytes).map(drop),
+            format.put_revokes(&[last, wide], &mut bytes).map(drop),
+        ];
+        if format.block_numbers == BlockNumbers::Wide {
+            assert_eq!(found, [Ok(()); 2]);
+            continue;
+        }
+        assert_eq!(found, [Err(RecordError::WideBlock { block: wide }); 2]);
+        assert!(bytes == unchanged, "{format:?}");
     }
 }
 

@@ -389,3 +389,38 @@ fn two_growths_are_one_after_the_other() {
     fill(&fs);
     image.end(fs);
 }
+
+/// Growing across 2^32 blocks: the log of a smaller file system has numbers for the new blocks.
+#[test]
+fn a_crash_after_growing_across_the_32_bit_limit_loses_nothing() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    // Groups of 8 GiB, so that some hundred directories reach all of them.
+    let options = "-t ext4 -b 1024 -O 64bit,bigalloc,^resize_inode -C 1M -i 1G -J size=4 \
+                   -E lazy_itable_init=1";
+    let limit_kib = 1 << 32;
+    let group_kib = 8 << 20;
+    let image = Grown::new(options, limit_kib - group_kib);
+    let fs = image.mount();
+    assert_eq!(fs.geometry().blocks_per_group(), group_kib as u32);
+    let end = BlockCount(limit_kib + 100 * group_kib);
+    assert_eq!(grow_mounted(&fs, end).unwrap(), end);
+    let groups = limit_kib / group_kib;
+    let mut behind = 0;
+    for nr in 0..700 {
+        fs.paths().create_dir(format!("/{nr}")).unwrap();
+        let inode = fs.paths().metadata(format!("/{nr}")).unwrap().inode();
+        let group = fs.geometry().inode_group(inode).unwrap().0;
+        behind += u64::from(u64::from(group.0) >= groups);
+    }
+    assert!(behind > 10, "{behind} directories are behind block 2^32");
+    fs.sync().unwrap();
+    let crashed = image.path.with_file_name("crashed");
+    let mut copy = std::process::Command::new("cp");
+    copy.arg("--sparse=always").arg(&image.path).arg(&crashed);
+    assert!(copy.status().unwrap().success());
+    let mut replay = tools::command("e2fsck").unwrap();
+    let replayed = replay.args(["-E", "journal_only"]).arg(&crashed).status();
+    assert_eq!(replayed.unwrap().code(), Some(0));
+    assert_clean(&crashed).unwrap();
+    drop(fs);
+}
