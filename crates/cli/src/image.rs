@@ -9,11 +9,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::TypedValueParser;
-use fourscore::{Error, Follow, Fs, MountOptions, OpenOptions, Stat};
+use fourscore::{CorruptKind, Error, Follow, Fs, MountOptions, OpenOptions, Stat};
 use fourscore_block::{Access, BlockDevice, DeviceOptions, Window, open_path};
 use fourscore_build::Location;
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::inode::{FileType, InodeFlags};
+use fourscore_ondisk::jbd2::JournalError;
 use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_ondisk::time::Timestamp;
 use fourscore_sync::Arc;

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use fourscore::block::{DeviceOptions, open_path};
-use fourscore::{Error, Fs, MountOptions, StatFs};
+use fourscore::{Error, Follow, Fs, MountOptions, StatFs};
 use fourscore_check::{CheckOptions, check};
 use fourscore_ondisk::BlockCount;
 use fourscore_resize::{ResizeError, grow_mounted};
@@ -395,7 +395,7 @@ fn two_growths_are_one_after_the_other() {
 fn a_crash_after_growing_across_the_32_bit_limit_loses_nothing() {
     require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
     // Groups of 8 GiB, so that some hundred directories reach all of them.
-    let options = "-t ext4 -b 1024 -O 64bit,bigalloc,^resize_inode -C 1M -i 1G -J size=4 \
+    let options = "-t ext4 -b 1024 -O 64bit,bigalloc,^resize_inode -C 1M -i 64M -J size=4 \
                    -E lazy_itable_init=1";
     let limit_kib = 1 << 32;
     let group_kib = 8 << 20;
@@ -408,7 +408,9 @@ fn a_crash_after_growing_across_the_32_bit_limit_loses_nothing() {
     let mut behind = 0;
     for nr in 0..700 {
         fs.paths().create_dir(format!("/{nr}")).unwrap();
-        let inode = fs.paths().metadata(format!("/{nr}")).unwrap().inode();
+        let inode = fs
+            .resolve(format!("/{nr}").as_bytes(), Follow::Yes)
+            .unwrap();
         let group = fs.geometry().inode_group(inode).unwrap().0;
         behind += u64::from(u64::from(group.0) >= groups);
     }
@@ -421,6 +423,6 @@ fn a_crash_after_growing_across_the_32_bit_limit_loses_nothing() {
     let mut replay = tools::command("e2fsck").unwrap();
     let replayed = replay.args(["-E", "journal_only"]).arg(&crashed).status();
     assert_eq!(replayed.unwrap().code(), Some(0));
-    assert_clean(&crashed).unwrap();
+    assert_clean(&crashed);
     drop(fs);
 }
