@@ -421,7 +421,10 @@ fn a_crash_after_growing_across_the_32_bit_limit_loses_nothing() {
     copy.arg("--sparse=always").arg(&image.path).arg(&crashed);
     assert!(copy.status().unwrap().success());
     let mut replay = tools::command("e2fsck").unwrap();
-    let replayed = replay.args(["-y", "-E", "journal_only"]).arg(&crashed).status();
+    let replayed = replay
+        .args(["-y", "-E", "journal_only"])
+        .arg(&crashed)
+        .status();
     assert_eq!(replayed.unwrap().code(), Some(0));
     assert_clean(&crashed);
     drop(fs);
