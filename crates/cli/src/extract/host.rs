@@ -3,18 +3,22 @@
 //! **Model.** Every object is created relative to an open parent directory by a name of one
 //! component, and only if that name does not exist (`O_EXCL` and similar flags), so that no
 //! symbolic link of a hostile image is followed. A directory is opened again by its path below the
-//! target ([`fourscore_build::host::beneath`]).
+//! target ([`fourscore_build::host::beneath`]). What has been created is opened once, and owner,
+//! attributes, mode and times are set on that descriptor, never by name: the directory may belong
+//! to another user, who may have put something else there meanwhile.
 //!
-//! **Invariants.** A name is refused when it is empty, `.` or `..`, or has a slash or NUL in it.
+//! **Invariants.** A name is refused when it is empty, `.` or `..`, or has a slash or NUL in it. An
+//! object has set-id bits only if it has the owner and group that they were meant for.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use fourscore_build::host::beneath;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
-    makedev, mkdirat, mknodat, openat, symlinkat, utimensat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat,
+    chownat, fstat, makedev, mkdirat, mknodat, openat, statat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -27,8 +31,8 @@ use crate::walk::line::Attributes;
 pub(crate) enum Privilege {
     /// Owners, devices and all attributes are restored.
     Root,
-    /// All objects belong to this user. Devices, and attributes that only root may set, are left
-    /// out.
+    /// All objects belong to this user. Devices, attributes that only root may set, and set-id bits
+    /// that were meant for another owner or group are left out.
     User,
 }
 
@@ -54,10 +58,11 @@ fn why(errno: Errno) -> Failure {
 }
 
 impl TargetTree {
-    /// Opens `path`, which is created if it does not exist, and must be empty if it does.
+    /// Opens `path`, which is created if it does not exist, and must be empty if it does. Only this
+    /// user can enter a new one until it is finished.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let named = |error: std::io::Error| Failure::new(path.display().to_string(), error);
-        match std::fs::create_dir(path) {
+        match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                 return Err(named(error));
             }
@@ -84,6 +89,22 @@ impl TargetTree {
         Ok(Self {
             root: root.map_err(|errno| Failure::new(path.display().to_string(), errno))?,
             privilege,
+        })
+    }
+
+    /// The tree below the directory at `path` (names joined by slashes, empty for the root).
+    /// Missing directories are created. Symbolic links are not followed: `ELOOP`.
+    pub(crate) fn below(&self, path: &[u8]) -> Result<Self> {
+        let mut dir = self.directory(b"")?;
+        for name in path
+            .split(|&byte| byte == b'/')
+            .filter(|name| !name.is_empty())
+        {
+            dir = dir.enter(name)?;
+        }
+        Ok(Self {
+            root: dir.0,
+            privilege: self.privilege,
         })
     }
 
@@ -120,6 +141,25 @@ impl TargetDir {
     pub(crate) fn create_directory(&self, name: &[u8]) -> Result<()> {
         check_name(name)?;
         mkdirat(&self.0, name, Mode::RWXU).map_err(why)
+    }
+
+    /// Opens the directory `name`, which is created as mkdir(1) does if it is missing.
+    fn enter(&self, name: &[u8]) -> Result<Self> {
+        check_name(name)?;
+        match mkdirat(&self.0, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(why(errno)),
+        }
+        match beneath::open_directory(&self.0, name) {
+            Ok(fd) => Ok(Self(fd)),
+            Err(Errno::NOTDIR) if self.is_symlink(name) => Err(why(Errno::LOOP)),
+            Err(errno) => Err(why(errno)),
+        }
+    }
+
+    fn is_symlink(&self, name: &[u8]) -> bool {
+        let found = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
     }
 
     /// Creates an empty file that only this user can open.
@@ -174,31 +214,40 @@ impl TargetDir {
         attributes: &Attributes,
         privilege: Privilege,
     ) -> Result<u64> {
-        check_name(name)?;
+        let node = self.created(name, facts)?;
         if privilege == Privilege::Root {
-            chownat(
-                &self.0,
-                name,
-                owner(facts),
-                group(facts),
-                AtFlags::SYMLINK_NOFOLLOW,
-            )
-            .map_err(why)?;
+            set_owner(&node, facts)?;
         }
-        let path = [
-            format!("/proc/self/fd/{}/", self.0.as_raw_fd()).as_bytes(),
-            name,
-        ]
-        .concat();
-        let left_out = set_attributes(attributes, privilege, |key, value| {
-            rustix::fs::lsetxattr(path.as_slice(), key, value, XattrFlags::empty())
-        })?;
+        let path = path_of(&node);
+        let set = set_attributes(attributes, privilege, |key, value| {
+            rustix::fs::setxattr(path.as_str(), key, value, XattrFlags::empty())
+        });
+        let (mode, lost) = set.permitted(facts, node.as_fd())?;
         if facts.kind != Kind::Symlink {
-            // The object was created here under this name, and only this user can replace it.
-            chmodat(&self.0, name, mode(facts), AtFlags::empty()).map_err(why)?;
+            chmodat(CWD, path.as_str(), mode, AtFlags::empty()).map_err(why)?;
         }
-        utimensat(&self.0, name, &times(facts), AtFlags::SYMLINK_NOFOLLOW).map_err(why)?;
-        Ok(left_out)
+        set_times(&node, facts)?;
+        set.left_out(lost)
+    }
+
+    /// Opens the symbolic link or node that was just created under this name, without following it.
+    /// Something else that was put there since is refused.
+    fn created(&self, name: &[u8], facts: &Facts) -> Result<OwnedFd> {
+        check_name(name)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let node = openat(&self.0, name, flags, Mode::empty()).map_err(why)?;
+        let found = fstat(&node).map_err(why)?;
+        let device = makedev(facts.rdev_major, facts.rdev_minor);
+        let is_kind = Kind::from_mode(found.st_mode) == facts.kind;
+        let is_device = !facts.kind.is_device() || found.st_rdev == device;
+        // A new object has one name. One that was linked here could be anybody's.
+        if is_kind && is_device && found.st_nlink == 1 {
+            return Ok(node);
+        }
+        Err(Failure::new(
+            "",
+            "was replaced by another program while it was extracted",
+        ))
     }
 
     /// As [`TargetDir::finish`], for the open directory itself.
@@ -223,33 +272,103 @@ pub(crate) fn finish_open(
     if privilege == Privilege::Root {
         rustix::fs::fchown(fd, owner(facts), group(facts)).map_err(why)?;
     }
-    let left_out = set_attributes(attributes, privilege, |key, value| {
+    let set = set_attributes(attributes, privilege, |key, value| {
         rustix::fs::fsetxattr(fd, key, value, XattrFlags::empty())
-    })?;
-    rustix::fs::fchmod(fd, mode(facts)).map_err(why)?;
+    });
+    let (mode, lost) = set.permitted(facts, fd)?;
+    rustix::fs::fchmod(fd, mode).map_err(why)?;
     rustix::fs::futimens(fd, &times(facts)).map_err(why)?;
-    Ok(left_out)
+    set.left_out(lost)
 }
 
-/// Sets every attribute that this user may set. Returns the number of those that were left out.
+/// A path by which the object of an `O_PATH` descriptor is reached, also if it is a symbolic link.
+fn path_of(node: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", node.as_raw_fd())
+}
+
+/// Sets owner and group of an object that was opened with `O_PATH`.
+fn set_owner(node: &OwnedFd, facts: &Facts) -> Result<()> {
+    let (uid, gid) = (owner(facts), group(facts));
+    match chownat(node, c"", uid, gid, AtFlags::EMPTY_PATH) {
+        // fakeroot does not know the flag.
+        Err(Errno::NOENT) => chownat(CWD, path_of(node), uid, gid, AtFlags::empty()),
+        set => set,
+    }
+    .map_err(why)
+}
+
+/// Sets the times of an object that was opened with `O_PATH`.
+fn set_times(node: &OwnedFd, facts: &Facts) -> Result<()> {
+    match utimensat(node, c"", &times(facts), AtFlags::EMPTY_PATH) {
+        // Linux before 5.8 does not know the flag, and neither does fakeroot.
+        Err(Errno::INVAL | Errno::NOENT) => {
+            utimensat(CWD, path_of(node), &times(facts), AtFlags::empty())
+        }
+        set => set,
+    }
+    .map_err(why)
+}
+
+/// What became of the attributes of an object.
+#[derive(Debug, Default)]
+struct SetAttributes {
+    /// How many were left out because only root may set them.
+    left_out: u64,
+    /// The first that the host refused.
+    refused: Option<Failure>,
+    /// Whether the access ACL is among the refused.
+    is_acl_refused: bool,
+}
+
+impl SetAttributes {
+    /// The mode that an object may have, after owner and attributes have been set, and whether
+    /// set-id bits were left out: they are for the owner and group of the image only. Without its
+    /// ACL, a group has no rights, since the bits of the group are then the mask of the ACL.
+    fn permitted(&self, facts: &Facts, fd: BorrowedFd<'_>) -> Result<(Mode, bool)> {
+        let set_ids = Mode::SUID | Mode::SGID;
+        let mut mode = Mode::from_raw_mode(facts.permissions);
+        if self.is_acl_refused {
+            mode.remove(Mode::RWXG);
+        }
+        if !mode.intersects(set_ids) {
+            return Ok((mode, false));
+        }
+        let found = fstat(fd).map_err(why)?;
+        let is_meant = (found.st_uid, found.st_gid) == (facts.uid, facts.gid);
+        if !is_meant {
+            mode.remove(set_ids);
+        }
+        Ok((mode, !is_meant))
+    }
+
+    /// The number of attributes and set-id modes that were left out, or why the host refused one.
+    fn left_out(self, lost_set_id: bool) -> Result<u64> {
+        let count = self.left_out + u64::from(lost_set_id);
+        self.refused.map_or(Ok(count), Err)
+    }
+}
+
+/// Sets every attribute that this user may set and the host takes.
 fn set_attributes(
     attributes: &Attributes,
     privilege: Privilege,
     mut set: impl FnMut(&[u8], &[u8]) -> rustix::io::Result<()>,
-) -> Result<u64> {
-    let mut left_out = 0;
+) -> SetAttributes {
+    let mut done = SetAttributes::default();
     for (name, value) in attributes.iter() {
         let for_root = name.starts_with(b"trusted.") || name.starts_with(b"security.");
         if for_root && privilege == Privilege::User {
-            left_out += 1;
+            done.left_out += 1;
             continue;
         }
-        set(name, value).map_err(|errno| {
+        if let Err(errno) = set(name, value) {
+            done.is_acl_refused |= name == b"system.posix_acl_access";
             let name = crate::text::printable(name);
-            Failure::new("", format_args!("extended attribute {name}: {errno}"))
-        })?;
+            let failure = Failure::new("", format_args!("extended attribute {name}: {errno}"));
+            done.refused.get_or_insert(failure);
+        }
     }
-    Ok(left_out)
+    done
 }
 
 fn owner(facts: &Facts) -> Option<Uid> {
@@ -258,10 +377,6 @@ fn owner(facts: &Facts) -> Option<Uid> {
 
 fn group(facts: &Facts) -> Option<Gid> {
     Some(Gid::from_raw(facts.gid))
-}
-
-fn mode(facts: &Facts) -> Mode {
-    Mode::from_raw_mode(facts.permissions)
 }
 
 fn times(facts: &Facts) -> Timestamps {
@@ -277,6 +392,9 @@ fn times(facts: &Facts) -> Timestamps {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
     use super::*;
 
     fn target() -> (tempfile::TempDir, TargetTree) {
@@ -312,6 +430,100 @@ mod tests {
         assert!(root.create_directory(b"link").is_err());
         let left = std::fs::read_dir(scratch.path().join("outside")).expect("it exists");
         assert_eq!(left.count(), 0);
+    }
+
+    fn facts(kind: Kind, permissions: u32, uid: u32) -> Facts {
+        let time = Time {
+            seconds: 1_000_000_000,
+            nanoseconds: 0,
+        };
+        Facts {
+            inode: 12,
+            kind,
+            permissions,
+            uid,
+            gid: rustix::process::getegid().as_raw(),
+            links: 1,
+            size_bytes: 0,
+            blocks_512: 0,
+            rdev_major: 0,
+            rdev_minor: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: None,
+            may_have_attributes: true,
+        }
+    }
+
+    fn own_uid() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    #[test]
+    fn what_replaced_a_new_node_is_not_changed() {
+        let (scratch, tree) = target();
+        let root = tree.directory(b"").expect("the root");
+        let at = |name: &str| scratch.path().join(name);
+        std::fs::write(at("secret"), "").expect("space");
+        std::fs::set_permissions(at("secret"), Permissions::from_mode(0o600)).expect("ours");
+        let fifo = facts(Kind::Fifo, 0o666, own_uid());
+        root.create_symlink(b"link", b"../secret").expect("a link");
+        std::fs::hard_link(at("secret"), at("new/file")).expect("a name");
+        root.create_node(b"fifo", &fifo).expect("space");
+        std::fs::hard_link(at("new/fifo"), at("new/twin")).expect("a name");
+        for name in [&b"link"[..], b"file", b"fifo"] {
+            let finished = root.finish(name, &fifo, &Attributes::default(), tree.privilege);
+            let error = finished.expect_err("replaced");
+            assert!(error.to_string().contains("replaced"), "{error}");
+        }
+        for name in ["secret", "new/fifo"] {
+            let mode = std::fs::metadata(at(name)).expect("there").mode();
+            assert_eq!(mode & 0o7777, 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn set_id_bits_are_only_for_the_owner_that_they_were_meant_for() {
+        let (scratch, tree) = target();
+        let root = tree.directory(b"").expect("the root");
+        let none = Attributes::default();
+        for (name, uid, mode, lost) in [
+            ("own", own_uid(), 0o6755, 0),
+            ("other", own_uid() + 1, 0o755, 1),
+        ] {
+            let file = root.create_file(name.as_bytes()).expect("space");
+            let wanted = facts(Kind::File, 0o6755, uid);
+            let left_out = finish_open(&file, &wanted, &none, Privilege::User);
+            assert_eq!(left_out.expect("ours"), lost);
+            let found = std::fs::metadata(scratch.path().join("new").join(name));
+            assert_eq!(found.expect("there").mode() & 0o7777, mode, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_refused_attribute_is_reported_and_mode_and_times_are_set() {
+        let (scratch, tree) = target();
+        let root = tree.directory(b"").expect("the root");
+        let file = root.create_file(b"f").expect("space");
+        let mut attributes = Attributes::default();
+        attributes.push(b"no_such_class.name", b"value");
+        let wanted = facts(Kind::File, 0o640, own_uid());
+        let error = finish_open(&file, &wanted, &attributes, Privilege::User);
+        let error = error.expect_err("no host has this class");
+        assert!(error.to_string().contains("no_such_class.name"), "{error}");
+        let found = std::fs::metadata(scratch.path().join("new/f")).expect("there");
+        assert_eq!(
+            (found.mode() & 0o7777, found.mtime()),
+            (0o640, 1_000_000_000)
+        );
+    }
+
+    #[test]
+    fn only_this_user_enters_a_tree_that_is_not_finished() {
+        let (scratch, _tree) = target();
+        let found = std::fs::metadata(scratch.path().join("new")).expect("there");
+        assert_eq!(found.mode() & 0o7777, 0o700);
     }
 
     #[test]

@@ -18,6 +18,7 @@
 pub(crate) mod host;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -59,10 +60,11 @@ pub(crate) fn to_directory(image: &Image, to: &Path, threads: usize) -> Result<(
 }
 
 /// Extracts the objects at `paths` of `image` to the directory `to`. They keep the directories that
-/// they are in, which get the attributes of new directories if they are missing.
+/// they are in, which get the attributes of new directories if they are missing. These are opened
+/// name by name below `to`, so that no link, neither an older one nor one of the image, leads out.
 pub(crate) fn paths(image: &Image, to: &Path, paths: &[PathBuf], threads: usize) -> Result<()> {
     // By directory, so that hard links among the objects of one are kept.
-    let mut by_parent: BTreeMap<PathBuf, Vec<(InodeNr, Vec<u8>)>> = BTreeMap::new();
+    let mut by_parent: BTreeMap<Vec<u8>, Vec<(InodeNr, Vec<u8>)>> = BTreeMap::new();
     for path in paths {
         for path in image.expand(path)? {
             let inode = image.resolve(&path, Follow::No)?;
@@ -73,28 +75,44 @@ pub(crate) fn paths(image: &Image, to: &Path, paths: &[PathBuf], threads: usize)
                 let why = "has no name that can be extracted; leave the path out for everything";
                 image.failure(path.as_os_str().as_bytes(), why)
             })?;
-            let parent = to.join(parts.parent().unwrap_or(Path::new("")));
+            let parent = parts.parent().unwrap_or(Path::new(""));
+            let parent = parent.as_os_str().as_bytes().to_vec();
             let object = (inode, name.as_bytes().to_vec());
             by_parent.entry(parent).or_default().push(object);
         }
     }
+    let named = |why| Failure::new(to.display().to_string(), why);
+    std::fs::create_dir_all(to).map_err(named)?;
+    let tree = TargetTree::existing(to)?;
     for (parent, found) in &by_parent {
-        let made = std::fs::create_dir_all(parent);
-        made.map_err(|why| Failure::new(parent.display().to_string(), why))?;
-        objects(image, found, parent, threads)?;
+        let below = tree.below(parent).map_err(|failure| {
+            let path = to.join(OsStr::from_bytes(parent));
+            failure.named(path.as_os_str().as_bytes())
+        })?;
+        objects_in(image, found, below, threads)?;
     }
     Ok(())
 }
 
 /// Extracts objects of `image`, with everything below them, into the directory `parent`, in which
-/// their names must not exist.
+/// their names must not exist. Symbolic links in `parent` are followed.
 pub(crate) fn objects(
     image: &Image,
     objects: &[(InodeNr, Vec<u8>)],
     parent: &Path,
     threads: usize,
 ) -> Result<()> {
-    let extractor = Extractor::new(image, TargetTree::existing(parent)?);
+    objects_in(image, objects, TargetTree::existing(parent)?, threads)
+}
+
+/// As [`objects`], into an open directory.
+fn objects_in(
+    image: &Image,
+    objects: &[(InodeNr, Vec<u8>)],
+    parent: TargetTree,
+    threads: usize,
+) -> Result<()> {
+    let extractor = Extractor::new(image, parent);
     let mut listing = Listing::default();
     for (inode, name) in objects {
         listing.push(name, inode.0.into(), None);
@@ -123,7 +141,8 @@ struct Extractor<'i> {
     more_names: Mutex<Vec<(InodeNr, Vec<u8>)>>,
     /// Directories by path, which are finished at the end.
     directories: Mutex<Vec<(Vec<u8>, InodeNr)>>,
-    /// Number of attributes and devices that were left out, since only root can create them.
+    /// Number of attributes, devices and set-id modes that were left out, since only root can
+    /// create them.
     left_out: Counter,
 }
 
@@ -360,7 +379,7 @@ impl<'i> Extractor<'i> {
         let left_out = self.left_out.sum();
         if left_out > 0 {
             crate::failure::message(&format!(
-                "{left_out} devices and attributes were left out (run as root to extract them)"
+                "{left_out} devices, attributes and set-id modes were left out (run as root to extract them)"
             ));
         }
         self.problems.result()

@@ -136,6 +136,34 @@ fn some_paths_are_extracted_with_their_directories() {
     assert_eq!(failing(&["extract", &disk, "-", "/logs"]).0, Some(2));
 }
 
+/// Links of the image and of the host lead nowhere, also when one command makes and passes them.
+#[test]
+fn extracted_paths_stay_below_their_directory() {
+    let place = Place::new();
+    let (tree, outside) = (place.path("small"), place.path("outside"));
+    let inner = tree.join(outside.strip_prefix("/").expect("absolute"));
+    fs::create_dir_all(&inner).expect("space");
+    fs::create_dir(&outside).expect("space");
+    fs::write(inner.join("pwn"), "").expect("space");
+    symlink(&outside, tree.join("link")).expect("space");
+    let disk = place.text("disk");
+    let build = ["build", text(&tree), "--size", "16M", "-o", &disk];
+    said(&build);
+    for (to, paths) in [("out", ["/link", "/link/pwn"]), ("out2", ["/*", "/l*/*"])] {
+        let to = place.path(to);
+        let (status, message) = failing(&["extract", &disk, text(&to), paths[0], paths[1]]);
+        assert_eq!(status, Some(1), "{message}");
+        assert!(message.contains("symbolic link"), "{message}");
+        assert!(message.contains(text(&to.join("link"))), "{message}");
+        assert_eq!(fs::read_dir(&outside).expect("there").count(), 0);
+    }
+    // The link that DIR itself is may lead anywhere.
+    symlink(place.path("out3"), place.path("to")).expect("space");
+    fs::create_dir(place.path("out3")).expect("space");
+    said(&["extract", &disk, &place.text("to"), "/link/pwn"]);
+    assert!(place.path("out3/link/pwn").exists());
+}
+
 /// The keys are those of docs/JSON.md, and one object looks the same in `ls`, `stat` and `walk`.
 #[test]
 fn objects_have_the_same_json_everywhere() {
