@@ -401,7 +401,7 @@ fn a_crash_after_growing_across_the_32_bit_limit_loses_nothing() {
     let group_kib = 8 << 20;
     let image = Grown::new(options, limit_kib - group_kib);
     let fs = image.mount();
-    assert_eq!(fs.geometry().blocks_per_group(), group_kib as u32);
+    assert_eq!(u64::from(fs.geometry().blocks_per_group()), group_kib);
     let end = BlockCount(limit_kib + 100 * group_kib);
     assert_eq!(grow_mounted(&fs, end).unwrap(), end);
     let groups = limit_kib / group_kib;
