@@ -30,10 +30,14 @@
 //!
 //! | last transaction | explained by a crash |
 //! |---|---|
-//! | a commit block that does not match its own checksum | yes: it was torn, and nobody was told that the transaction is durable |
-//! | any other block that does not match, behind a commit block that does | no: a flush lies between the two, so the medium has lost what was durable |
-//! | either, if another transaction was committed after it | no: the same |
+//! | a commit block that does not match its own checksum | yes: it was torn |
+//! | another block that does not match, where the commit block does | no |
+//! | either, if another transaction was committed after it | no |
 //! | anything, with asynchronous commits | yes: there is no flush |
+//!
+//! A torn commit block belongs to a transaction that no caller has seen as durable. In the other
+//! cases a flush lies between the damaged block and what follows it, so the medium has lost what
+//! was durable.
 //!
 //! # Invariants
 //! - Each block of the log is read once by the scan, revoke blocks once more. Positions are

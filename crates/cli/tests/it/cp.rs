@@ -217,7 +217,7 @@ fn a_tree_of_any_depth_is_copied() {
         &place.path("image"),
         fourscore_block::DeviceOptions::read_write(),
     );
-    let device = std::sync::Arc::new(device.expect("an image"));
+    let device = fourscore_sync::Arc::new(device.expect("an image"));
     let fs = fourscore::Fs::mount(device, &fourscore::MountOptions::new()).expect("a mount");
     let new = fourscore::NewAttributes::owned_by(0, 0).permissions(0o755);
     let mut dir = fourscore::InodeNr::ROOT;

@@ -147,8 +147,8 @@ fn claim_free(mount: &Mount, parent: GroupNr, want: Want) -> Result<InodeClaim> 
     Err(failed.unwrap_or(Error::NoSpace))
 }
 
-/// Claims an inode of a group, if there is one. A group whose bitmap is damaged has none: the damage
-/// is noted. If the device fails, the first such error is stored in `failed`.
+/// Claims an inode of a group, if there is one. A group whose bitmap is damaged has none: the
+/// damage is noted. If the device fails, the first such error is stored in `failed`.
 fn claim_in(
     mount: &Mount,
     group: GroupNr,

@@ -17,8 +17,9 @@
 //! corrupted them.
 //!
 //! Damage that an operation does not need, such as a bitmap of a group in whose place another one
-//! serves, fails no operation. It is kept ([`Found`](crate::mount::error_policy::Found)) until the end of the next operation that
-//! changes something, which notes it first. If that stops writing, this operation fails.
+//! serves, fails no operation. It is kept ([`Found`](crate::mount::error_policy::Found)) until the
+//! end of the next operation that changes something, which notes it first. If that stops writing,
+//! this operation fails.
 //!
 //! **Not here.** Readers: they change nothing, so errors that they find are returned and not noted.
 //!
