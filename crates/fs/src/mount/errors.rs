@@ -144,22 +144,30 @@ fn set_error_state(raw: &mut RawSuperblock) {
 #[track_caller]
 #[inline]
 pub(crate) fn noting<T>(mount: &Mount, result: Result<T>) -> Result<T> {
-    let finds = mount.errors.found.is_any();
-    if finds {
-        note_found(mount, Location::caller());
+    if mount.errors.found.is_any() {
+        return noting_found(mount, result, Location::caller());
     }
-    match &result {
-        Err(error) => note_error(mount, error, Location::caller()),
-        Ok(_) if finds => mount.errors.check()?,
-        Ok(_) => {}
+    if let Err(error) = &result {
+        note_error(mount, error, Location::caller());
     }
     result
 }
 
+/// As [`noting`], after damage was found without which operations go on. An operation that had no
+/// space without it fails with that damage, as in Linux.
 #[cold]
-fn note_found(mount: &Mount, at: &'static Location<'static>) {
-    for error in mount.errors.found.take() {
-        note_error(mount, &error, at);
+fn noting_found<T>(mount: &Mount, result: Result<T>, at: &'static Location<'static>) -> Result<T> {
+    let mut found = mount.errors.found.take();
+    for error in &found {
+        note_error(mount, error, at);
+    }
+    match result {
+        Ok(value) => mount.errors.check().map(|()| value),
+        Err(Error::NoSpace) if !found.is_empty() => Err(found.swap_remove(0)),
+        Err(error) => {
+            note_error(mount, &error, at);
+            Err(error)
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use fourscore_journal::{
     Background, Batching, Credits, FastCommitArea, Journal, JournalOptions, Log, NewChecksums,
     NoHook, recover, replay,
 };
-use fourscore_ondisk::jbd2::{JournalBlock, LogChecksums, MAGIC};
+use fourscore_ondisk::jbd2::{BlockNumbers, JournalBlock, LogChecksums, MAGIC};
 use fourscore_ondisk::{BlockCount, InodeNr, PhysBlock, Tid};
 use fourscore_sync::{Arc, Mutex, thread};
 
@@ -408,7 +408,8 @@ fn block_numbers_of_64_bits() {
         let image = Image::make(&["-O", "^64bit,^metadata_csum"], "48M");
         let home: Arc<dyn BlockDevice> = Arc::new(RamDevice::new(17 << 40));
         let blocks = BlockCount(home.len_bytes() >> image.block_size().bits());
-        let (hook, options) = (Arc::new(NoHook), options(checksums));
+        let (hook, mut options) = (Arc::new(NoHook), options(checksums));
+        options.block_numbers = BlockNumbers::Wide;
         let log_now = || log(&writable(&image), &image, None);
         let journal = Journal::open(log_now(), Arc::clone(&home), hook, options).unwrap();
         let writer = Writer::new(&image, FAR..FAR + BLOCKS);

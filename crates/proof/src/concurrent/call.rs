@@ -205,13 +205,15 @@ pub(super) struct Space {
     /// The blocks without those of the format itself.
     pub(super) blocks: u64,
     pub(super) free_blocks: u64,
+    /// The free blocks that data can take: without those kept for maps.
+    pub(super) available_blocks: u64,
     pub(super) inodes: u64,
     pub(super) free_inodes: u64,
 }
 
 impl Space {
-    pub(super) fn free_bytes(&self) -> u64 {
-        self.free_blocks * self.block_bytes
+    pub(super) fn available_bytes(&self) -> u64 {
+        self.available_blocks * self.block_bytes
     }
 }
 

@@ -244,6 +244,7 @@ impl Target for InProcess {
             block_bytes: stat.block_bytes as u64,
             blocks: stat.blocks,
             free_blocks: stat.free_blocks,
+            available_blocks: stat.available_blocks,
             inodes: stat.inodes.into(),
             free_inodes: stat.free_inodes.into(),
         })

@@ -423,6 +423,7 @@ impl Target for Mount {
             block_bytes: stat.f_frsize,
             blocks: stat.f_blocks,
             free_blocks: stat.f_bfree,
+            available_blocks: stat.f_bavail,
             inodes: stat.f_files,
             free_inodes: stat.f_ffree,
         })

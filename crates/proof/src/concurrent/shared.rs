@@ -213,12 +213,12 @@ fn bystanders<T: Target>(target: &T, count: usize, made: &mut Made) -> Answer<Ve
     Ok(numbers)
 }
 
-/// Writes to a file until only `spare` bytes of the file system are free.
+/// Writes to a file until only `spare` bytes of the file system are available to data.
 fn take<T: Target>(target: &T, file: &T::File, spare: u64) -> Answer<()> {
     const PIECE: usize = 64 << 10;
     let zeroes = vec![0; PIECE];
     let mut at = 0;
-    while target.stat_fs()?.free_bytes() > spare + PIECE as u64 {
+    while target.stat_fs()?.available_bytes() > spare + PIECE as u64 {
         target.write(file, &zeroes, at, IoMode::Buffered)?;
         at += PIECE as u64;
     }

@@ -435,6 +435,7 @@ fn space(when: (u64, u64), blocks: u64, free_blocks: u64) -> Event {
         block_bytes: 1024,
         blocks,
         free_blocks,
+        available_blocks: free_blocks,
         inodes: blocks / 2,
         free_inodes: free_blocks / 2,
     };
