@@ -48,6 +48,7 @@ use crate::file::inline_change::{self, Written};
 use crate::file::journal_data::{BlockPart, Novelty};
 use crate::file::prepare::{self, ZEROES, index};
 use crate::file::{claim, journal_data, journaled, truncate};
+use crate::guard::with_guard;
 use crate::inode::attributes::{self, Privileges};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
@@ -259,9 +260,12 @@ pub(crate) fn write_locked(
                 conversion = Conversion::Split;
             }
             Err(error) if conversion == Conversion::InPlace => return Err(error),
-            Err(error) => match smaller_part(mount, part, error)? {
+            Err(error) => match smaller_part(mount, part, &error) {
                 Some(smaller_bytes) => most_bytes = smaller_bytes,
-                None => conversion = Conversion::InPlace,
+                None if may_save_node(mount, file.pinned, part, &error)? => {
+                    conversion = Conversion::InPlace;
+                }
+                None => return Err(error),
             },
         }
     }
@@ -269,17 +273,36 @@ pub(crate) fn write_locked(
 }
 
 /// Returns how much is to be written at once where `part` was refused: limits of quota may allow
-/// less. `None` if only the space for splitting an extent can be saved.
+/// less.
 #[cold]
-fn smaller_part(mount: &Mount, part: Data<'_>, error: Error) -> Result<Option<usize>> {
+fn smaller_part(mount: &Mount, part: Data<'_>, error: &Error) -> Option<usize> {
     let block_bytes = mount.core.geometry().block_size().bytes();
-    match error {
-        Error::QuotaExceeded if part.bytes.len() > block_bytes => {
-            Ok(Some((part.bytes.len() / 2).max(block_bytes)))
-        }
-        Error::QuotaExceeded | Error::NoSpace => Ok(None),
-        error => Err(error),
+    let is_refused = matches!(error, Error::QuotaExceeded) && part.bytes.len() > block_bytes;
+    is_refused.then(|| (part.bytes.len() / 2).max(block_bytes))
+}
+
+/// Whether `part` was refused for want of space, and preallocated blocks are among those that it is
+/// written to: then the node for splitting their extent can be saved.
+#[cold]
+fn may_save_node(mount: &Mount, pinned: &Pinned, part: Data<'_>, error: &Error) -> Result<bool> {
+    if !matches!(error, Error::QuotaExceeded | Error::NoSpace) {
+        return Ok(false);
     }
+    let core = &mount.core;
+    let bits = core.geometry().block_size().bits();
+    let end = LogicalBlock(prepare::low32(part.end().div_ceil(1 << bits)));
+    with_guard(core, |guard| {
+        let inode = pinned.version(guard)?;
+        let mut at = LogicalBlock(prepare::low32(part.offset >> bits));
+        while at < end && !inode.is_inline() {
+            let mapping = lookup::map(core, inode, at, guard)?;
+            if matches!(mapping.target, Target::Unwritten(_)) {
+                return Ok(true);
+            }
+            at = mapping.end();
+        }
+        Ok(false)
+    })
 }
 
 /// Writes as much from the front of the data as one plan has space for. Returns that number of
