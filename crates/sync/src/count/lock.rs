@@ -372,11 +372,17 @@ impl Condvar {
 }
 
 /// A cell that is written at most once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 pub struct OnceLock<T> {
     trace: Trace,
     inner: std::sync::OnceLock<T>,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<T> OnceLock<T> {
