@@ -67,18 +67,10 @@ impl Editor<'_> {
 
     /// Sets the type of a reserved inode to that of its role.
     pub(super) fn mend_reserved_mode(&self, nr: InodeNr) -> Patch {
-        let sb = &self.volume.sb;
-        let quota = sb.quota_inodes();
-        let named = [
-            quota.user,
-            quota.group,
-            quota.project,
-            sb.orphan_file_inode(),
-        ];
         let is_file = nr == BOOT_LOADER
             || nr == crate::walk::RESIZE_INODE
             || nr == InodeNr::JOURNAL
-            || named.contains(&Some(nr));
+            || self.volume.sb.is_hidden(nr);
         self.edit_base(nr, |base| {
             let mode = FileMode::new(FileType::Regular, 0o600).0;
             base.i_mode = if is_file { mode } else { 0 }.into();

@@ -20,7 +20,7 @@
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use fourscore_block::{BlockDevice, Hints};
@@ -69,12 +69,14 @@ struct UndoFile {
 
 impl UndoDevice {
     /// A device over `base`, which begins at byte `offset` of its disk. The undo file must not
-    /// exist yet.
+    /// exist yet; only its owner can read it.
     ///
     /// # Errors
     /// The file exists or cannot be written.
     pub fn create(path: &Path, base: Arc<dyn BlockDevice>, offset: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
+        // Directories and files of all users are saved.
+        options.mode(0o600);
         let file = options.read(true).write(true).create_new(true).open(path)?;
         let mut undo = UndoFile {
             file,

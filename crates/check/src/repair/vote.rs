@@ -153,17 +153,10 @@ fn place_of(volume: &Volume, nr: InodeNr) -> Option<BytePlace> {
 
 /// Whether an inode is in use and sound, and the superblock names no role for it.
 fn is_file(volume: &Volume, inode: &InodeView<'_>) -> bool {
-    let (sb, own) = (&volume.sb, Some(inode.number));
-    let quota = sb.quota_inodes();
-    let named = [
-        quota.user,
-        quota.group,
-        quota.project,
-        sb.orphan_file_inode(),
-    ];
+    let sb = &volume.sb;
     let is_journal = sb.journal() == Some(JournalPlace::Inode(inode.number));
     let is_in_use = inode.links() > 0 && inode.base.i_dtime.get() == 0;
-    let has_role = is_journal || named.contains(&own);
+    let has_role = is_journal || sb.is_hidden(inode.number);
     is_in_use && !has_role && inode.file_type().is_some() && is_sound(volume, inode)
 }
 

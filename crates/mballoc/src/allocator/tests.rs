@@ -482,59 +482,52 @@ fn assert_group_2_is_not_used(bench: &Bench) {
     ));
 }
 
+/// Takes all clusters of three groups. The goal is always in the group [`USELESS`], which `spoil`
+/// makes useless.
+fn others_used_up(mode: Mode, spoil: fn(&mut Disk)) -> Bench {
+    let geometry = geometry(4, 1024);
+    let mut disk = Disk::new(geometry);
+    spoil(&mut disk);
+    (0..4).for_each(|group| disk.preset(&run(group, 0, 1)));
+    let bench = Bench::on(disk, geometry);
+    bench.set_mode(mode);
+    let mut left = 3 * 1023;
+    while left > 0 {
+        let mut beside = exact(100.min(left));
+        beside.goal = geometry.block_of(USELESS, GroupOffset(100));
+        let run = bench.use_up(&beside, Tid(1));
+        assert_ne!(run.group, USELESS);
+        left -= run.len.0;
+    }
+    bench
+}
+
+const USELESS: GroupNr = GroupNr(2);
+
 #[test]
 fn a_group_with_a_damaged_bitmap_is_noted_once_and_other_groups_serve() {
     for mode in Mode::ALL {
-        let geometry = geometry(4, 1024);
-        let mut disk = Disk::new(geometry);
-        disk.damaged = Some(GroupNr(2));
-        (0..4).for_each(|group| disk.preset(&run(group, 0, 1)));
-        let bench = Bench::on(disk, geometry);
-        bench.set_mode(mode);
-        let mut left = 3 * 1023;
-        while left > 0 {
-            let mut beside = exact(100.min(left));
-            beside.goal = geometry.block_of(GroupNr(2), GroupOffset(100));
-            let run = bench.use_up(&beside, Tid(1));
-            assert_ne!(run.group, GroupNr(2));
-            left -= run.len.0;
-        }
+        let bench = others_used_up(mode, |disk| disk.damaged = Some(USELESS));
         assert!(matches!(
             bench.claim(&exact(1), None),
             Err(Error::NoSpace { .. })
         ));
         assert_eq!(bench.allocator.free_clusters(), 0);
         let noted = std::mem::take(&mut *bench.disk.unusable.lock());
-        assert!(matches!(&noted[..], [(GroupNr(2), Error::Source { .. })]));
+        assert!(matches!(&noted[..], [(USELESS, Error::Source { .. })]));
     }
 }
 
 #[test]
 fn a_group_that_the_device_cannot_read_is_passed_over_and_reported_if_none_serves() {
     for mode in Mode::ALL {
-        let geometry = geometry(4, 1024);
-        let mut disk = Disk::new(geometry);
-        disk.unreadable = Some(GroupNr(2));
-        (0..4).for_each(|group| disk.preset(&run(group, 0, 1)));
-        let bench = Bench::on(disk, geometry);
-        bench.set_mode(mode);
-        let mut left = 3 * 1023;
-        while left > 0 {
-            let mut beside = exact(100.min(left));
-            beside.goal = geometry.block_of(GroupNr(2), GroupOffset(100));
-            let run = bench.use_up(&beside, Tid(1));
-            assert_ne!(run.group, GroupNr(2));
-            left -= run.len.0;
-        }
+        let bench = others_used_up(mode, |disk| disk.unreadable = Some(USELESS));
         assert!(matches!(
             bench.claim(&exact(1), None),
             Err(Error::Source { .. })
         ));
-        assert_eq!(
-            bench.allocator.free_clusters(),
-            1023,
-            "it may be read later"
-        );
+        let free = bench.allocator.free_clusters();
+        assert_eq!(free, 1023, "it may be read later");
         assert!(bench.disk.unusable.lock().is_empty());
     }
 }

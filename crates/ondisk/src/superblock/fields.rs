@@ -221,7 +221,8 @@ impl Superblock {
 
     /// Whether the file system keeps data of its own in this inode: it is a quota file, or the
     /// orphan file. Such an inode need not be a reserved one.
-    fn is_hidden(&self, inode: InodeNr) -> bool {
+    #[must_use]
+    pub fn is_hidden(&self, inode: InodeNr) -> bool {
         let QuotaInodes {
             user,
             group,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -208,6 +209,8 @@ fn an_undo_file_brings_back_what_was_there() {
     repair_device(Arc::<UndoDevice>::clone(&undo)).expect("it can be repaired");
     undo.finish().expect("written");
     drop(undo);
+    let mode = fs::metadata(&file).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o077, 0, "others can read what is saved");
     let after = fs::read(image.path()).expect("readable");
     assert!(after != before, "nothing was repaired");
     let by_e2undo = image.copy().expect("space");
