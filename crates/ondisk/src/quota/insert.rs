@@ -1,7 +1,7 @@
 //! **Purpose.** Finds an identifier in a quota file that exists, and adds one that it does not
 //! have.
 //!
-//! **Not here.** Removing one ([`remove`](super::remove)), which uses the same [`Editor`].
+//! **Not here.** Removing one ([`remove`](mod@super::remove)), which uses the same [`Editor`].
 //!
 //! **Model.** As in the kernel, entries are placed in the block at the head of a list of blocks
 //! with free entries. A block that becomes full leaves the list. Where there is none, or a node of

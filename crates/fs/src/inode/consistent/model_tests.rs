@@ -67,7 +67,9 @@ impl Scenario {
             ..JournalOptions::default()
         };
         let open = OpenOptions::new().cache_bytes(4 << 20);
-        let usual = MountOptions::new().open(open).journal(journal);
+        // With a reserve, a full disk would still have blocks that nothing uses again.
+        let usual = MountOptions::new().use_reserve();
+        let usual = usual.open(open).journal(journal);
         Fs::mount(Arc::new(device), &(self.options)(usual).sabotage(fault)).unwrap()
     }
 
