@@ -208,9 +208,9 @@ impl BlockNumbers {
     /// # Errors
     /// [`RecordError::WideBlock`].
     pub fn check(self, block: PhysBlock) -> Result<(), RecordError> {
-        match block.0 < self.blocks().0 {
-            true => Ok(()),
-            false => Err(RecordError::WideBlock { block }),
+        match self {
+            Self::Narrow if block.0 > u64::from(u32::MAX) => Err(RecordError::WideBlock { block }),
+            Self::Narrow | Self::Wide => Ok(()),
         }
     }
 }

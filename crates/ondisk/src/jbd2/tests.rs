@@ -406,7 +406,13 @@ fn a_descriptor_holds_as_many_tags_as_promised() {
 
 #[test]
 fn a_block_number_that_a_log_has_no_bits_for_is_not_cut() {
-    let (last, wide) = (PhysBlock(u32::MAX.into()), PhysBlock(1 << 32 | 9));
+    for wide in [PhysBlock(1 << 32 | 9), PhysBlock(u64::MAX)] {
+        wide_numbers_are_not_cut(wide);
+    }
+}
+
+fn wide_numbers_are_not_cut(wide: PhysBlock) {
+    let last = PhysBlock(u32::MAX.into());
     for format in formats() {
         let tag = |block| Tag {
             block,
