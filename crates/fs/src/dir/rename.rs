@@ -39,7 +39,7 @@ use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::txn::apply::Publication;
-use crate::txn::faults::Sabotage;
+use crate::txn::faults::{self, Sabotage};
 use crate::txn::plan::Plan;
 use crate::txn::slot;
 use crate::{Error, Result};
@@ -274,6 +274,7 @@ pub(crate) fn take_for<'w>(mount: &'w Mount, names: &Renaming<'_>) -> Result<(Ta
             names,
             |nr| Ok(stat::stat(&mount.core, nr)?.file_type),
         )?;
+        faults::pass_time();
         return Ok((pin_for(&mount.core, names)?, moves));
     }
     let taking = pin_for(&mount.core, names)?;

@@ -101,7 +101,7 @@ use crate::inode::cache;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::InodeCell;
 use crate::inode::sequence::Sequence;
-use crate::txn::faults::{Faults, Sabotage};
+use crate::txn::faults::{self, Faults, Sabotage};
 use crate::{Error, Result};
 
 /// How many times a reader tries without the inode's lock.
@@ -184,6 +184,9 @@ pub(crate) fn read_consistent_data<O: ?Sized, P, T>(
             Ok(Attempt::Consistent(Found::All(found))) => return Ok(found),
             Ok(Attempt::Consistent(Found::Places(places, validity))) => {
                 epoch::assert_not_pinned();
+                if core.faults.lacks(Sabotage::ForgetBeforePublish) {
+                    faults::pass_time();
+                }
                 let found = read(output, &places);
                 let is_unused = validity == Validity::UntilReuse && core.has_reused_nothing(time);
                 if is_unused || begun.is_some_and(|begun| has_kept(core, nr, begun)) {

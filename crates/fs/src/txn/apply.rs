@@ -39,7 +39,6 @@ use std::mem;
 use fourscore_journal::{Credits, Handle, ModifyError};
 use fourscore_mballoc::Stamp;
 use fourscore_ondisk::{PhysBlock, Tid};
-use fourscore_sync::thread;
 
 use crate::Result;
 use crate::dir::departure::Departure;
@@ -50,7 +49,7 @@ use crate::inode::forget;
 use crate::inode::last_change::LastChange;
 use crate::inode::sequence::Change;
 use crate::mount::state::Mount;
-use crate::txn::faults::Sabotage;
+use crate::txn::faults::{self, Sabotage};
 use crate::txn::memory::{Region, RegionKind, Stage};
 use crate::txn::plan::Plan;
 use crate::txn::refused::{Applying, Refused};
@@ -344,9 +343,10 @@ impl Plan<'_> {
             }
         }
         if self.mount.core.faults.lacks(Sabotage::NameBeforeInode) {
-            let regions = self.valid_regions();
-            return regions
-                .for_each(|region| applying.make(|handle| self.put_region(handle, region, touch)));
+            return self.valid_regions().for_each(|region| {
+                applying.make(|handle| self.put_region(handle, region, touch));
+                faults::pass_time();
+            });
         }
         for stage in [Stage::NewBlock, Stage::NewInode, Stage::Rest] {
             let regions = self.valid_regions();
@@ -400,14 +400,6 @@ impl Plan<'_> {
     }
 }
 
-/// Gives a commit time to end. In a model (shuttle) no time passes, and other threads run first.
-pub(crate) fn pass_time() {
-    #[cfg(not(feature = "shuttle"))]
-    thread::sleep(std::time::Duration::from_millis(2));
-    #[cfg(feature = "shuttle")]
-    thread::yield_now();
-}
-
 /// With the fault `StampBeforePublish`, returns the stamp of frees, taken before the change is
 /// published. A running commit then has time to end before the change is published.
 pub(crate) fn stamp_before_publish(mount: &Mount) -> Option<Stamp> {
@@ -417,7 +409,7 @@ pub(crate) fn stamp_before_publish(mount: &Mount) -> Option<Stamp> {
         .lacks(Sabotage::StampBeforePublish)
         .then(|| {
             let early = mount.stamp();
-            pass_time();
+            faults::pass_time();
             early
         })
 }

@@ -3,7 +3,10 @@
 //! they must notice when a step is missing.
 //!
 //! **Model.** A fault can be switched on only in a build with the feature `sabotage`. In all other
-//! builds the query returns `false` at compile time.
+//! builds the query returns `false` at compile time. A fault that only shows if another thread runs
+//! at a certain moment gives that thread time to run ([`pass_time`]).
+
+use fourscore_sync::thread;
 
 /// A step that is left out, or done too early or too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,4 +105,13 @@ impl Faults {
     pub(crate) fn lacks(self, _: Sabotage) -> bool {
         false
     }
+}
+
+/// Gives other threads time to do something, such as to end a commit. In a model (shuttle) no time
+/// passes, and other threads run first.
+pub(crate) fn pass_time() {
+    #[cfg(not(feature = "shuttle"))]
+    thread::sleep(std::time::Duration::from_millis(2));
+    #[cfg(feature = "shuttle")]
+    thread::yield_now();
 }
