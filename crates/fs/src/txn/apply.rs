@@ -309,6 +309,9 @@ impl Plan<'_> {
             inode.map(|inode| inode.change_sequence())
         });
         self.change_blocks(&mut applying, publication.touch);
+        if self.mount.core.faults.lacks(Sabotage::UnsequencedKeyChange) {
+            faults::pass_time();
+        }
         self.count_charges();
         publish();
         for value in &self.gone_values {
