@@ -267,6 +267,9 @@ findings! {
         /// The last transaction of the log is complete.
         Note JournalTail "journal-tail" { why: String }
             => "journal: {why}", "nothing; a crash may end a log like this";
+        /// What was committed to the log can be replayed.
+        Error JournalDamaged "journal-damaged" { why: String }
+            => "journal: {why}", "replay what is intact, and check the whole file system";
         /// An external journal is given, so that nothing is left to replay unseen.
         Note JournalElsewhere "journal-elsewhere" { why: &'static str }
             => "journal: {why}", "check together with the device of the journal";

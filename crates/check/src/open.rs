@@ -1,7 +1,8 @@
 //! **Purpose.** Opens the file system that is checked: finds a valid superblock, and has the
 //! journal replayed in memory.
 //!
-//! **Model.** If the journal is dirty, the state after recovery is checked ([`replay`]). If it
+//! **Model.** If the journal is dirty, the state after recovery is checked ([`replay`]); of a
+//! damaged one, the state after a replay of what is intact, which a repair begins with. If it
 //! cannot be recovered, or is on a device that was not given, that is a finding, and the blocks in
 //! place are checked. If the primary superblock is invalid or gives a wrong place of the
 //! descriptors, backups are tried where mke2fs puts the first one for each block size.
@@ -103,8 +104,8 @@ fn recovered(
             return in_place(device, sb);
         }
     };
-    if let Some(why) = replayed.damage {
-        findings.push(Finding::JournalTail { why });
+    if let Some(damage) = replayed.damage {
+        findings.push(damage);
     }
     findings.push(match replayed.fast_commits {
         Some(_) => Finding::FastCommitsReplayed { inode },

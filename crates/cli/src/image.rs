@@ -307,7 +307,7 @@ pub(crate) fn advice(why: &Error) -> Option<&'static str> {
 
 /// Advice for a log whose last transaction is damaged.
 const DAMAGED_LOG_ADVICE: &str = "synced changes are in it: copy the image; then \
-     e2fsck -f keeps what is intact of it, and fourscore check -y gives it up";
+     fourscore check -y, or e2fsck -f, keeps what is intact of it and repairs the rest";
 
 /// Advice for a file system whose journal is on a device that was not given.
 const JOURNAL_ADVICE: &str =

@@ -126,8 +126,8 @@ pub use journal::{
     Background, Batching, FastCommitArea, Flushed, Journal, JournalOptions, NewChecksums,
 };
 pub use log::{JournalMap, JournalRun, Log};
-pub use recovery::{LoggedCopy, Recovered, recover};
-pub use replay::{replay, replay_before_fast_commits};
+pub use recovery::{LoggedCopy, Recovered, recover, salvage};
+pub use replay::{replay, replay_before_fast_commits, replay_salvaged};
 #[cfg(feature = "sabotage")]
 pub use sabotage::Sabotage;
 pub use seal::{FastCommit, FastCommitRequest, NoHook, SealHook, Sealing};

@@ -39,6 +39,12 @@
 //! cases a flush lies between the damaged block and what follows it, so the medium has lost what
 //! was durable.
 //!
+//! # Salvage
+//! A repair has to go on with what is left of such a log ([`salvage`]), as e2fsck does: copies that
+//! do not match are skipped, and the log ends before the first transaction of which another block
+//! does not match, because what it describes cannot be known. The result is a mixture of states, so
+//! the whole file system has to be checked after the replay.
+//!
 //! # Invariants
 //! - Each block of the log is read once by the scan, revoke blocks once more. Positions are
 //!   counted from `s_start` and only grow, so a forged log ends after one turn of the ring.
@@ -84,6 +90,9 @@ pub struct Recovered {
     damage: Option<(Tid, Damage)>,
     /// Whether a crash explains the damage.
     is_torn: bool,
+    skipped: u64,
+    /// The transaction after all that are in the log, replayed or not.
+    end_of_log: Tid,
 }
 
 impl Recovered {
@@ -164,10 +173,24 @@ impl Recovered {
     }
 
     /// The transaction at the log's end that is not replayed because it does not match its
-    /// checksums, and the first mismatch in it.
+    /// checksums, and the first mismatch in it. After [`salvage`]: the first damaged transaction,
+    /// wherever it is.
     #[must_use]
     pub fn damage(&self) -> Option<(Tid, Damage)> {
         self.damage
+    }
+
+    /// The number of copies that are not replayed, of transactions that are; 0 but after
+    /// [`salvage`].
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// The transaction after all that are in the log, replayed or not. No smaller number may be
+    /// used again: blocks that carry it may still be in the log.
+    pub(crate) fn end_of_log(&self) -> Tid {
+        self.end_of_log
     }
 
     /// Checks that the log can be emptied after the replay: that a crash explains why the last
@@ -195,7 +218,7 @@ impl Recovered {
 pub fn recover(log: &Log, blocks: BlockCount) -> Result<Recovered, Error> {
     let superblock = log.superblock();
     match superblock.start() {
-        Some(start) => resolve::resolve(log, scan::scan(log, start, blocks)?),
+        Some(start) => resolve::resolve(log, scan::scan(log, start, blocks, OnDamage::Refuse)?),
         None => Ok(Recovered {
             copies: Vec::new(),
             first_tid: superblock.sequence(),
@@ -204,6 +227,31 @@ pub fn recover(log: &Log, blocks: BlockCount) -> Result<Recovered, Error> {
             head: superblock.head(),
             damage: None,
             is_torn: false,
+            skipped: 0,
+            end_of_log: superblock.sequence(),
         }),
     }
+}
+
+/// As [`recover`], for the repair of a file system whose log is damaged in a way that no crash
+/// explains: finds what can be replayed nevertheless. [`Recovered::damage`] and
+/// [`Recovered::skipped`] say what cannot. After [`replay_salvaged`](crate::replay_salvaged) the
+/// whole file system must be checked.
+///
+/// # Errors
+/// The device fails, or a committed transaction is invalid although it matches its checksums.
+pub fn salvage(log: &Log, blocks: BlockCount) -> Result<Recovered, Error> {
+    match log.superblock().start() {
+        Some(start) => resolve::salvage(log, scan::scan(log, start, blocks, OnDamage::EndBefore)?),
+        None => recover(log, blocks),
+    }
+}
+
+/// What the scan does about a damaged transaction with a valid commit after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnDamage {
+    /// It fails.
+    Refuse,
+    /// The log ends before the damaged transaction.
+    EndBefore,
 }

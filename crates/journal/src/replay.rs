@@ -30,7 +30,24 @@ pub fn replay(log: &mut Log, recovered: &Recovered, home: &dyn BlockDevice) -> R
         return Ok(());
     }
     write_home(log, recovered, home)?;
-    log.mark_empty(recovered.end_tid())
+    log.mark_empty(recovered.end_of_log())
+}
+
+/// As [`replay`], for what [`salvage`](crate::salvage) found. `mark` is called when the copies are
+/// durable and before the journal is marked empty: it marks the file system as one to be checked,
+/// and makes that durable. So no crash leaves a file system that seems sound.
+///
+/// # Errors
+/// As [`replay`], and the error of `mark`.
+pub fn replay_salvaged(
+    log: &mut Log,
+    recovered: &Recovered,
+    home: &dyn BlockDevice,
+    mark: impl FnOnce() -> io::Result<()>,
+) -> Result<(), Error> {
+    write_home(log, recovered, home)?;
+    mark().map_err(Error::Replay)?;
+    log.mark_empty(recovered.end_of_log())
 }
 
 /// As [`replay`], for a log with valid fast commits: sets `s_start` to the end of the replayed

@@ -33,7 +33,7 @@
 //! | [`mod@convert`] | features that are switched, on the same machinery |
 //!
 //! **Invariants.** No byte of the image is written before all rounds are done, but for the replay
-//! of the log. A file whose metadata is sound keeps its blocks, its name and its content. A finding
+//! of a log that is not damaged. A file whose metadata is sound keeps its blocks, its name and its content. A finding
 //! that could not be mended is in the result.
 //!
 //! **Crash safety.** See `write`.
@@ -151,24 +151,27 @@ fn repair_with(
         ..options.clone()
     };
     let mut result = Rounds::new(&overlay, memory);
+    result.salvage_log().map_err(CheckError::Io)?;
     if scope == Scope::Everything {
         result.restore_fields().map_err(CheckError::Io)?;
         result.restore_places().map_err(CheckError::Io)?;
     }
     let found = result.run(&options, scope, now)?;
     let found = result.index_again(&options, scope, now, found)?;
-    let is_changed = if result.mended.is_empty() {
-        false
-    } else {
-        write::write_out(&overlay, &found.volume, &result.taken).map_err(CheckError::Io)?
-    };
+    let (mut is_changed, mut is_salvaged) = (false, false);
+    if !result.mended.is_empty() {
+        let salvaged = crate::replay::salvage_in_place(overlay.base()).map_err(CheckError::Io)?;
+        is_salvaged = salvaged.is_some();
+        let is_written = write::write_out(&overlay, &found.volume, &result.taken);
+        is_changed = is_written.map_err(CheckError::Io)? || is_salvaged;
+    }
     let left = result.left.into_values().collect();
     Ok(Repaired {
         mended: result.mended,
         left,
         report: found.report,
         is_changed,
-        is_replayed,
+        is_replayed: is_replayed || is_salvaged,
     })
 }
 
@@ -226,6 +229,15 @@ impl Rounds {
             unindexed: BTreeSet::new(),
             memory,
         }
+    }
+
+    /// Replays what is intact of a damaged log, in memory. On the device that is done before all
+    /// other writes, in an order of its own.
+    fn salvage_log(&mut self) -> io::Result<()> {
+        let device: Arc<dyn BlockDevice> = Arc::<Overlay>::clone(&self.overlay);
+        self.mended
+            .extend(crate::replay::salvage_in_place(&device)?);
+        Ok(())
     }
 
     /// Restores fields of the superblock that backups or inodes contradict.
@@ -434,14 +446,19 @@ impl Rounds {
             (_, false) => "not safe without being asked; -y repairs it",
             _ => "too many rounds",
         };
+        let is_nothing_written = is_stuck || !is_allowed;
+        let salvaged = self.mended.iter().filter(|finding| {
+            is_nothing_written && matches!(finding, Finding::JournalDamaged { .. })
+        });
         for finding in all
             .iter()
             .filter(|f| f.invariant().severity > Severity::Note)
+            .chain(salvaged)
         {
             let left = (finding.clone(), why.to_owned());
             self.left.insert(finding.to_string(), left);
         }
-        if is_stuck || !is_allowed {
+        if is_nothing_written {
             self.mended.clear();
         }
     }

@@ -52,6 +52,7 @@ pub(super) fn stage(finding: &Finding) -> Stage {
         | F::JournalReplayed { .. }
         | F::FastCommitsReplayed { .. }
         | F::JournalTail { .. }
+        | F::JournalDamaged { .. }
         | F::Unreadable { .. } => Stage::Never,
         F::BackupSuperblock { .. } | F::BackupDescriptors { .. } | F::NotClean { .. } => {
             Stage::Seal

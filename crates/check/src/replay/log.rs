@@ -4,15 +4,22 @@
 //! **Model.** The log is found through its inode. Where that cannot be used, the copy of the inode
 //! in the superblock (`s_jnl_blocks`) is tried, as in e2fsck. An external journal is a device that
 //! the caller gives.
+//!
+//! A log whose damage no crash explains is not replayed as it is: what is intact of it can be
+//! salvaged, as e2fsck does. Fast commits behind it are given up then, since they continue a state
+//! that cannot be restored.
 
 use fourscore_block::BlockDevice;
-use fourscore_journal::{FastCommits, JournalMap, JournalRun, Log, recover};
+use fourscore_journal::{
+    Error, FastCommits, JournalMap, JournalRun, Log, Recovered, recover, replay_salvaged, salvage,
+};
 use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::inode::{FileType, Inode};
-use fourscore_ondisk::jbd2::JournalBlock;
+use fourscore_ondisk::jbd2::{JournalBlock, JournalError};
 use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::Arc;
+use std::io;
 use std::ops::Range;
 
 use crate::finding::Finding;
@@ -26,8 +33,8 @@ pub(super) struct Replayed {
     pub(super) device: Arc<dyn BlockDevice>,
     /// The fast commits that follow the transactions.
     pub(super) fast_commits: FastCommits,
-    /// Why the last transaction was left out, if it was.
-    pub(super) damage: Option<String>,
+    /// That not all of the log is replayed, if so.
+    pub(super) damage: Option<Finding>,
     pub(super) found_by: FoundBy,
 }
 
@@ -50,13 +57,17 @@ pub(super) fn replay(
     external: Option<&Arc<dyn BlockDevice>>,
 ) -> Result<Replayed, String> {
     let (log, found_by) = find(volume, external)?;
-    let text = |error: fourscore_journal::Error| error.to_string();
-    let recovered = recover(&log, volume.geometry().blocks()).map_err(text)?;
+    let text = |error: Error| error.to_string();
+    let recovered = recovered(&log, volume).map_err(text)?;
+    let damage = damage(&recovered);
+    let is_salvaged = matches!(damage, Some(Finding::JournalDamaged { .. }));
     let inode_bytes = volume.geometry().inode_size_bytes();
     // As for the kernel, fast commits count only behind a log that is not empty.
     let fast_commits = match log.superblock().start() {
-        Some(_) => FastCommits::read(&log, recovered.end_tid(), inode_bytes).map_err(text)?,
-        None => FastCommits::default(),
+        Some(_) if !is_salvaged => {
+            FastCommits::read(&log, recovered.end_tid(), inode_bytes).map_err(text)?
+        }
+        _ => FastCommits::default(),
     };
     let base = Arc::clone(&volume.device);
     let device: Arc<dyn BlockDevice> = if recovered.copies().is_empty() {
@@ -64,30 +75,80 @@ pub(super) fn replay(
     } else {
         Arc::new(recovered.overlay(&log, base).map_err(text)?)
     };
-    let damage = recovered.damage();
     Ok(Replayed {
         device,
         fast_commits,
-        damage: damage.map(|(tid, damage)| {
-            format!("transaction {tid}, the last one, was left out: {damage}")
-        }),
+        damage,
         found_by,
     })
+}
+
+/// What recovery replays of a log, or, if it has damage that no crash explains, what is intact.
+fn recovered(log: &Log, volume: &Volume) -> Result<Recovered, Error> {
+    let blocks = volume.geometry().blocks();
+    match recover(log, blocks) {
+        Ok(recovered) if recovered.check_writable().is_ok() => Ok(recovered),
+        Ok(_) | Err(Error::Corrupt(JournalError::Damaged { .. })) => salvage(log, blocks),
+        Err(error) => Err(error),
+    }
+}
+
+/// The finding about what is not replayed.
+fn damage(recovered: &Recovered) -> Option<Finding> {
+    let (tid, damage) = recovered.damage()?;
+    if recovered.check_writable().is_ok() {
+        let why = format!("transaction {tid}, the last one, was left out: {damage}");
+        return Some(Finding::JournalTail { why });
+    }
+    let why = match recovered.skipped() {
+        0 => format!("transaction {tid} is damaged: {damage}; the log is used up to it"),
+        1 => format!("transaction {tid} is damaged: {damage}; all but this copy is used"),
+        skipped => {
+            format!("transaction {tid} is damaged: {damage}; all but {skipped} copies are used")
+        }
+    };
+    Some(Finding::JournalDamaged { why })
 }
 
 /// Replays the log of `volume` on its device, and marks the log as empty. Fast commits in it are
 /// lost.
 ///
 /// # Errors
-/// Says why there is no log that could be replayed.
+/// Says why there is no log that could be replayed, or that [`salvage_in_place`] has to do it.
 pub(super) fn replay_in_place(
     volume: &Volume,
     external: Option<&Arc<dyn BlockDevice>>,
 ) -> Result<(), String> {
     let (mut log, _) = find(volume, external)?;
-    let text = |error: fourscore_journal::Error| error.to_string();
+    let text = |error: Error| error.to_string();
     let recovered = recover(&log, volume.geometry().blocks()).map_err(text)?;
+    recovered.check_writable().map_err(|why| why.to_string())?;
     fourscore_journal::replay(&mut log, &recovered, &volume.device).map_err(text)
+}
+
+/// Replays what is intact of the log of `volume` on its device, if it has damage that no crash
+/// explains, and marks the log as empty; `mark` is called before. Returns the finding about the
+/// damage. A log on another device is left alone.
+///
+/// # Errors
+/// The device fails.
+pub(super) fn salvage_in_place(
+    volume: &Volume,
+    mark: impl FnOnce() -> io::Result<()>,
+) -> Result<Option<Finding>, Error> {
+    let Ok((mut log, _)) = find(volume, None) else {
+        return Ok(None);
+    };
+    let Ok(recovered) = recovered(&log, volume) else {
+        return Ok(None);
+    };
+    match damage(&recovered) {
+        Some(finding @ Finding::JournalDamaged { .. }) => {
+            replay_salvaged(&mut log, &recovered, &volume.device, mark)?;
+            Ok(Some(finding))
+        }
+        _ => Ok(None),
+    }
 }
 
 fn find(

@@ -1,7 +1,8 @@
 //! **Purpose.** Gives the file system as recovery of its journal would leave it, so that this is
 //! what the passes judge.
 //!
-//! **Not here.** Repair: nothing is written to the device.
+//! **Not here.** Repair. Nothing is written to the device, but for [`replay_in_place`] and
+//! [`salvage_in_place`], with which a repair begins.
 //!
 //! **Model.** Transactions of the log hold whole blocks: they are replayed as a block map over the
 //! device. Fast commits describe changes of inodes, maps and names instead. They are not replayed
@@ -49,13 +50,16 @@ mod write;
 use std::collections::{HashMap, HashSet};
 
 use fourscore_block::BlockDevice;
-use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
+use fourscore_ondisk::features::{Incompat, RoCompat};
+use fourscore_ondisk::superblock::{
+    SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State as SuperState,
+};
 use fourscore_ondisk::{InodeNr, RawSuperblock, Superblock};
 use fourscore_sync::Arc;
 use std::io;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::finding::Finding;
 use crate::pass0;
 use crate::pass1::orphans;
 use crate::report::Findings;
@@ -100,8 +104,8 @@ pub(crate) struct Charged {
 pub(crate) struct Replayed {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) found_by: FoundBy,
-    /// Why the last transaction of the log was left out, if it was.
-    pub(crate) damage: Option<String>,
+    /// That not all of the log is replayed, if so.
+    pub(crate) damage: Option<Finding>,
     /// What fast commits change beside the device, if there are any.
     pub(crate) fast_commits: Option<FastCommitted>,
 }
@@ -154,8 +158,9 @@ pub(crate) fn replay(
 }
 
 /// Replays the log of the file system on `device` there, and clears the flag that it is due.
-/// Returns whether it did. A log that cannot be replayed is left to the check, and so are fast
-/// commits: they describe changes of maps and names, which only a mount carries out.
+/// Returns whether it did. A log that cannot be replayed is left to the check, and one with damage
+/// that no crash explains to [`salvage_in_place`]. Fast commits are left as well: they describe
+/// changes of maps and names, which only a mount carries out.
 ///
 /// # Errors
 /// The device cannot be written.
@@ -163,29 +168,69 @@ pub(crate) fn replay_in_place(
     device: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
 ) -> io::Result<bool> {
-    let Ok(sb) = crate::open::primary(&**device) else {
+    let Some(volume) = due(device) else {
         return Ok(false);
     };
-    let is_due = sb.features().incompat.contains(Incompat::RECOVER);
-    if !is_due || device.len_bytes() < sb.geometry().size_bytes() {
-        return Ok(false);
-    }
-    let volume = quietly_loaded(Arc::clone(device), &sb);
     if log::replay_in_place(&volume, external).is_err() {
         return Ok(false);
     }
+    change_superblock(device, clear_recover)?;
+    Ok(true)
+}
+
+/// Replays what is intact of a log that has damage that no crash explains, on `device`. Returns the
+/// finding about the damage; `None` if there is none, or if the log is on another device.
+///
+/// # Crash safety
+/// The copies are durable first, then the state that the file system has errors, then the empty
+/// log. So a crash leaves a log that can be salvaged again, or a file system that must be checked.
+///
+/// # Errors
+/// The device cannot be written.
+pub(crate) fn salvage_in_place(device: &Arc<dyn BlockDevice>) -> io::Result<Option<Finding>> {
+    let Some(volume) = due(device) else {
+        return Ok(None);
+    };
+    let has_errors = |raw: &mut RawSuperblock| {
+        let state = SuperState::from_bits_retain(raw.s_state.get()) | SuperState::ERROR_FS;
+        raw.s_state = state.bits().into();
+    };
+    let salvaged = log::salvage_in_place(&volume, || change_superblock(device, has_errors));
+    let finding = salvaged.map_err(io::Error::other)?;
+    if finding.is_some() {
+        change_superblock(device, clear_recover)?;
+    }
+    Ok(finding)
+}
+
+/// The file system of `device`, if its log has to be replayed.
+fn due(device: &Arc<dyn BlockDevice>) -> Option<Volume> {
+    let sb = crate::open::primary(&**device).ok()?;
+    let is_due = sb.features().incompat.contains(Incompat::RECOVER);
+    let is_whole = device.len_bytes() >= sb.geometry().size_bytes();
+    (is_due && is_whole).then(|| quietly_loaded(Arc::clone(device), &sb))
+}
+
+fn clear_recover(raw: &mut RawSuperblock) {
+    let features = raw.s_feature_incompat.get() & !Incompat::RECOVER.bits();
+    raw.s_feature_incompat = features.into();
+}
+
+/// Changes the primary superblock of `device`; durable when the call returns.
+fn change_superblock(
+    device: &Arc<dyn BlockDevice>,
+    change: impl FnOnce(&mut RawSuperblock),
+) -> io::Result<()> {
     let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
     device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
     if let Ok(raw) = RawSuperblock::mut_from_bytes(&mut bytes) {
-        let features = raw.s_feature_incompat.get() & !Incompat::RECOVER.bits();
-        raw.s_feature_incompat = features.into();
-        if sb.has_metadata_csum() {
+        change(raw);
+        if raw.features().ro_compat.contains(RoCompat::METADATA_CSUM) {
             raw.seal();
         }
         device.write_at(raw.as_bytes(), SUPERBLOCK_OFFSET_BYTES)?;
     }
-    device.flush()?;
-    Ok(true)
+    device.flush()
 }
 
 /// The file system of a device, of which pass 0 reports the faults later.

@@ -46,6 +46,25 @@ pub(super) fn resolve(log: &Log, mut found: Scanned) -> Result<Recovered, Error>
     Ok(keep_last(found))
 }
 
+/// As [`resolve`], but skips copies that do not match their checksums instead of transactions.
+pub(super) fn salvage(log: &Log, mut found: Scanned) -> Result<Recovered, Error> {
+    found
+        .copies
+        .sort_unstable_by_key(|copy| (copy.block(), copy.position));
+    revoke(log, &mut found)?;
+    if let Some(copy) = first_mismatch(&found) {
+        found.skipped = u64::try_from(mismatched(&found).count()).unwrap_or(u64::MAX);
+        // It is in a transaction before any damage at which the scan ended.
+        let tid = found.tid(found.transaction_of(copy.position));
+        found.damage = Some((tid, found.damage_of(&copy)));
+        found.is_torn = false;
+        found.copies.retain(|copy| !copy.is_mismatched());
+        // A revoke record is noted on the first copy of its block, which may have been skipped.
+        revoke(log, &mut found)?;
+    }
+    Ok(keep_last(found))
+}
+
 impl Scanned {
     /// The index of the transaction that `position` belongs to.
     fn transaction_of(&self, position: Position) -> usize {
@@ -109,12 +128,16 @@ fn groups(copies: &[Logged]) -> impl Iterator<Item = &[Logged]> {
 
 /// The earliest copy that does not match its checksum and is not revoked.
 fn first_mismatch(found: &Scanned) -> Option<Logged> {
-    let mismatched = groups(&found.copies).flat_map(|group| {
+    mismatched(found).min_by_key(|copy| copy.position).copied()
+}
+
+/// The copies that do not match their checksums and are not revoked.
+fn mismatched(found: &Scanned) -> impl Iterator<Item = &Logged> {
+    groups(&found.copies).flat_map(|group| {
         let revoked_to = group.first().map_or(0, |first| first.revoked_to);
         let counts = move |copy: &&Logged| copy.position >= revoked_to && copy.is_mismatched();
         group.iter().filter(counts)
-    });
-    mismatched.min_by_key(|copy| copy.position).copied()
+    })
 }
 
 fn keep_last(found: Scanned) -> Recovered {
@@ -125,6 +148,8 @@ fn keep_last(found: Scanned) -> Recovered {
         ends,
         damage,
         is_torn,
+        skipped,
+        end_of_log,
         ..
     } = found;
     let mut revoked = 0;
@@ -151,5 +176,7 @@ fn keep_last(found: Scanned) -> Recovered {
         head: ring.block(ends.last().copied().unwrap_or(0)),
         damage,
         is_torn,
+        skipped,
+        end_of_log,
     }
 }

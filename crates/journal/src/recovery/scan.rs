@@ -7,6 +7,7 @@ use fourscore_ondisk::jbd2::{
 };
 use fourscore_ondisk::{BlockCount, PhysBlock, Tid};
 
+use super::OnDamage;
 use crate::Error;
 use crate::log::{Log, LogReader, ReadAhead};
 
@@ -91,10 +92,19 @@ pub(super) struct Scanned {
     pub(super) damage: Option<(Tid, Damage)>,
     /// Whether a crash explains the damage.
     pub(super) is_torn: bool,
+    /// The number of mismatched copies that are left out of replayed transactions.
+    pub(super) skipped: u64,
+    /// The transaction after all that were found, damaged or not.
+    pub(super) end_of_log: Tid,
 }
 
 /// Walks the log from `start`.
-pub(super) fn scan(log: &Log, start: JournalBlock, blocks: BlockCount) -> Result<Scanned, Error> {
+pub(super) fn scan(
+    log: &Log,
+    start: JournalBlock,
+    blocks: BlockCount,
+    on_damage: OnDamage,
+) -> Result<Scanned, Error> {
     let format = log.superblock().log_format();
     let read_ahead = match format.checksums {
         LogChecksums::None => ReadAhead::None,
@@ -105,6 +115,7 @@ pub(super) fn scan(log: &Log, start: JournalBlock, blocks: BlockCount) -> Result
         log,
         format,
         blocks,
+        on_damage,
         reader: LogReader::new(log, read_ahead),
         position: 0,
         tid: first_tid,
@@ -119,6 +130,8 @@ pub(super) fn scan(log: &Log, start: JournalBlock, blocks: BlockCount) -> Result
             ends: Vec::new(),
             damage: None,
             is_torn: false,
+            skipped: 0,
+            end_of_log: first_tid,
         },
     };
     while scan.step()? == Step::Continue {}
@@ -149,6 +162,7 @@ struct Scan<'a> {
     log: &'a Log,
     format: LogFormat,
     blocks: BlockCount,
+    on_damage: OnDamage,
     reader: LogReader<'a>,
     position: Position,
     /// The transaction expected next.
@@ -320,6 +334,10 @@ impl Scan<'_> {
                 self.found.is_torn &= self.format.commit_order == CommitOrder::Async;
                 self.forget(&open);
             }
+            (None, Some(_)) if self.on_damage == OnDamage::EndBefore => {
+                self.found.is_torn = false;
+                self.forget(&open);
+            }
             (None, Some((tid, damage))) => {
                 return Err(JournalError::Damaged {
                     tid,
@@ -358,6 +376,7 @@ impl Scan<'_> {
     fn into_committed(mut self) -> Scanned {
         let open = std::mem::take(&mut self.open);
         self.forget(&open);
+        self.found.end_of_log = self.tid;
         self.found
     }
 }

@@ -487,6 +487,39 @@ fn damage_before_a_valid_commit_is_an_error() {
 }
 
 #[test]
+fn a_salvage_skips_copies_and_ends_before_other_damage() {
+    for version in [Version::V2, Version::V3] {
+        // Revoke, descriptor, two copies and commit of the second transaction of three.
+        let expected: [&[u64]; 5] = [&[7, 8], &[7, 8], &[7, 9, 10], &[7, 10], &[7, 8]];
+        for (which, expected) in expected.into_iter().enumerate() {
+            let none = JournalIncompat::empty();
+            let mut forge = Forge::with_order(version, BlockNumbers::Wide, 50, none);
+            let one = forge.transaction(&[7, 8], 1);
+            let mut two = vec![forge.revoke(&[8])];
+            two.extend(forge.transaction(&[7, 9], 2));
+            forge.transaction(&[10], 3);
+            forge.damage(two[which], 100);
+            forge.recover().unwrap_err();
+            let recovered = salvage(&forge.log(), BlockCount(FS_BLOCKS)).unwrap();
+            let blocks: Vec<_> = recovered.copies().iter().map(|copy| copy.block.0).collect();
+            assert_eq!(blocks, expected, "{version:?} {which}");
+            let (tid, _) = recovered.damage().unwrap();
+            assert_eq!(tid, Tid(u32::MAX), "{version:?} {which}");
+            assert!(recovered.check_writable().is_err());
+            let is_copy = which == 2 || which == 3;
+            assert_eq!(recovered.skipped(), u64::from(is_copy));
+            let first_copy = match which {
+                3 => two[2],
+                _ => one[1],
+            };
+            assert_eq!(recovered.copies()[0].journal_block.0, first_copy);
+            // The numbers of all three transactions are spent.
+            assert_eq!(recovered.end_of_log(), Tid(1), "{version:?} {which}");
+        }
+    }
+}
+
+#[test]
 fn a_mismatched_copy_that_is_revoked_later_is_ignored() {
     let mut forge = Forge::new(Version::V3, BlockNumbers::Wide, 1);
     let one = forge.transaction(&[7, 8], 1);

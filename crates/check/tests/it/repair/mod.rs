@@ -9,6 +9,7 @@
 //! | `extents` | an extent at a wrong place hides no other one |
 //! | `fields` | a wrong field of the superblock loses no file |
 //! | `indexes` | a directory that loses its index gets another one |
+//! | `logs` | what is intact of a damaged log is replayed |
 //! | `places` | wrong places of inode tables lose no file |
 
 mod apart;
@@ -18,6 +19,7 @@ mod drawn;
 mod extents;
 mod fields;
 mod indexes;
+mod logs;
 mod places;
 
 use std::num::NonZeroUsize;
