@@ -298,14 +298,16 @@ pub(crate) fn advice(why: &Error) -> Option<&'static str> {
     match why {
         Error::JournalNotGiven { .. } => Some(JOURNAL_ADVICE),
         Error::Corrupt(corrupt) => match corrupt.kind() {
-            CorruptKind::Journal(JournalError::DamagedLast { .. }) => Some(DAMAGED_LOG_ADVICE),
+            CorruptKind::Journal(
+                JournalError::DamagedLast { .. } | JournalError::Damaged { .. },
+            ) => Some(DAMAGED_LOG_ADVICE),
             _ => None,
         },
         _ => None,
     }
 }
 
-/// Advice for a log whose last transaction is damaged.
+/// Advice for a log with a damaged transaction.
 const DAMAGED_LOG_ADVICE: &str = "synced changes are in it: copy the image; then \
      fourscore check -y, or e2fsck -f, keeps what is intact of it and repairs the rest";
 

@@ -622,7 +622,8 @@ proptest! {
         else {
             return Ok(());
         };
-        if let Ok(recovered) = recover(&log, BlockCount(FS_BLOCKS)) {
+        let blocks = BlockCount(FS_BLOCKS);
+        for recovered in [recover(&log, blocks), salvage(&log, blocks)].into_iter().flatten() {
             prop_assert!(recovered.copies().is_sorted_by(|one, two| one.block < two.block));
             for copy in recovered.copies() {
                 prop_assert!(copy.block.0 < FS_BLOCKS && !log.map().contains(copy.block));
