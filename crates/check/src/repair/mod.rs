@@ -33,10 +33,11 @@
 //! | [`mod@convert`] | features that are switched, on the same machinery |
 //!
 //! **Invariants.** No byte of the image is written before all rounds are done, but for the replay
-//! of a log that is not damaged. A file whose metadata is sound keeps its blocks, its name and its content. A finding
-//! that could not be mended is in the result.
+//! of a log that is not damaged. A file whose metadata is sound keeps its blocks, its name and its
+//! content. A finding that could not be mended is in the result.
 //!
-//! **Crash safety.** See `write`.
+//! **Crash safety.** See `write`. A damaged log is replayed in memory first, and on the device
+//! before all other writes, in the order of [`crate::replay::salvage_in_place`].
 
 mod attributes;
 mod convert;

@@ -35,7 +35,7 @@ use surgery::Surgery;
 
 use crate::common::{count, report, texts};
 
-/// Invariants that other tests of this module or of `crate::recovered` break.
+/// Invariants that other tests of this module, of `crate::recovered` or `crate::repair` break.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("device-short", "apart::a_short_device_is_reported"),
     (
@@ -43,6 +43,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "apart::blocks_that_cannot_be_read_are_reported",
     ),
     ("journal-tail", "apart::a_torn_last_transaction_is_reported"),
+    (
+        "journal-damaged",
+        "crate::repair::logs::what_is_intact_of_a_damaged_log_is_replayed",
+    ),
     ("index-node", "apart::indexes_of_two_levels_are_followed"),
     ("index-depth", "apart::indexes_of_two_levels_are_followed"),
     ("journal-replayed", "recovered"),

@@ -1,5 +1,5 @@
-//! **Purpose.** A log with damage that no crash explains: what is intact of it is replayed, the rest
-//! of the file system is checked, and `-p`, `-y` end as `e2fsck -p`, `-y` do.
+//! **Purpose.** A log with damage that no crash explains: what is intact of it is replayed, the
+//! whole file system is checked, and `-p`, `-y` end as `e2fsck -p`, `-y` do.
 //!
 //! **Model.** debugfs writes transactions with checksums of version 3 into the log of a file system
 //! of 16 MiB in blocks of 1 KiB; each logged block is filled with a letter. Then a byte of the log
