@@ -40,7 +40,8 @@ const SIGNATURE_AT: usize = 440;
 pub struct Partition {
     /// Its number, from 1; logical partitions of a DOS table have 5 and more.
     pub number: u32,
-    /// Its bytes on the disk, which may lie behind the end of a damaged one.
+    /// Its bytes on the disk, which may lie behind the end of a damaged one. The end may be before
+    /// the start if the table is damaged.
     pub range: Range<u64>,
     /// Its name in a GPT (`PARTLABEL`); empty in a DOS table.
     pub name: String,
@@ -58,7 +59,10 @@ pub(crate) struct Space {
     pub(crate) is_partition: bool,
 }
 
-/// The space at byte `offset`, which must be inside the device.
+/// The space at byte `offset`, which must be inside the device; it ends after `offset`.
+///
+/// # Errors
+/// If the device cannot be read, or the partition that begins there ends before it begins.
 pub(crate) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::Result<Space> {
     let len_bytes = device.len_bytes();
     let Some(partitions) = partitions(device)? else {
@@ -70,6 +74,10 @@ pub(crate) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::
     let mut ranges = partitions.iter().map(|partition| &partition.range);
     let own = ranges.find(|own| own.start == offset);
     if let Some(own) = own {
+        if own.is_empty() {
+            let why = "the partition table is damaged: a partition ends before it begins";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
         return Ok(Space {
             end: own.end.min(len_bytes),
             is_partition: true,
@@ -401,6 +409,20 @@ mod tests {
         let device = gpt_disk(512);
         device.write_at(b"x", 512 + 40).unwrap();
         assert!(!space_at(&device, MIB).unwrap().is_partition);
+    }
+
+    #[test]
+    fn a_partition_that_ends_before_it_begins_is_damage() {
+        let device = gpt_disk(512);
+        // The last sector of the second partition: the one before its first, and the first.
+        for last in [2 * MIB / 512, 0] {
+            let entry = 2 * 512 + 128;
+            device.write_at(&last.to_le_bytes(), entry + 40).unwrap();
+            let error = space_at(&device, 4 * MIB).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            assert_eq!(space_at(&device, MIB).unwrap(), space(2 * MIB, true));
+            assert!(space_at(&device, 5 * MIB).unwrap().end > 5 * MIB);
+        }
     }
 
     /// The partitions that libblkid finds in a disk, in order.

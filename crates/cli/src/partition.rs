@@ -43,6 +43,10 @@ pub(crate) fn find(path: &Path, text: &str) -> Result<Range<u64>, String> {
             let range = one.range.start..one.range.end.min(device.len_bytes());
             match range.is_empty() {
                 false => Ok(range),
+                true if one.range.is_empty() => Err(format!(
+                    "the partition table is damaged: partition p{} ends before it begins",
+                    one.number
+                )),
                 true => Err(format!("partition p{} lies behind its end", one.number)),
             }
         }
