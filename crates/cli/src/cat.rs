@@ -115,7 +115,7 @@ pub(crate) fn readlink(args: &OnePath) -> Result<()> {
         let value = json!({ "path": printable(path), "target": printable(&target) });
         out.write(format!("{value}\n").as_bytes())?;
     } else {
-        out.write(&target)?;
+        out.name(&target)?;
         out.write(b"\n")?;
     }
     out.flush()

@@ -162,8 +162,10 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// Prints one line to standard error.
+/// Prints one line to standard error. Control characters in it, which may be from an image, are
+/// escaped.
 pub(crate) fn message(text: &str) {
+    let text = printable(text.as_bytes());
     // If standard error is closed, there is no other place for the message.
     let _ = writeln!(anstream::stderr(), "fourscore: {text}");
 }

@@ -93,7 +93,7 @@ impl Lister<'_> {
         while let Some((inode, path)) = pending.pop() {
             if heads == Heads::Shown && !self.args.json {
                 out.write(if first { b"" } else { b"\n" })?;
-                out.write(&path)?;
+                out.name(&path)?;
                 out.write(b":\n")?;
             }
             first = false;
@@ -190,10 +190,10 @@ impl Lister<'_> {
         if self.args.long {
             out.write(long_line(facts, self.args.human_readable).as_bytes())?;
         }
-        out.write(name)?;
+        out.name(name)?;
         if let Some(target) = target {
             out.write(b" -> ")?;
-            out.write(&target)?;
+            out.name(&target)?;
         }
         out.write(b"\n")
     }

@@ -1,8 +1,9 @@
 //! **Purpose.** Standard output through one large buffer. A pipe is enlarged and takes spliced
 //! pages without a copy; a regular file keeps holes.
 
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, IsTerminal, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 
 use crate::failure::{Failure, Result};
+use crate::text::printable;
 
 /// Size of the buffer.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -27,6 +29,7 @@ const HOLE_BYTES_MIN: u64 = 4096;
 pub(crate) struct Stdout {
     file: File,
     is_pipe: bool,
+    is_terminal: bool,
     /// A regular file, not in append mode.
     is_seekable: bool,
     ends_with_hole: bool,
@@ -55,6 +58,7 @@ impl Stdout {
         }
         let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(OFlags::APPEND);
         Ok(Self {
+            is_terminal: file.is_terminal(),
             file,
             is_pipe,
             is_seekable: kind.is_file() && !flags.contains(OFlags::APPEND),
@@ -71,6 +75,21 @@ impl Stdout {
         }
         self.write_both(bytes)
             .map_err(|error| Failure::stdout(&error))
+    }
+
+    /// A name, or other text, of an image: as it is, but for a terminal with control characters
+    /// escaped, which could be commands to it.
+    pub(crate) fn shown<'n>(&self, name: &'n [u8]) -> Cow<'n, [u8]> {
+        match self.is_terminal {
+            true => printable(name).into_bytes().into(),
+            false => name.into(),
+        }
+    }
+
+    /// Writes a name, or other text, of an image, as [`Stdout::shown`].
+    pub(crate) fn name(&mut self, name: &[u8]) -> Result<()> {
+        let shown = self.shown(name);
+        self.write(&shown)
     }
 
     /// Writes the buffer.

@@ -216,7 +216,7 @@ impl<'i> Copier<'i> {
         let mut scratch = S::Scratch::default();
         let facts = from.tree.facts(from.open, from.entry, &mut scratch)?;
         tracing::info!(
-            from = %from.path.display(),
+            from = crate::text::printable(from.path.as_os_str().as_bytes()),
             to = crate::text::printable(&to.path),
             "copy"
         );

@@ -31,12 +31,13 @@ pub(super) fn ls(session: &mut Session, arguments: &[Vec<u8>], out: &mut Stdout)
     for entry in &entries {
         let stat = |nr| session.fs().stat(nr);
         let stat = || stat(entry.inode).map_err(|why| Failure::at(&entry.name, why));
+        let name = out.shown(&entry.name);
         if letters.contains(&b'p') {
-            push_parsable(&mut text, &stat()?, &entry.name);
+            push_parsable(&mut text, &stat()?, &name);
         } else if letters.contains(&b'l') {
-            push_long(&mut text, &stat()?, &entry.name);
+            push_long(&mut text, &stat()?, &name);
         } else {
-            push_short(&mut text, &mut column, entry.inode, &entry.name);
+            push_short(&mut text, &mut column, entry.inode, &name);
         }
     }
     text.push(b'\n');
@@ -116,7 +117,7 @@ pub(super) fn stat(session: &mut Session, arguments: &[Vec<u8>], out: &mut Stdou
     let mut text = text.into_bytes();
     if stat.file_type == FileType::Symlink && stat.sectors == 0 {
         let target = session.fs().read_link(stat.inode).map_err(wrong)?;
-        text.extend([&b"Fast link dest: \""[..], &target, b"\"\n"].concat());
+        text.extend([&b"Fast link dest: \""[..], &out.shown(&target), b"\"\n"].concat());
     } else if stat.device.is_none() && !stat.flags.contains(InodeFlags::INLINE_DATA_FL) {
         text.extend(map(session, name, &stat)?.into_bytes());
     }

@@ -315,7 +315,8 @@ pub(crate) fn print_label(args: &PrintLabel) -> Result<()> {
     let image = Image::open(&args.image)?;
     let label = image.fs.label().map_err(|why| image.problem(why))?;
     let mut out = Stdout::open()?;
-    out.write(&[label, b"\n".to_vec()].concat())?;
+    out.name(&label)?;
+    out.write(b"\n")?;
     out.flush()
 }
 

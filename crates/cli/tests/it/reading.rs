@@ -3,6 +3,9 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use fourscore_testkit::require;
+use fourscore_testkit::tools::Need;
+
 use crate::common::{failing, fourscore, printed, text};
 use crate::place::Place;
 
@@ -196,4 +199,43 @@ fn objects_have_the_same_json_everywhere() {
         walked.as_object().is_some_and(|keys| keys.len() == 17),
         "{walked}"
     );
+}
+
+/// Names of an image are printed as they are, but for a terminal, to which control characters in
+/// them could be commands.
+#[test]
+fn a_terminal_gets_no_control_characters_of_an_image() {
+    require!(Need::Program("script"));
+    let place = Place::new();
+    let (tree, disk) = (place.path("odd"), place.text("odd.img"));
+    let hostile = "red\u{1b}[31m\u{9b}2J\u{7}";
+    fs::create_dir_all(tree.join(hostile)).expect("space");
+    fs::write(tree.join(hostile).join(hostile), "").expect("space");
+    symlink(hostile, tree.join("link")).expect("space");
+    printed(&mut fourscore(&["build", text(&tree), "-o", &disk]));
+    let command = env!("CARGO_BIN_EXE_fourscore");
+    let debugfs = place.path("debugfs");
+    symlink(command, &debugfs).expect("space");
+    let requests = ["ls", "ls -l", "ls -p", "stat link"];
+    let requests = requests.map(|request| format!("{} -R '{request}' {disk}", text(&debugfs)));
+    let verbs = ["ls -lR", "walk", "readlink", "stat"].map(|verb| {
+        let path = if matches!(verb, "readlink" | "stat") {
+            "/link"
+        } else {
+            "/"
+        };
+        format!("{command} {verb} {disk} {path}")
+    });
+    // An error that names an object of the image.
+    let error = format!("{command} cat {disk} '/*'");
+    for line in [&requests[..], &verbs, &[error]].concat() {
+        let mut script = std::process::Command::new("script");
+        let output = script.args(["-qec", &line, "/dev/null"]).output();
+        let shown = output.expect("it runs").stdout;
+        let shown = String::from_utf8_lossy(&shown).replace("\r\n", "");
+        assert!(!shown.contains(char::is_control), "{line}: {shown:?}");
+    }
+    let listed = said(&["ls", "-lR", &disk, "/"]);
+    assert_eq!(listed.matches(hostile).count(), 4, "{listed:?}");
+    assert_eq!(said(&["readlink", &disk, "/link"]), format!("{hostile}\n"));
 }
