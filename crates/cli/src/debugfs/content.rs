@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::Path;
 
-use fourscore::{FileOptions, FileType, InodeNr};
+use fourscore::{FileOptions, FileType, InodeNr, Stat};
 
 use super::session::{Session, options, two};
 use crate::edit::data;
@@ -47,11 +47,22 @@ pub(super) fn dump(session: &mut Session, arguments: &[Vec<u8>], _: &mut Stdout)
     let copied = extract::copy_content(&session.image, &stat, &file, &mut Vec::new());
     copied.map_err(|failure| failure.named(name))?;
     if letters.contains(&b'p') {
-        let mode = Permissions::from_mode(u32::from(stat.mode.permissions()));
-        file.set_permissions(mode).map_err(wrong_host(to))?;
-        chown(host(to), Some(stat.uid), Some(stat.gid)).map_err(wrong_host(to))?;
+        keep_attributes(&file, &stat).map_err(wrong_host(to))?;
     }
     Ok(())
+}
+
+/// Gives a copy owner, group and permissions of its original. The owner comes first: the host clears
+/// set-ID bits when it changes, and they must not be another user's.
+fn keep_attributes(copy: &File, original: &Stat) -> std::io::Result<()> {
+    let owned = fchown(copy, Some(original.uid), Some(original.gid));
+    let kept = match owned {
+        Ok(()) => 0o7777,
+        Err(_) => 0o1777,
+    };
+    let mode = u32::from(original.mode.permissions()) & kept;
+    copy.set_permissions(Permissions::from_mode(mode))?;
+    owned
 }
 
 /// `rdump FILE... HOST_DIR`

@@ -2,7 +2,7 @@
 //! requests print the same, and change an image in the same way.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -330,4 +330,29 @@ fn e2fsck_and_resize2fs_end_with_the_statuses_of_these_programs() {
     e2fsck(&image).expect("a sound image");
     let wrong = place.run("resize2fs", Whose::Ours, &["-M", "-P"], &image);
     assert_eq!(wrong.status.code(), Some(1));
+}
+
+/// The owner is set before the permissions: the host clears set-ID bits when the owner changes.
+#[test]
+fn a_dump_keeps_set_id_bits_with_the_owner() {
+    needs!();
+    require!(Need::Root);
+    let place = Place::new();
+    for request in [
+        "sif /hello mode 0104751",
+        "sif /hello uid 1234",
+        "sif /hello gid 5678",
+    ] {
+        place.run(
+            "debugfs",
+            Whose::Theirs,
+            &["-w", "-R", request],
+            &place.image(),
+        );
+    }
+    let out = place.folder.path().join("out");
+    place.request(Whose::Ours, &format!("dump -p /hello {}", text(&out)));
+    let found = fs::metadata(&out).expect("it was dumped");
+    let found = (found.uid(), found.gid(), found.mode() & 0o7777);
+    assert_eq!(found, (1234, 5678, 0o4751));
 }
