@@ -112,6 +112,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments = spelling::split(arguments);
     let program = arguments.first().and_then(|name| ProgramName::of(name));
     if program.is_some() {
+        usage_status = 1;
         arguments.insert(1, "mkfs".into());
     }
     let cli = match Cli::try_parse_from(arguments) {

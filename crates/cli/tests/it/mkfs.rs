@@ -529,3 +529,25 @@ fn a_file_system_uses_an_external_journal() {
     mount.unmount().expect("the mount is not busy");
     oracle::assert_clean(&image);
 }
+
+#[test]
+fn wrong_usage_under_the_name_of_mke2fs_is_its_status() {
+    require!(Need::Program("mke2fs"));
+    let folder = scratch::folder().expect("a folder");
+    let image = folder.path().join("image");
+    for name in ["mke2fs", "mkfs.ext4"] {
+        let ours = folder.path().join(name);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_fourscore"), &ours).expect("space");
+        for arguments in ["--nonsense", "-b 777", "-b x", "-E nonsense"] {
+            let status = |mut command: Command| {
+                command.args(arguments.split(' ')).arg(&image).arg("4M");
+                command.output().expect("it runs").status.code()
+            };
+            let theirs = status(tools::command("mke2fs").expect("it was required"));
+            assert_eq!(status(Command::new(&ours)), theirs, "{name} {arguments}");
+            assert_eq!(theirs, Some(1));
+        }
+    }
+    let (status, _) = refused(&mut mkfs("-b 777", text(&image), "4M"));
+    assert_eq!(status, Some(2));
+}
