@@ -64,10 +64,10 @@ pub use error::{BuildError, BuildResult};
 pub use layout::XattrProblem;
 pub use options::{Flow, Options, Phase, Progress, Size, Summary, Watch};
 pub use partitions::{Partition, partitions};
-pub use read_back::{Comparison, Difference, ReadBack};
+pub use read_back::{Comparison, Difference, ListTarget, ReadBack};
 pub use target::{Location, Overwrite, Target};
 pub use tree::{Content, Kind, Meta, NodeId, Tree, TreeError, Xattrs};
-pub use write::read_file;
+pub use write::{FileId, Replaces, put_in_place, read_file};
 
 /// Builds an image of `tree` and puts it at `target`, replacing what was there. The image is
 /// durable when this returns.

@@ -1,4 +1,4 @@
-//! **Purpose.** Writes checksum lists and manifests, which are renamed into place after the image.
+//! **Purpose.** Writes checksum lists and manifests, which get their names after the image.
 //!
 //! **Model.** Names are listed depth first, each directory in the byte order of its names.
 
@@ -13,13 +13,73 @@ use crate::error::{BuildError, BuildResult};
 use crate::layout::ImageLayout;
 use crate::manifest::{ListedObject, Sha256Sum, manifest_line, sums_line};
 use crate::options::Options;
+use crate::target::{Overwrite, replaces};
 use crate::tree::NodeId;
-use crate::write::{HiddenFile, sync_directory_of};
+use crate::write::{HiddenFile, Replaces};
 
-/// Lists that are written but not renamed into place yet.
+/// The destination of a list: a file that is replaced after the image, or a pipe or terminal that
+/// is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListTarget {
+    /// The path as the caller gave it.
+    given_path: PathBuf,
+    place: PathBuf,
+    /// `None` if it is no file.
+    replaces: Option<Replaces>,
+}
+
+impl ListTarget {
+    /// Resolves `path`. By default, [`Overwrite::OwnImages`], only an empty file is replaced, since
+    /// a list does not show where it came from.
+    ///
+    /// # Errors
+    /// [`BuildError::Occupied`] if the file has content; [`BuildError::Output`] if the path is a
+    /// directory or cannot be examined.
+    pub fn find(path: &Path, overwrite: Overwrite) -> BuildResult<Self> {
+        let failed = |why| failed(path, why);
+        let target = |place, replaces| Self {
+            given_path: path.to_owned(),
+            place,
+            replaces,
+        };
+        let found = match std::fs::metadata(path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // It may be a symbolic link to nothing.
+                let link = std::fs::symlink_metadata(path).ok();
+                let replaces = replaces(link.as_ref(), overwrite);
+                return Ok(target(path.to_owned(), Some(replaces)));
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        if found.is_dir() {
+            return Err(failed(io::ErrorKind::IsADirectory.into()));
+        }
+        if !found.is_file() {
+            return Ok(target(path.to_owned(), None));
+        }
+        if found.len() > 0 && overwrite == Overwrite::OwnImages {
+            return Err(BuildError::Occupied {
+                path: path.to_owned(),
+                what: "data".to_owned(),
+            });
+        }
+        let place = path.canonicalize().map_err(failed)?;
+        Ok(target(place, Some(replaces(Some(&found), overwrite))))
+    }
+}
+
+/// Lists that are written but do not have their names yet.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
-    pending: Vec<(PathBuf, HiddenFile)>,
+    pending: Vec<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    hidden: HiddenFile,
+    target: ListTarget,
+    replaces: Replaces,
 }
 
 impl Lists {
@@ -31,49 +91,58 @@ impl Lists {
             sums,
         };
         let mut lists = Self::default();
-        if let Some(path) = &options.read_back.sums {
-            lists.write(path, |out| listing.write_sums(out))?;
+        if let Some(target) = &options.read_back.sums {
+            lists.write(target, |out| listing.write_sums(out))?;
         }
-        if let Some(path) = &options.read_back.manifest {
-            lists.write(path, |out| listing.write_manifest(out))?;
+        if let Some(target) = &options.read_back.manifest {
+            lists.write(target, |out| listing.write_manifest(out))?;
         }
         Ok(lists)
     }
 
     fn write(
         &mut self,
-        path: &Path,
+        target: &ListTarget,
         fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> BuildResult<()> {
         let written = || {
-            // A pipe or terminal cannot be replaced.
-            let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
-            let hidden = match is_special {
-                true => None,
-                false => Some(HiddenFile::create(path)?),
+            let hidden = match target.replaces {
+                // A pipe or terminal cannot be replaced.
+                None => None,
+                Some(_) => Some(HiddenFile::create(&target.place)?),
             };
-            let place = hidden.as_ref().map_or(path, HiddenFile::path);
-            let file = File::options().write(true).open(place)?;
+            let file = match &hidden {
+                None => File::options().write(true).open(&target.place)?,
+                Some(hidden) => hidden.file().try_clone()?,
+            };
             let mut out = BufWriter::with_capacity(1 << 20, file);
             fill(&mut out)?;
             let file = out.into_inner()?;
             if hidden.is_some() {
                 file.sync_all()?;
             }
-            Ok(hidden)
+            Ok(hidden.zip(target.replaces))
         };
-        let hidden = written().map_err(|why| failed(path, why))?;
+        let written = written().map_err(|why| failed(&target.given_path, why))?;
         self.pending
-            .extend(hidden.map(|hidden| (path.to_owned(), hidden)));
+            .extend(written.map(|(hidden, replaces)| Pending {
+                hidden,
+                target: target.clone(),
+                replaces,
+            }));
         Ok(())
     }
 
-    /// Renames the lists into place. They are durable when this returns.
+    /// Gives the lists their names. They are durable when this returns.
     pub(crate) fn commit(self) -> BuildResult<()> {
-        for (path, hidden) in self.pending {
-            let named =
-                std::fs::rename(hidden.path(), &path).and_then(|()| sync_directory_of(&path));
-            named.map_err(|why| failed(&path, why))?;
+        for Pending {
+            hidden,
+            target,
+            replaces,
+        } in self.pending
+        {
+            let named = hidden.put_in_place(&target.place, replaces);
+            named.map_err(|why| failed(&target.given_path, why))?;
         }
         Ok(())
     }

@@ -20,8 +20,6 @@ mod compare;
 mod content;
 mod lists;
 
-use std::path::PathBuf;
-
 use fourscore::{Fs, OpenOptions};
 use fourscore_block::BlockDevice;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -35,6 +33,7 @@ use crate::tree::{NodeId, Tree};
 use content::DataChecker;
 
 pub use compare::Difference;
+pub use lists::ListTarget;
 pub(crate) use lists::Lists;
 
 /// What to do with a finished image before it is renamed into place.
@@ -42,10 +41,10 @@ pub(crate) use lists::Lists;
 pub struct ReadBack {
     /// Whether the image is compared with its sources.
     pub comparison: Comparison,
-    /// Path of a list of SHA-256 checksums of all files, in the format of `sha256sum`.
-    pub sums: Option<PathBuf>,
-    /// Path of a manifest: an mtree of all objects, with SHA-256 checksums.
-    pub manifest: Option<PathBuf>,
+    /// A list of SHA-256 checksums of all files, in the format of `sha256sum`.
+    pub sums: Option<ListTarget>,
+    /// A manifest: an mtree of all objects, with SHA-256 checksums.
+    pub manifest: Option<ListTarget>,
 }
 
 /// Whether a finished image is compared with its sources.

@@ -17,14 +17,16 @@
 //! An existing target is accepted only if it is empty, or is an image that this crate built and
 //! that is unchanged since; [`Overwrite`] widens this. The target is opened for writing with the
 //! lock that every image gets, which fails while another process has it mounted read-write or
-//! attached to a loop device. The lock is held until the target is dropped.
+//! attached to a loop device. The lock is held until the target is dropped. What may be replaced at
+//! the end is what was found here ([`Replaces`]): without consent no file that another program
+//! created or changed meanwhile.
 //!
 //! **Invariants.** Nothing in this module writes to the target.
 
 mod contents;
 mod location;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
@@ -36,6 +38,7 @@ use fourscore_sync::Arc;
 use crate::error::{BuildError, BuildResult};
 use crate::partitions;
 use crate::source::unlinked_file;
+use crate::write::{FileId, Replaces};
 pub use location::Location;
 
 /// A file system that fills a partition is rounded down to a multiple of this, as mke2fs does.
@@ -72,6 +75,8 @@ pub(crate) enum Form {
     File {
         place: PathBuf,
         before: Option<Arc<FileDevice>>,
+        /// What the image may replace when it gets the name.
+        replaces: Replaces,
     },
     /// A block device, or a part of a file or device, which is written in place.
     Part(Part),
@@ -101,17 +106,19 @@ impl Target {
             let form = Form::File {
                 place: path.to_owned(),
                 before: None,
+                replaces: replaces(std::fs::symlink_metadata(path).ok().as_ref(), overwrite),
             };
             return Ok(Self::new(path, form, overwrite, None));
         };
         let device = open(&place, overwrite).map_err(failed)?;
         let whole = 0..device.len_bytes();
         let file = File::open(&place).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
         let location = Location::of(&file, 0..u64::MAX).map_err(failed)?;
         let is_block_device = is_block_device(&place);
         if overwrite == Overwrite::OwnImages {
-            let found = contents::describe(&device, &file, &whole, is_block_device);
-            require_empty(path, found.map_err(failed)?)?;
+            let content = contents::describe(&device, &file, &whole, is_block_device);
+            require_empty(path, content.map_err(failed)?)?;
         }
         let form = match is_block_device {
             true => Form::Part(Part {
@@ -123,6 +130,7 @@ impl Target {
             false => Form::File {
                 place,
                 before: Some(device),
+                replaces: replaces(Some(&found), overwrite),
             },
         };
         Ok(Self::new(path, form, overwrite, Some(location)))
@@ -245,7 +253,7 @@ impl Target {
     /// The path below `folder` of the file that would be replaced, if it is there and the caller
     /// does not allow overwriting a file in use.
     pub(crate) fn path_in(&self, folder: &Path) -> Option<PathBuf> {
-        let Form::File { place, before } = &self.form else {
+        let Form::File { place, before, .. } = &self.form else {
             return None;
         };
         let is_there = before.is_some() && self.overwrite != Overwrite::EvenInUse;
@@ -289,6 +297,15 @@ fn existing(path: &Path) -> io::Result<Option<PathBuf>> {
         return Err(io::Error::new(ErrorKind::InvalidInput, why));
     }
     path.canonicalize().map(Some)
+}
+
+/// What may be replaced at a path where this was found, or nothing.
+pub(crate) fn replaces(found: Option<&Metadata>, overwrite: Overwrite) -> Replaces {
+    match (overwrite, found) {
+        (Overwrite::AnyContent | Overwrite::EvenInUse, _) => Replaces::Anything,
+        (Overwrite::OwnImages, None) => Replaces::Nothing,
+        (Overwrite::OwnImages, Some(found)) => Replaces::Found(FileId::of(found)),
+    }
 }
 
 fn is_block_device(path: &Path) -> bool {

@@ -8,7 +8,8 @@
 //! | `inode` | encodes inodes |
 //! | `reader` | reads file data from its source |
 //! | `combine` | joins adjacent small writes |
-//! | `output` | creates the image file and renames it into place |
+//! | `output` | creates the image file |
+//! | `place` | gives a finished file its name, and replaces only what may be replaced |
 //!
 //! **Model.** All blocks are allocated, so jobs are independent. A thread takes the next job, about
 //! a megabyte of adjacent data, and reads and writes it with its own buffers, which it reuses for
@@ -22,6 +23,7 @@ mod content;
 mod inode;
 mod metadata;
 mod output;
+mod place;
 mod queue;
 mod reader;
 
@@ -43,7 +45,9 @@ use inode::InodeMaker;
 use queue::{Job, Queue};
 
 use output::{Disk, Output};
-pub(crate) use output::{HiddenFile, NewImage, old_content, sync_directory_of};
+pub(crate) use output::{NewImage, old_content};
+pub(crate) use place::HiddenFile;
+pub use place::{FileId, Replaces, put_in_place};
 pub use reader::read_file;
 pub(crate) use reader::{OpenContent, ReadError, Reader};
 

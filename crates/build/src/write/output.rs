@@ -1,12 +1,13 @@
-//! **Purpose.** Creates the image in an unlinked file that is renamed into place when it is
-//! complete, or writes it in place.
+//! **Purpose.** Creates the image in an unlinked file that gets its name when it is complete, or
+//! writes it in place.
 //!
-//! **Not here.** Whether the target may be overwritten (`target`).
+//! **Not here.** Whether the target may be overwritten (`target`); giving the image its name
+//! (`place`).
 //!
 //! **Model.** The file is created without a name (`O_TMPFILE`) in the directory of the target,
-//! written, then linked under a temporary name and renamed over the target. So at any time the
-//! target is either the old file or the complete image. If the host does not support `O_TMPFILE`,
-//! the file has a hidden name, which is removed if the build fails. A block device and a part of a
+//! written, and then put in the target's place. So at any time the target is either the old file or
+//! the complete image. If the host does not support `O_TMPFILE`, the file has a temporary name,
+//! which is removed if the build fails. A block device and a part of a
 //! disk are written in place, through the descriptor that holds their lock.
 //!
 //! Symbolic links to the target stay; the file that they refer to is replaced. The image gets the
@@ -15,20 +16,19 @@
 //! **Crash safety.** A failed or interrupted build leaves no file behind; with `O_TMPFILE`, neither
 //! does a killed process. The new name is durable when the build returns.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use fourscore_block::{Access, BlockDevice, DeviceOptions, FileDevice, Sharing, Window, open_path};
 use fourscore_mkfs::OldContent;
 use fourscore_sync::Arc;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::place::{HiddenFile, Replaces, proc_path, put_in_place};
 use crate::target::{Form, Part, Target, directory_of};
 
 /// An image file whose size is not known yet. It is empty, or has data that was streamed into it.
@@ -56,11 +56,18 @@ pub(crate) struct Disk {
 #[derive(Debug)]
 enum Temporary {
     /// An unlinked file, and the path that it gets, if any.
-    Unlinked(File, Option<PathBuf>),
-    /// A file with a hidden name, and the path that it gets.
-    Named(HiddenFile, PathBuf),
+    Unlinked(File, Option<Name>),
+    /// A file with a temporary name, and the path that it gets.
+    Named(HiddenFile, Name),
     /// The target itself.
     InPlace(Part),
+}
+
+/// The path that an image gets, and what it may replace there.
+#[derive(Clone, Debug)]
+struct Name {
+    place: PathBuf,
+    replaces: Replaces,
 }
 
 /// The known content of the target before the build: zeroes in a new file, zeroes after a discard
@@ -71,6 +78,15 @@ pub(crate) fn old_content(target: &Target, known: OldContent) -> OldContent {
         Form::Part(part) if !part.is_block_device => OldContent::ZeroAfterDiscard,
         Form::Part(_) => known,
         Form::File { .. } | Form::Unlinked(_) => OldContent::AllZero,
+    }
+}
+
+impl Name {
+    fn new(place: &Path, replaces: Replaces) -> Self {
+        Self {
+            place: place.to_owned(),
+            replaces,
+        }
     }
 }
 
@@ -100,7 +116,9 @@ impl NewImage {
         let temporary = match target.form() {
             Form::Part(part) => Temporary::InPlace(part.clone()),
             Form::Unlinked(file) => Temporary::Unlinked(file.try_clone()?, None),
-            Form::File { place, .. } => Temporary::Named(HiddenFile::create(place)?, place.clone()),
+            Form::File {
+                place, replaces, ..
+            } => Temporary::Named(HiddenFile::create(place)?, Name::new(place, *replaces)),
         };
         Ok(Self { temporary })
     }
@@ -111,8 +129,10 @@ impl NewImage {
         let (file, place) = match target.form() {
             Form::Part(_) => return Ok(None),
             Form::Unlinked(file) => (file.try_clone()?, None),
-            Form::File { place, .. } => match unlinked_file(directory_of(place))? {
-                Some(file) => (file, Some(place.clone())),
+            Form::File {
+                place, replaces, ..
+            } => match unlinked_file(directory_of(place))? {
+                Some(file) => (file, Some(Name::new(place, *replaces))),
                 None => return Ok(None),
             },
         };
@@ -173,58 +193,16 @@ impl Output {
         }
     }
 
-    /// Renames the image into place, replacing the target. It is durable when this returns.
+    /// Gives the image its name, as [`put_in_place`](super::put_in_place). It is durable when this
+    /// returns.
     pub(crate) fn commit(self) -> io::Result<()> {
-        let target = match self.temporary {
-            Temporary::InPlace(_) | Temporary::Unlinked(_, None) => return Ok(()),
-            Temporary::Named(hidden, target) => {
-                copy_mode_and_owner(&hidden.0, &target)?;
-                std::fs::rename(&hidden.0, &target)?;
-                target
+        match self.temporary {
+            Temporary::InPlace(_) | Temporary::Unlinked(_, None) => Ok(()),
+            Temporary::Named(hidden, name) => hidden.put_in_place(&name.place, name.replaces),
+            Temporary::Unlinked(file, Some(name)) => {
+                put_in_place(&file, &name.place, name.replaces)
             }
-            Temporary::Unlinked(file, Some(target)) => {
-                let from = proc_path(&file);
-                copy_mode_and_owner(&from, &target)?;
-                let link =
-                    |to: &Path| rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW);
-                match link(&target) {
-                    Ok(()) => {}
-                    Err(Errno::EXIST) => {
-                        let path = hidden_path(&target)?;
-                        link(&path)?;
-                        std::fs::rename(&HiddenFile(path).0, &target)?;
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-                target
-            }
-        };
-        sync_directory_of(&target)
-    }
-}
-
-/// Copies permissions and owner from the file that will be replaced.
-fn copy_mode_and_owner(image: &Path, target: &Path) -> io::Result<()> {
-    let Ok(before) = std::fs::metadata(target) else {
-        return Ok(());
-    };
-    let own = std::fs::metadata(image)?;
-    if (own.uid(), own.gid()) != (before.uid(), before.gid()) {
-        // An unprivileged user cannot change the owner; the image then belongs to this user, as
-        // with any program that replaces files.
-        let _ = std::os::unix::fs::chown(image, Some(before.uid()), Some(before.gid()));
-    }
-    std::fs::set_permissions(image, before.permissions())
-}
-
-/// Makes a new name in the directory of `path` durable, as far as the host supports it.
-pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
-    let synced = File::open(directory_of(path)).and_then(|folder| folder.sync_all());
-    match synced.as_ref().map_err(io::Error::kind) {
-        // The directory may be writable but not readable, or the host may not support fsync of
-        // directories.
-        Err(io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => Ok(()),
-        _ => synced,
+        }
     }
 }
 
@@ -233,35 +211,9 @@ impl Temporary {
     fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Unlinked(file, _) => Some(proc_path(file)),
-            Self::Named(hidden, _) => Some(hidden.0.clone()),
+            Self::Named(hidden, _) => Some(hidden.path().to_owned()),
             Self::InPlace(_) => None,
         }
-    }
-}
-
-/// A file with a hidden name, which is removed on drop unless it was renamed.
-#[derive(Debug)]
-pub(crate) struct HiddenFile(PathBuf);
-
-impl HiddenFile {
-    /// Creates an empty file next to the target.
-    pub(crate) fn create(target: &Path) -> io::Result<Self> {
-        let path = hidden_path(target)?;
-        File::create_new(&path)?;
-        Ok(Self(path))
-    }
-
-    /// The hidden path.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for HiddenFile {
-    fn drop(&mut self) {
-        // It does not exist any more if it was renamed; and if the build failed, that error is
-        // reported.
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -280,23 +232,10 @@ fn unlinked_file(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-fn proc_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-/// A hidden name next to the target.
-fn hidden_path(target: &Path) -> io::Result<PathBuf> {
-    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "has no file name");
-    let mut name = OsString::from(".");
-    name.push(target.file_name().ok_or_else(no_name)?);
-    name.push(format!(".{}", std::process::id()));
-    Ok(target.with_file_name(name))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
     use crate::target::Overwrite;
@@ -340,7 +279,8 @@ mod tests {
         let begin = || {
             let mut output = create(&target, 4);
             let hidden = HiddenFile::create(&target).unwrap();
-            output.temporary = Temporary::Named(hidden, target.clone());
+            let name = Name::new(&target, Replaces::Nothing);
+            output.temporary = Temporary::Named(hidden, name);
             output
         };
         let output = begin();

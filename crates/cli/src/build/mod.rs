@@ -30,8 +30,8 @@ use fourscore_build::source::{
     Context, Destination, Excludes, IdMap, IdRange, Notices, Owners, Platform, Source, SourceError,
 };
 use fourscore_build::{
-    BuildError, Comparison, Meta, NodeId, Overwrite, ReadBack, Summary, Target, Tree, TreeError,
-    Xattrs, read_file,
+    BuildError, Comparison, ListTarget, Meta, NodeId, Overwrite, ReadBack, Summary, Target, Tree,
+    TreeError, Xattrs, read_file,
 };
 use fourscore_mkfs::parse_size;
 
@@ -106,10 +106,12 @@ pub(crate) struct Build {
     /// Reads the image back and compares it with the sources
     #[arg(long)]
     verify: bool,
-    /// Writes the SHA-256 sums of all files of the image in the format of sha256sum
+    /// Writes the SHA-256 sums of all files of the image in the format of sha256sum. A file with
+    /// content is replaced only with -F
     #[arg(long, value_name = "FILE")]
     sums: Option<PathBuf>,
-    /// Writes an mtree manifest of the image with SHA-256 sums, for --manifest and bsdtar
+    /// Writes an mtree manifest of the image with SHA-256 sums, for --manifest and bsdtar. A file
+    /// with content is replaced only with -F
     #[arg(long, value_name = "FILE")]
     write_manifest: Option<PathBuf>,
     /// Number of threads [default: all cores]
@@ -138,6 +140,7 @@ pub(crate) fn run(args: &Build) -> Result<()> {
     let manifest = manifest.map_err(source_failure)?;
     let (output, size) = destination(args)?;
     options.size = size;
+    options.read_back = read_back(args)?;
     let bar = Bar::new();
     let intake = Intake {
         options: &options,
@@ -220,10 +223,6 @@ fn destination(args: &Build) -> Result<(Output, Size)> {
         (false, None) => None,
         (false, Some(text)) => Some(size(text)?),
     };
-    let overwrite = match args.force {
-        true => Overwrite::EvenInUse,
-        false => Overwrite::OwnImages,
-    };
     for (option, list) in [
         ("--sums", &args.sums),
         ("--write-manifest", &args.write_manifest),
@@ -238,10 +237,47 @@ fn destination(args: &Build) -> Result<(Output, Size)> {
             ));
         }
     }
-    let output = Output::open(&args.output, size, overwrite)?;
+    let output = Output::open(&args.output, size, overwrite(args))?;
     let part = || output.target.part_bytes().map_or(Size::Auto, Size::Bytes);
     let size = size.unwrap_or_else(part);
     Ok((output, size))
+}
+
+/// What may be overwritten.
+fn overwrite(args: &Build) -> Overwrite {
+    match args.force {
+        true => Overwrite::EvenInUse,
+        false => Overwrite::OwnImages,
+    }
+}
+
+/// What is done with the finished image: it is compared, and lists are written.
+fn read_back(args: &Build) -> Result<ReadBack> {
+    let (sums, manifest) = (args.sums.as_deref(), args.write_manifest.as_deref());
+    if let (Some(sums), Some(manifest)) = (sums, manifest)
+        && is_one_file(sums, manifest)
+        && !is_stream(sums)
+    {
+        let why = "is also the file of --sums; name another file";
+        return Err(Failure::usage("--write-manifest", why));
+    }
+    let find = |path: Option<&Path>| {
+        let found = path.map(|path| ListTarget::find(path, overwrite(args)));
+        found.transpose().map_err(refusal)
+    };
+    Ok(ReadBack {
+        comparison: match args.verify {
+            true => Comparison::Everything,
+            false => Comparison::No,
+        },
+        sums: find(sums)?,
+        manifest: find(manifest)?,
+    })
+}
+
+/// Whether a path is a pipe or terminal, which takes several lists.
+fn is_stream(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
 /// Whether two paths are the same file, which may not exist yet.
@@ -395,14 +431,7 @@ fn options(args: &Build, threads: usize) -> Result<Options> {
         size: Size::Auto,
         canonical: args.canonical,
         threads: Some(threads),
-        read_back: ReadBack {
-            comparison: match args.verify {
-                true => Comparison::Everything,
-                false => Comparison::No,
-            },
-            sums: args.sums.clone(),
-            manifest: args.write_manifest.clone(),
-        },
+        read_back: ReadBack::default(),
     })
 }
 

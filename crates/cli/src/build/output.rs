@@ -22,6 +22,7 @@ use crate::image::ImageSpec;
 use crate::output::Stdout;
 
 const COPY_BYTES: usize = 1 << 20;
+const REPLACE_ADVICE: &str = "use -F to replace it, or name another destination";
 
 /// The destination of an image.
 pub(super) struct Output {
@@ -123,11 +124,15 @@ pub(crate) fn refusal(error: BuildError) -> Failure {
     match error {
         BuildError::Occupied { path, what } => {
             let failure = Failure::new(path.display().to_string(), format!("contains {what}"));
-            failure.advise("use -F to replace it, or name another destination")
+            failure.advise(REPLACE_ADVICE)
         }
         BuildError::Output { path, why } => {
             let is_busy = why.kind() == ErrorKind::ResourceBusy;
+            let is_another = why.kind() == ErrorKind::AlreadyExists;
             let failure = Failure::new(path.display().to_string(), why);
+            if is_another {
+                return failure.advise(REPLACE_ADVICE);
+            }
             match is_busy {
                 true => {
                     failure.advise("unmount or detach it first, or use -F to overwrite it anyway")

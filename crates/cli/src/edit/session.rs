@@ -8,20 +8,19 @@
 //! | `journal` | in memory, then by one transaction (`fourscore::Staged`) | all or none |
 //! | `copy` | in a copy beside the image, which replaces it | all or none |
 //!
-//! **Crash safety.** The copy has no name until it is complete and durable. Then it is linked
-//! beside the image and renamed over it. After a crash between these two steps the other name is
-//! left, `.NAME.PID.edit`; the image is still the old one.
+//! **Crash safety.** The copy has no name until it is complete and durable. Then it replaces the
+//! image that was copied, and no other file ([`put_in_place`]). A crash then can leave a temporary
+//! name beside the image.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fourscore::{Error, Fs, MountOptions, Staged};
 use fourscore_block::{Access, DeviceOptions, FileDevice, open_path};
+use fourscore_build::{FileId, Replaces, put_in_place};
 use fourscore_sync::Arc;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::Atomic;
@@ -130,6 +129,8 @@ fn refused(spec: &ImageSpec, why: Error) -> Failure {
 struct Copy {
     /// The image, through all symbolic links.
     original: PathBuf,
+    /// The file that the copy may replace.
+    found: FileId,
     /// Keeps other writers away from the image.
     _lock: FileDevice,
     file: File,
@@ -148,16 +149,14 @@ impl Copy {
         }
         let folder = original.parent().unwrap_or(Path::new("/"));
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(attributes.mode() & 0o777);
-        let file = File::from(rustix::fs::open(folder, flags, mode)?);
+        // The owner and permissions of the image follow when the copy replaces it.
+        let file = File::from(rustix::fs::open(folder, flags, Mode::from(0o600))?);
         if rustix::fs::ioctl_ficlone(&file, &from).is_err() {
             copy_data(&from, &file, attributes.len())?;
         }
-        file.set_permissions(attributes.permissions())?;
-        // Only root may give a file away; without that the copy belongs to its maker.
-        let _ = std::os::unix::fs::fchown(&file, Some(attributes.uid()), Some(attributes.gid()));
         Ok(Self {
             original,
+            found: FileId::of(&attributes),
             _lock: lock,
             file,
         })
@@ -171,18 +170,7 @@ impl Copy {
     /// Puts the copy in the place of the image, durably.
     fn replace(self) -> std::io::Result<()> {
         self.file.sync_all()?;
-        let folder = self.original.parent().unwrap_or(Path::new("/"));
-        let mut name = OsString::from(".");
-        name.push(self.original.file_name().unwrap_or_default());
-        name.push(format!(".{}.edit", std::process::id()));
-        let beside = folder.join(name);
-        rustix::fs::linkat(CWD, self.path(), CWD, &beside, AtFlags::SYMLINK_FOLLOW)?;
-        if let Err(error) = fs::rename(&beside, &self.original) {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&beside);
-            return Err(error);
-        }
-        File::open(folder)?.sync_all()
+        put_in_place(&self.file, &self.original, Replaces::Found(self.found))
     }
 }
 

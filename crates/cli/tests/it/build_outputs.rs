@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{FileExt, symlink};
-use std::process::Stdio;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use fourscore_sync::thread;
@@ -157,6 +158,108 @@ fn only_empty_and_built_files_are_replaced_without_force() {
     file.and_then(|mut file| file.write_all(b"behind"))
         .expect("space");
     refused(&build, "contains an image followed by other data");
+}
+
+/// A build of `tree.tar` from its standard input, while which `meanwhile` is done: after the output
+/// was examined, and before the image is complete.
+fn built_while(place: &Place, more: &[&str], meanwhile: impl FnOnce()) -> Output {
+    let image = place.text("image");
+    let archive = fs::read(place.path("tree.tar")).expect("an archive");
+    let mut child = fourscore(&[&["build", "-", "-o", &image], more].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    // More than a pipe holds.
+    let (begin, end) = archive.split_at(archive.len() - 1024);
+    stdin.write_all(begin).expect("it is read");
+    meanwhile();
+    stdin.write_all(end).expect("it is read");
+    drop(stdin);
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn a_file_that_appears_or_changes_during_a_build_is_left_alone() {
+    require!(Need::Program("tar"));
+    let place = Place::new();
+    run("tar", &["-cf", "tree.tar", "tree"], place.0.path()).expect("an archive");
+    let image = place.path("image");
+    let precious = || fs::write(&image, "precious\n").expect("space");
+    let is_left_alone = |output: &Output, expected: &str| {
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains(expected), "{message}");
+        assert!(message.ends_with("(use -F to replace it, or name another destination)\n"));
+        assert_eq!(fs::read(&image).expect("it exists"), b"precious\n");
+        assert_eq!(fs::read_dir(place.0.path()).expect("a folder").count(), 3);
+    };
+    let refused = built_while(&place, &[], precious);
+    is_left_alone(&refused, "image: was created by another program meanwhile");
+    // An empty file may be replaced, until it is written or is another one.
+    fs::write(&image, "").expect("space");
+    let refused = built_while(&place, &[], precious);
+    is_left_alone(&refused, "image: was changed by another program meanwhile");
+    fs::write(&image, "").expect("space");
+    let refused = built_while(&place, &[], || {
+        fs::remove_file(&image).expect("permission");
+        precious();
+    });
+    is_left_alone(&refused, "image: was changed by another program meanwhile");
+    fs::remove_file(&image).expect("permission");
+    let built = built_while(&place, &["-F"], precious);
+    assert!(built.status.success(), "{built:?}");
+    let built = built_while(&place, &[], || ());
+    assert!(built.status.success(), "{built:?}");
+    assert!(place.walk("image").contains("/tree/etc/passwd "));
+}
+
+#[test]
+fn lists_replace_files_only_with_force() {
+    let place = Place::new();
+    let (tree, image, list) = (place.text("tree"), place.text("image"), place.text("list"));
+    for option in ["--sums", "--write-manifest"] {
+        let build = [tree.as_str(), "-o", &image, option, &list];
+        fs::write(&list, "precious\n").expect("space");
+        refused(&build, "list: contains data (use -F to replace it, or name");
+        assert_eq!(fs::read(&list).expect("it exists"), b"precious\n");
+        assert!(!Path::new(&image).exists());
+        let forced = [&["build"], &build[..], &["-F"]].concat();
+        printed(&mut fourscore(&forced));
+        assert!(fs::read(&list).expect("it exists").len() > 1000);
+        fs::remove_file(&image).expect("permission");
+        fs::write(&list, "").expect("space");
+        printed(&mut fourscore(&[&["build"], &build[..]].concat()));
+        assert!(fs::read(&list).expect("it exists").len() > 1000);
+        fs::remove_file(&image).expect("permission");
+        fs::remove_file(&list).expect("permission");
+    }
+    let both = ["--sums", &list, "--write-manifest", &list];
+    let (status, message) = failing(&[&["build", &tree, "-o", &image], &both[..]].concat());
+    assert_eq!(status, Some(2), "{message}");
+    assert!(message.contains("is also the file of --sums"), "{message}");
+}
+
+/// A user who replaces a file of another group cannot keep the group, and opens the file to no one
+/// else.
+#[test]
+fn a_replaced_file_that_loses_its_group_is_not_shared_with_another() {
+    require!(Need::Root, Need::Program("setpriv"));
+    let place = Place::new();
+    let image = place.path("output/image");
+    let build = ["build", &place.text("tree/many"), "-o", text(&image)];
+    let edit = ["edit", text(&image), "--atomic=copy", "mkdir", "/new"];
+    printed(&mut place.as_unprivileged_user(&build));
+    for arguments in [&build[..], &edit] {
+        chown(&image, Some(65534), Some(0)).expect("permission");
+        fs::set_permissions(&image, fs::Permissions::from_mode(0o660)).expect("permission");
+        printed(&mut place.as_unprivileged_user(arguments));
+        let found = fs::metadata(&image).expect("it exists");
+        let found = (found.uid(), found.gid(), found.mode() & 0o7777);
+        assert_eq!(found, (65534, 65534, 0o600), "{arguments:?}");
+    }
 }
 
 /// A disk image, and the names of its partitions.
