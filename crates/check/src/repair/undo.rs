@@ -10,7 +10,8 @@
 //!
 //! **Crash safety.** What is saved, and the header that counts it, are durable before the image is
 //! written. The header of a file whose repair did not end is not marked as finished: `e2undo` then
-//! wants to be forced (`-f`).
+//! wants to be forced (`-f`). If something could not be saved, the image is not written any more:
+//! the file stays as it was, and undoes all that was written.
 //!
 //! **Locking.** The file is locked while it is written, because the write of the image has to wait
 //! for it in any case.
@@ -60,6 +61,8 @@ struct UndoFile {
     /// The byte of the disk at which the file system begins.
     offset: u64,
     saved: HashSet<u64>,
+    /// Something could not be saved, and the rest of the state may be ahead of the file.
+    has_failed: bool,
     keys: u64,
     key_block: [u8; BLOCK_BYTES],
     /// Where the key block is, and where the file ends.
@@ -83,6 +86,7 @@ impl UndoDevice {
             path: path.to_owned(),
             offset,
             saved: HashSet::new(),
+            has_failed: false,
             keys: 0,
             key_block: [0; BLOCK_BYTES],
             key_block_at: KEYS_AT,
@@ -96,9 +100,11 @@ impl UndoDevice {
     /// Marks the file as finished: the image is now what it is to be undone from.
     ///
     /// # Errors
-    /// The file or the image cannot be used.
+    /// The file or the image cannot be used, or something could not be saved before.
     pub fn finish(&self) -> io::Result<()> {
-        self.file.lock().write_head(&*self.base, FINISHED)
+        let mut undo = self.file.lock();
+        undo.require_sound()?;
+        undo.write_head(&*self.base, FINISHED)
     }
 
     /// Ends a change that was refused or has failed: removes the file if nothing was saved in it,
@@ -117,13 +123,28 @@ impl UndoDevice {
 }
 
 impl UndoFile {
-    /// Saves the units of a range that were not saved before.
+    /// Saves the units of a range that were not saved before. After a failure every call fails, so
+    /// that nothing is overwritten that is not in the file.
     fn save(&mut self, base: &dyn BlockDevice, at: u64, bytes: u64) -> io::Result<()> {
+        self.require_sound()?;
+        let saved = self.save_new(base, at, bytes);
+        self.has_failed = saved.is_err();
+        saved
+    }
+
+    fn require_sound(&self) -> io::Result<()> {
+        match self.has_failed {
+            true => Err(io::Error::other("the undo file could not be written")),
+            false => Ok(()),
+        }
+    }
+
+    fn save_new(&mut self, base: &dyn BlockDevice, at: u64, bytes: u64) -> io::Result<()> {
         let unit = BLOCK_BYTES as u64;
         let units = at / unit..at.saturating_add(bytes).div_ceil(unit);
         let mut run: Option<std::ops::Range<u64>> = None;
         let mut runs = Vec::new();
-        for unit in units.filter(|unit| self.saved.insert(*unit)) {
+        for unit in units.clone().filter(|unit| !self.saved.contains(unit)) {
             match &mut run {
                 Some(run) if run.end == unit && run.end - run.start < MOST_UNITS => run.end += 1,
                 _ => runs.extend(run.replace(unit..unit + 1)),
@@ -136,7 +157,9 @@ impl UndoFile {
         for run in runs {
             self.append(base, run)?;
         }
-        self.write_head(base, 0)
+        self.write_head(base, 0)?;
+        self.saved.extend(units);
+        Ok(())
     }
 
     fn append(&mut self, base: &dyn BlockDevice, units: std::ops::Range<u64>) -> io::Result<()> {
@@ -347,4 +370,53 @@ fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
 fn word(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
     word.map_or(0, u32::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use fourscore_block::RamDevice;
+
+    use super::*;
+
+    /// A unit whose old content could not be saved is not overwritten, also by a later write when
+    /// the file could be written again; and what was written before can be undone.
+    #[test]
+    fn nothing_is_overwritten_that_could_not_be_saved() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("undo");
+        let base = Arc::new(RamDevice::new(64 << 10));
+        base.write_at(&[1; 64 << 10], 0).expect("RAM");
+        let device = UndoDevice::create(&path, Arc::<RamDevice>::clone(&base), 0).expect("space");
+        device.write_at(&[2; 4096], 8192).expect("saved");
+        let read_only = File::open(&path).expect("the undo file");
+        let writable = std::mem::replace(&mut device.file.lock().file, read_only);
+        device.write_at(&[3; 4096], 16_384).expect_err("not saved");
+        device.file.lock().file = writable;
+        for at in [16_384, 32_768] {
+            device.write_at(&[4; 4096], at).expect_err("refused");
+        }
+        device.finish().expect_err("not complete");
+        let content = || {
+            let mut bytes = vec![0; 64 << 10];
+            base.read_at(&mut bytes, 0).expect("RAM");
+            bytes
+        };
+        let mut expected = vec![1; 64 << 10];
+        expected[8192..12_288].fill(2);
+        assert!(content() == expected);
+        apply_undo(&path, &*base).expect("a sound file");
+        assert!(content() == vec![1; 64 << 10]);
+    }
+
+    #[test]
+    fn a_file_in_which_nothing_could_be_saved_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("undo");
+        let base = Arc::new(RamDevice::new(64 << 10));
+        let device = UndoDevice::create(&path, base, 0).expect("space");
+        device.file.lock().file = File::open(&path).expect("the undo file");
+        device.write_at(&[3; 4096], 0).expect_err("not saved");
+        device.abandon().expect("permission");
+        assert!(!path.exists());
+    }
 }
