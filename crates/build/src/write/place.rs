@@ -6,8 +6,8 @@
 //!
 //! | [`Replaces`] | the name is given by | if that is not supported |
 //! |---|---|---|
-//! | `Nothing` | link(2), or `RENAME_NOREPLACE` | an empty file that is created exclusively, and replaced |
-//! | `Found` | `RENAME_EXCHANGE`, then a look at what was replaced | a look at it before, and a rename |
+//! | `Nothing` | link(2), or `RENAME_NOREPLACE` | an empty file of its own, replaced |
+//! | `Found` | `RENAME_EXCHANGE`, then a look at what was replaced | a look before, a rename |
 //! | `Anything` | link(2), or a rename | |
 //!
 //! What was exchanged and is not the file that was found gets its name back. So the only case in
