@@ -92,6 +92,7 @@ pub use crate::facade::stats::{FastCommitStats, MountStats, Stats};
 pub use crate::file::fallocate::Fallocate;
 pub use crate::file::finish::WrittenAt;
 pub use crate::file::read::Seek;
+pub use crate::file::write::WriteOutcome;
 pub use crate::group::descriptor::Bitmap;
 pub use crate::grow::{GroupBitmap, Growth, GrowthStep};
 pub use crate::inode::attributes::{Noted, NotedTimes, Privileges};

@@ -419,7 +419,7 @@ impl<'i> Copier<'i> {
         fs.truncate(inode, 0).map_err(failed)?;
         let mut end = 0;
         let mut sink = |at: u64, bytes: &[u8]| {
-            fs.write_at(inode, bytes, at).map_err(failed)?;
+            fs.write_all_at(inode, bytes, at).map_err(failed)?;
             end = at + bytes.len() as u64;
             Ok(())
         };
@@ -561,7 +561,7 @@ impl<'i> Copier<'i> {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(Failure::new("standard input", error)),
             };
-            let written = self.fs().write_at(inode, &self.buffer[..count], at);
+            let written = self.fs().write_all_at(inode, &self.buffer[..count], at);
             written.map_err(|why| self.at(to, why))?;
             at += count as u64;
         }

@@ -15,8 +15,8 @@ use crate::file::copy::BytePosition;
 use crate::file::fallocate::{self, Fallocate};
 use crate::file::finish::WrittenAt;
 use crate::file::read::{self, Seek};
-use crate::file::{copy, preallocation, symlink, sync, truncate, write};
-use crate::inode::attributes::Privileges;
+use crate::file::write::{self, WriteOutcome};
+use crate::file::{copy, preallocation, symlink, sync, truncate};
 use crate::inode::caller::Caller;
 use crate::{Fs, Result};
 
@@ -175,29 +175,39 @@ impl Fs {
     }
 
     /// Writes `data` at `offset` (bytes) into a regular file, which grows as needed. Returns the
-    /// number of bytes written: all of them. Durable after [`Fs::fsync`].
+    /// number of bytes written: as in write(2), fewer than all if there was space for a part at the
+    /// front only ([`Fs::write_all_at`] returns an error then). Durable after [`Fs::fsync`].
     ///
     /// # Errors
     /// `IsADirectory`, `InvalidArgument` for an inode that is not a regular file, `NoSpace`,
     /// `QuotaExceeded`, `FileTooLarge`, `ReadOnly`; `NotPermitted` if the inode's flags forbid it.
-    /// With `NoSpace` and `QuotaExceeded` a part at the front may be written; the size then shows
-    /// how much.
+    /// With `NoSpace` and `QuotaExceeded` nothing was written.
     pub fn write_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
         write::write_at(self.writable()?, inode, data, offset)
     }
 
-    /// As [`Fs::write_at`], on behalf of `caller`: set-id bits and capabilities of the file that a
-    /// write by that caller removes are removed before. Returns whether there were any.
+    /// As [`Fs::write_at`], but an error if less than all of `data` was written.
     ///
     /// # Errors
-    /// As [`Fs::write_at`].
+    /// As [`Fs::write_at`]. With `NoSpace` and `QuotaExceeded` a part at the front may be written;
+    /// where the file has grown, its size shows how much.
+    pub fn write_all_at(&self, inode: InodeNr, data: &[u8], offset: u64) -> Result<()> {
+        write::write_all_at(self.writable()?, inode, data, offset)
+    }
+
+    /// As [`Fs::write_at`], on behalf of `caller`: set-id bits and capabilities of the file that a
+    /// write by that caller removes are removed, at the latest when the data becomes visible.
+    ///
+    /// # Errors
+    /// As [`Fs::write_at`]. With these the file has kept its privileges, except for `Io` and
+    /// `Corrupt`.
     pub fn write_at_as(
         &self,
         caller: &Caller<'_>,
         inode: InodeNr,
         data: &[u8],
         offset: u64,
-    ) -> Result<Privileges> {
+    ) -> Result<WriteOutcome> {
         write::write_at_as(self.writable()?, caller, inode, data, offset)
     }
 
@@ -209,7 +219,8 @@ impl Fs {
     /// them write the same bytes at the same time, either result may be kept.
     ///
     /// # Errors
-    /// As [`Fs::write_at`], but `NotPermitted` for a file with verity only.
+    /// As [`Fs::write_all_at`], also if just a part was written; but `NotPermitted` for a file with
+    /// verity only.
     pub fn write_back_at(
         &self,
         inode: InodeNr,
@@ -220,10 +231,11 @@ impl Fs {
         write::write_back_at(self.writable()?, inode, data, offset, written_at)
     }
 
-    /// Writes `data` after the end of a regular file, and returns the offset at which it begins.
+    /// Writes all of `data` after the end of a regular file, and returns the offset at which it
+    /// begins.
     ///
     /// # Errors
-    /// As [`Fs::write_at`].
+    /// As [`Fs::write_all_at`].
     pub fn append(&self, inode: InodeNr, data: &[u8]) -> Result<u64> {
         write::append(self.writable()?, inode, data)
     }

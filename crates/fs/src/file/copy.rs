@@ -22,7 +22,7 @@ use fourscore_sync::epoch;
 
 use crate::core::Core;
 use crate::file::data::Data;
-use crate::file::write::{self, Decided};
+use crate::file::write::{self, Decided, Progress};
 use crate::file::{fallocate, inline_change, read, truncate};
 use crate::inode::{cache, stat};
 use crate::map::update;
@@ -64,31 +64,37 @@ fn write_gathered(
     if end.is_none_or(|end| end > limit) {
         return Err(Error::FileTooLarge);
     }
-    let mut at = offset;
-    let mut write = |data: &[u8]| -> Result<()> {
-        let piece = Data {
-            bytes: data,
-            offset: at,
-        };
-        write::write_locked(mount, pinned.locked(&mut locked), piece, Decided::Now)?;
-        at += data.len() as u64;
-        Ok(())
+    let mut done = 0;
+    let mut write = |bytes: &[u8]| -> Result<Progress> {
+        let offset = offset + done as u64;
+        let piece = Data { bytes, offset };
+        let mut written =
+            write::write_locked(mount, pinned.locked(&mut locked), piece, Decided::Now)?;
+        done += written.bytes;
+        written.bytes = done;
+        Ok(written)
     };
     let mut gathered = Vec::new();
     for buf in bufs {
         let is_alone = buf.len() >= ALONE_BYTES;
         if is_alone || gathered.len() + buf.len() > PIECE_BYTES {
-            write(&gathered)?;
+            let written = write(&gathered)?;
+            if written.stopped.is_some() {
+                return written.part();
+            }
             gathered.clear();
         }
-        match is_alone {
-            true => write(buf)?,
-            false => gathered.extend_from_slice(buf),
+        if !is_alone {
+            gathered.extend_from_slice(buf);
+            continue;
+        }
+        let written = write(buf)?;
+        if written.stopped.is_some() {
+            return written.part();
         }
     }
     // Also when there is no data, so that a file that cannot be written to is refused.
-    write(&gathered)?;
-    Ok(total)
+    write(&gathered)?.part()
 }
 
 /// A byte of a file.
@@ -198,8 +204,8 @@ fn copy_piece(
         bytes: &buffer[..got],
         offset: target.offset,
     };
-    write::write_piece(mount, target.inode, piece)?;
-    Ok(got as u64)
+    let written = write::write_piece(mount, target.inode, piece)?;
+    Ok(written.part()? as u64)
 }
 
 /// Reads without checking the sequence count: an injected fault.

@@ -90,7 +90,11 @@ fn finish_with(
         let guard = epoch::pin();
         let before = pinned.version(&guard)?;
         let is_inside = version.layout() == Layout::Inline;
-        is_inside || before.size_bytes() != size || before.i_block() != version.i_block()
+        let (mode, mode_before) = (version.on_disk().mode(), before.on_disk().mode());
+        is_inside
+            || before.size_bytes() != size
+            || before.i_block() != version.i_block()
+            || mode_before != mode
     };
     let mount = plan.mount;
     if let (false, Some(times)) = (changes_more, mount.lazy_times()) {

@@ -40,6 +40,7 @@ use crate::file::finish::{Ending, WrittenAt, finish};
 use crate::file::journal_data::{BlockPart, Novelty};
 use crate::file::prepare::index;
 use crate::file::{claim, inline, journal_data, journaled};
+use crate::inode::attributes::{self, LostPrivileges};
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::LockedInode;
 use crate::map::form::MapForm;
@@ -69,12 +70,13 @@ pub(crate) fn has_inline_data(core: &Core) -> bool {
 }
 
 /// Writes into the inode, if the file's data is there or may go there, and if there is space. Moves
-/// data out that no longer has space.
+/// data out that no longer has space. A file that is written to loses the privileges `lost`.
 pub(crate) fn write_inside(
     mount: &Mount,
     file: LockedInode<'_>,
     data: Data<'_>,
     written_at: WrittenAt,
+    lost: Option<LostPrivileges>,
 ) -> Result<Written> {
     if !has_inline_data(&mount.core) {
         return Ok(Written::NotYet);
@@ -86,6 +88,9 @@ pub(crate) fn write_inside(
     }
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, inode.nr())?;
+    if let Some(lost) = lost {
+        attributes::plan_loss(&mut plan, slot, lost)?;
+    }
     let end = data.end();
     if end > inline_capacity(&mut plan, slot)? as u64 {
         drop(plan);

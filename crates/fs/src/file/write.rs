@@ -21,6 +21,14 @@
 //! zeroed ([`crate::map::in_place`]): preallocated space can be written to however full the disk or
 //! the quota is.
 //!
+//! A part that the disk or the quota has no space for is written in halves, down to a block. So a
+//! write that does not fit writes what does, and ends there, as in Linux ([`Progress`]).
+//!
+//! Privileges (set-id bits, capabilities) that a write by a user removes are removed with its first
+//! part, in the plan that maps it: a write that is refused removes none. Bytes that are overwritten
+//! in place are visible at once, so before these the privileges are removed in a plan of their own;
+//! that write finds its space.
+//!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
 //! file come one after the other. Data that the caller cached
 //! ([`Fs::write_back_at`](crate::Fs::write_back_at)) is overwritten under the shared lock: its
@@ -49,7 +57,7 @@ use crate::file::journal_data::{BlockPart, Novelty};
 use crate::file::prepare::{self, ZEROES, index};
 use crate::file::{claim, journal_data, journaled, truncate};
 use crate::guard::with_guard;
-use crate::inode::attributes::{self, Privileges};
+use crate::inode::attributes::{self, LostPrivileges, Privileges};
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::caller::Caller;
@@ -102,22 +110,71 @@ enum WrittenOver {
     No,
 }
 
-/// When the permission to write was checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decided {
+/// When the permission to write was checked, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Decided<'c> {
     /// Now, by the flags that the file has.
     Now,
+    /// Now; the file loses the privileges that a write by this caller removes.
+    NowFor(&'c Caller<'c>),
     /// Earlier, by the flags that the file had then.
     Earlier(WrittenAt),
 }
 
-impl Decided {
+impl Decided<'_> {
     fn written_at(self) -> WrittenAt {
         match self {
-            Self::Now => WrittenAt::Now,
+            Self::Now | Self::NowFor(_) => WrittenAt::Now,
             Self::Earlier(written_at) => written_at,
         }
     }
+}
+
+/// What a write on behalf of a caller did; see [`Fs::write_at_as`](crate::Fs::write_at_as).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteOutcome {
+    /// The number of bytes written, from the front of the data: fewer than all if there was no
+    /// space for more.
+    pub bytes: usize,
+    /// Whether the file has lost privileges.
+    pub privileges: Privileges,
+}
+
+/// How far a write came.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// The number of bytes written, from the front of the data.
+    pub(crate) bytes: usize,
+    /// Why the rest is not written: `NoSpace` or `QuotaExceeded`.
+    pub(crate) stopped: Option<Error>,
+    privileges: Privileges,
+}
+
+impl Progress {
+    /// Returns the number of bytes written, as write(2) does: an error only if that is none.
+    pub(crate) fn part(self) -> Result<usize> {
+        match self.stopped {
+            Some(error) if self.bytes == 0 => Err(error),
+            _ => Ok(self.bytes),
+        }
+    }
+
+    /// Returns the number of bytes written, and an error if that is less than all.
+    pub(crate) fn whole(self) -> Result<usize> {
+        match self.stopped {
+            Some(error) => Err(error),
+            None => Ok(self.bytes),
+        }
+    }
+}
+
+/// How one part of the data is written.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    written_at: WrittenAt,
+    conversion: Conversion,
+    /// The privileges that the file loses with this part.
+    lost: Option<LostPrivileges>,
 }
 
 /// How preallocated blocks become written.
@@ -133,11 +190,17 @@ enum Conversion {
 pub(crate) fn write_at(mount: &Mount, inode: InodeNr, data: &[u8], offset: u64) -> Result<usize> {
     let bytes = data;
     let written = write_piece(mount, inode, Data { bytes, offset });
-    errors::noting(mount, written.map(|()| data.len()))
+    errors::noting(mount, written.and_then(Progress::part))
+}
+
+/// See [`Fs::write_all_at`](crate::Fs::write_all_at).
+pub(crate) fn write_all_at(mount: &Mount, inode: InodeNr, bytes: &[u8], offset: u64) -> Result<()> {
+    let written = write_piece(mount, inode, Data { bytes, offset });
+    errors::noting(mount, written.and_then(Progress::whole).map(drop))
 }
 
 /// As [`write_at`], for callers that note errors themselves.
-pub(crate) fn write_piece(mount: &Mount, inode: InodeNr, data: Data<'_>) -> Result<()> {
+pub(crate) fn write_piece(mount: &Mount, inode: InodeNr, data: Data<'_>) -> Result<Progress> {
     let pinned = cache::pin_inode(&mount.core, inode)?;
     let mut locked = pinned.lock();
     write_locked(mount, pinned.locked(&mut locked), data, Decided::Now)
@@ -150,15 +213,16 @@ pub(crate) fn write_at_as(
     inode: InodeNr,
     bytes: &[u8],
     offset: u64,
-) -> Result<Privileges> {
+) -> Result<WriteOutcome> {
     let write = || {
         let pinned = cache::pin_inode(&mount.core, inode)?;
         let mut locked = pinned.lock();
-        let take = || attributes::take_privileges_locked(mount, pinned.held(&locked), caller);
-        let privileges = mount.space.retried(take)?;
         let data = Data { bytes, offset };
-        write_locked(mount, pinned.locked(&mut locked), data, Decided::Now)?;
-        Ok(privileges)
+        let decided = Decided::NowFor(caller);
+        let written = write_locked(mount, pinned.locked(&mut locked), data, decided)?;
+        let privileges = written.privileges;
+        let bytes = written.part()?;
+        Ok(WriteOutcome { bytes, privileges })
     };
     errors::noting(mount, write())
 }
@@ -176,6 +240,8 @@ pub(crate) fn write_back_at(
     errors::noting(mount, written.map(|()| bytes.len()))
 }
 
+/// Writes all of the data, or fails: the kernel ignores the count of a write-back.
+
 fn write_cached(
     mount: &Mount,
     inode: InodeNr,
@@ -188,18 +254,44 @@ fn write_cached(
     }
     let mut locked = pinned.lock();
     let decided = Decided::Earlier(written_at);
-    write_locked(mount, pinned.locked(&mut locked), data, decided)
+    let written = write_locked(mount, pinned.locked(&mut locked), data, decided)?;
+    written.whole().map(drop)
+}
+
+/// Data behind the former end of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Appended {
+    /// Where it begins.
+    pub(crate) offset: u64,
+    /// The number of bytes: fewer than all if there was no space for more.
+    pub(crate) bytes: usize,
 }
 
 /// See [`Fs::append`](crate::Fs::append).
 pub(crate) fn append(mount: &Mount, inode: InodeNr, bytes: &[u8]) -> Result<u64> {
+    let appended = append_with(mount, inode, bytes, Progress::whole)?;
+    Ok(appended.offset)
+}
+
+/// Appends what there is space for.
+pub(crate) fn append_part(mount: &Mount, inode: InodeNr, bytes: &[u8]) -> Result<Appended> {
+    append_with(mount, inode, bytes, Progress::part)
+}
+
+fn append_with(
+    mount: &Mount,
+    inode: InodeNr,
+    bytes: &[u8],
+    result: fn(Progress) -> Result<usize>,
+) -> Result<Appended> {
     let append = || {
         let pinned = cache::pin_inode(&mount.core, inode)?;
         let mut locked = pinned.lock();
         let offset = pinned.version(&epoch::pin())?.size_bytes();
         let data = Data { bytes, offset };
-        write_locked(mount, pinned.locked(&mut locked), data, Decided::Now)?;
-        Ok(offset)
+        let written = write_locked(mount, pinned.locked(&mut locked), data, Decided::Now)?;
+        let bytes = result(written)?;
+        Ok(Appended { offset, bytes })
     };
     errors::noting(mount, append())
 }
@@ -225,14 +317,18 @@ fn write_beside(
     write_over(mount, inode, &shared, data, written_at)
 }
 
-/// Writes all of the data; the caller holds the inode's lock. A file that cannot be written to is
-/// refused even if there is no data.
+/// Writes all of the data for which there is space; the caller holds the inode's lock. A file that
+/// cannot be written to is refused even if there is no data.
+///
+/// # Errors
+/// Those that do not depend on space, also after a part was written. Want of space is part of the
+/// [`Progress`].
 pub(crate) fn write_locked(
     mount: &Mount,
     mut file: LockedInode<'_>,
     data: Data<'_>,
-    decided: Decided,
-) -> Result<()> {
+    decided: Decided<'_>,
+) -> Result<Progress> {
     /// The most bytes that one plan writes, so that written data is mapped soon.
     const MOST_BYTES: usize = 64 << 20;
     let end = data.offset.checked_add(data.bytes.len() as u64);
@@ -246,48 +342,83 @@ pub(crate) fn write_locked(
         return Err(Error::FileTooLarge);
     }
     truncate::end_truncation(mount, file.reborrow())?;
-    let (mut done, mut most_bytes, mut conversion) = (0, MOST_BYTES, Conversion::Split);
-    while done < data.bytes.len() {
-        let part = Data {
-            bytes: &data.bytes[done..data.bytes.len().min(done + most_bytes)],
-            offset: data.offset + done as u64,
-        };
-        let times = decided.written_at();
-        let write = || write_part(mount, file.reborrow(), part, times, conversion);
+    let mut manner = Manner {
+        written_at: decided.written_at(),
+        conversion: Conversion::Split,
+        lost: match decided {
+            Decided::NowFor(caller) => attributes::lost_privileges(mount, file.pinned, caller)?,
+            Decided::Now | Decided::Earlier(_) => None,
+        },
+    };
+    let mut progress = Progress {
+        bytes: 0,
+        stopped: None,
+        privileges: Privileges::Kept,
+    };
+    let mut most_bytes = MOST_BYTES;
+    while progress.bytes < data.bytes.len() {
+        let part = front(mount, data, progress.bytes, most_bytes);
+        let write = || write_part(mount, file.reborrow(), part, manner);
         match mount.space.retried(write) {
             Ok(written) => {
-                done += written;
-                conversion = Conversion::Split;
-            }
-            Err(error) if conversion == Conversion::InPlace => return Err(error),
-            Err(error) => match smaller_part(mount, part, &error) {
-                Some(smaller_bytes) => most_bytes = smaller_bytes,
-                None if may_save_node(mount, file.pinned, part, &error)? => {
-                    conversion = Conversion::InPlace;
+                progress.bytes += written;
+                manner.conversion = Conversion::Split;
+                if manner.lost.take().is_some() {
+                    progress.privileges = Privileges::Taken;
                 }
-                None => return Err(error),
+            }
+            Err(error) if !is_shortage(&error) => return Err(error),
+            Err(_)
+                if manner.conversion == Conversion::Split
+                    && may_save_node(mount, file.pinned, part)? =>
+            {
+                manner.conversion = Conversion::InPlace;
+            }
+            Err(error) => match half(mount, part) {
+                Some(half_bytes) => {
+                    most_bytes = half_bytes;
+                    manner.conversion = Conversion::Split;
+                }
+                None => {
+                    progress.stopped = Some(error);
+                    break;
+                }
             },
         }
     }
-    Ok(())
+    Ok(progress)
 }
 
-/// Returns how much is to be written at once where `part` was refused: limits of quota may allow
-/// less.
-#[cold]
-fn smaller_part(mount: &Mount, part: Data<'_>, error: &Error) -> Option<usize> {
-    let block_bytes = mount.core.geometry().block_size().bytes();
-    let is_refused = matches!(error, Error::QuotaExceeded) && part.bytes.len() > block_bytes;
-    is_refused.then(|| (part.bytes.len() / 2).max(block_bytes))
+/// Whether less data could have been written.
+fn is_shortage(error: &Error) -> bool {
+    matches!(error, Error::QuotaExceeded | Error::NoSpace)
 }
 
-/// Whether `part` was refused for want of space, and preallocated blocks are among those that it is
-/// written to: then the node for splitting their extent can be saved.
-#[cold]
-fn may_save_node(mount: &Mount, pinned: &Pinned, part: Data<'_>, error: &Error) -> Result<bool> {
-    if !matches!(error, Error::QuotaExceeded | Error::NoSpace) {
-        return Ok(false);
+/// Returns what one plan writes of `data`, of which `done` bytes are written: at most `most_bytes`,
+/// a multiple of the block size, and whole blocks except at the ends of the data.
+fn front<'d>(mount: &Mount, data: Data<'d>, done: usize, most_bytes: usize) -> Data<'d> {
+    let offset = data.offset + done as u64;
+    let inside = prepare::index(offset & (mount.core.geometry().block_size().bytes() as u64 - 1));
+    let end = done.saturating_add(most_bytes - inside);
+    Data {
+        bytes: &data.bytes[done..data.bytes.len().min(end)],
+        offset,
     }
+}
+
+/// Returns how much is to be written at once where there was no space for `part`, in bytes: half of
+/// its blocks; `None` if it lies in one block.
+#[cold]
+fn half(mount: &Mount, part: Data<'_>) -> Option<usize> {
+    let bits = mount.core.geometry().block_size().bits();
+    let blocks = part.end().div_ceil(1 << bits) - (part.offset >> bits);
+    (blocks > 1).then(|| prepare::index(blocks.div_ceil(2) << bits))
+}
+
+/// Whether preallocated blocks are among those that `part` is written to: then the node for
+/// splitting their extent can be saved.
+#[cold]
+fn may_save_node(mount: &Mount, pinned: &Pinned, part: Data<'_>) -> Result<bool> {
     let core = &mount.core;
     let bits = core.geometry().block_size().bits();
     let end = LogicalBlock(prepare::low32(part.end().div_ceil(1 << bits)));
@@ -311,15 +442,28 @@ fn write_part(
     mount: &Mount,
     mut file: LockedInode<'_>,
     data: Data<'_>,
-    written_at: WrittenAt,
-    conversion: Conversion,
+    manner: Manner,
 ) -> Result<usize> {
-    if inline_change::write_inside(mount, file.reborrow(), data, written_at)? == Written::Inside {
+    let Manner {
+        written_at,
+        conversion,
+        mut lost,
+    } = manner;
+    let inside = inline_change::write_inside(mount, file.reborrow(), data, written_at, lost)?;
+    if inside == Written::Inside {
         return Ok(data.bytes.len());
+    }
+    if let Some(now) = lost
+        && begins_in_written_block(mount, file.pinned, data.offset)?
+    {
+        attributes::take_now(mount, file.held(), now)?;
+        lost = None;
     }
     // The file's data may have left the inode.
     let inode = &file.pinned.copy()?;
-    if write_over(mount, inode, file.locked, data, written_at)? == WrittenOver::Yes {
+    if lost.is_none()
+        && write_over(mount, inode, file.locked, data, written_at)? == WrittenOver::Yes
+    {
         return Ok(data.bytes.len());
     }
     let bits = mount.core.geometry().block_size().bits();
@@ -331,6 +475,9 @@ fn write_part(
         prepare::zero_tail(&mount.core, &mut plan, inode, inode.size_bytes())?;
     }
     let (slot, mut late) = (slot::slot(&mut plan, inode.nr())?, Vec::new());
+    if let Some(lost) = lost {
+        attributes::plan_loss(&mut plan, slot, lost)?;
+    }
     let mut at = LogicalBlock(prepare::low32(data.offset >> bits));
     let end = LogicalBlock(prepare::low32((data.end() + (1 << bits) - 1) >> bits));
     while at < end && plan.size() < mount.step_capacity() {
@@ -342,6 +489,10 @@ fn write_part(
             hole_end: at,
         };
         let piece = claim_piece(&mut plan, claimer, at..end, data.end())?;
+        if lost.is_some() && piece.before == Before::Written {
+            // Would be visible before the plan is applied.
+            break;
+        }
         if journaled::journals_content(&mount.core, inode) {
             plan_journaled(&mut plan, inode, data, &piece)?;
         } else if mount.core.faults.lacks(Sabotage::LateData) {
@@ -364,6 +515,17 @@ fn write_part(
         write_run(&mount.core, data, &piece)?;
     }
     Ok(prepare::index(reached - data.offset))
+}
+
+/// Whether the block at `offset` (bytes) is a written one, so that a write from there on finds space
+/// for some of its data.
+#[cold]
+fn begins_in_written_block(mount: &Mount, pinned: &Pinned, offset: u64) -> Result<bool> {
+    let inode = &pinned.copy()?;
+    let bits = mount.core.geometry().block_size().bits();
+    let at = LogicalBlock(prepare::low32(offset >> bits));
+    let mapping = lookup::map_locked(&mount.core, inode, at)?;
+    Ok(matches!(mapping.target, Target::Written(_)))
 }
 
 /// Finds the blocks for the front of `blocks`: those that the file has, or new ones. The file is
@@ -533,12 +695,16 @@ fn plan_journaled(
 
 /// Refuses inodes that are no writable files, and writes from `offset` on that the file's flags
 /// forbid.
-pub(crate) fn check_may_write(inode: &CachedInode, offset: u64, decided: Decided) -> Result<()> {
+pub(crate) fn check_may_write(
+    inode: &CachedInode,
+    offset: u64,
+    decided: Decided<'_>,
+) -> Result<()> {
     prepare::check_is_writable(inode)?;
     let is_kept = inode.has(InodeFlags::IMMUTABLE_FL)
         || inode.has(InodeFlags::APPEND_FL) && offset < inode.size_bytes();
     match decided {
-        Decided::Now if is_kept => Err(Error::NotPermitted),
-        Decided::Now | Decided::Earlier(_) => Ok(()),
+        Decided::Now | Decided::NowFor(_) if is_kept => Err(Error::NotPermitted),
+        Decided::Now | Decided::NowFor(_) | Decided::Earlier(_) => Ok(()),
     }
 }

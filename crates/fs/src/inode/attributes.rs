@@ -14,14 +14,14 @@ use crate::core::Core;
 use crate::guard::{Guard, with_guard};
 use crate::inode::cached::CachedInode;
 use crate::inode::caller::AttributeChange;
-use crate::inode::cell::HeldInode;
+use crate::inode::cell::{HeldInode, Pinned};
 use crate::inode::immutable::{check_changeable, check_is_no_value};
 use crate::inode::{cache, consistent};
 use crate::mount::clock::now;
 use crate::mount::errors;
 use crate::mount::state::Mount;
 use crate::txn::plan::Plan;
-use crate::txn::slot;
+use crate::txn::slot::{self, Slot};
 use crate::xattr::change::{finish, finish_timed};
 use crate::xattr::set::{self, NewXattr, SetXattr, XattrChange};
 use crate::xattr::{acl, get};
@@ -58,6 +58,13 @@ pub enum Privileges {
     Kept,
     /// Its mode or its attributes have changed.
     Taken,
+}
+
+/// What a regular file loses when its data changes: it has set-id bits or a capability.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LostPrivileges {
+    /// The mode that it keeps.
+    mode: FileMode,
 }
 
 /// See [`Fs::set_attributes`](crate::Fs::set_attributes).
@@ -170,29 +177,50 @@ fn take_privileges(mount: &Mount, inode: InodeNr, caller: &Caller<'_>) -> Result
     take_privileges_locked(mount, pinned.held(&locked), caller)
 }
 
-/// As [`remove_privileges`], for the holder of the inode's lock.
-pub(crate) fn take_privileges_locked(
+fn take_privileges_locked(
     mount: &Mount,
     file: HeldInode<'_>,
     caller: &Caller<'_>,
 ) -> Result<Privileges> {
-    let has_some = with_guard(&mount.core, |guard| {
-        has_privileges(&mount.core, file.pinned.version(guard)?, caller, guard)
-    })?;
-    if !has_some {
+    let Some(lost) = lost_privileges(mount, file.pinned, caller)? else {
         return Ok(Privileges::Kept);
-    }
-    let current = &file.pinned.copy()?;
-    if current.has(InodeFlags::IMMUTABLE_FL) {
+    };
+    if file.pinned.copy()?.has(InodeFlags::IMMUTABLE_FL) {
         return Err(Error::NotPermitted);
     }
-    let mut plan = Plan::new(mount);
-    let slot = slot::slot(&mut plan, current.nr())?;
-    set::plan_changes(&mut plan, slot, &[NO_CAPABILITY])?;
-    let mode = kept_when_written(current, caller);
-    slot::edit(&mut plan, slot, |inode| inode.set_mode(mode))?;
-    finish(plan, slot, file)?;
+    take_now(mount, file, lost)?;
     Ok(Privileges::Taken)
+}
+
+/// Returns the privileges that the file loses when `caller` writes to it; `None` if it has none of
+/// these. The inode's lock is held.
+pub(crate) fn lost_privileges(
+    mount: &Mount,
+    pinned: &Pinned,
+    caller: &Caller<'_>,
+) -> Result<Option<LostPrivileges>> {
+    with_guard(&mount.core, |guard| {
+        let inode = pinned.version(guard)?;
+        let has_some = has_privileges(&mount.core, inode, caller, guard)?;
+        Ok(has_some.then(|| LostPrivileges {
+            mode: kept_when_written(inode, caller),
+        }))
+    })
+}
+
+/// Removes privileges in a plan of its own.
+pub(crate) fn take_now(mount: &Mount, file: HeldInode<'_>, lost: LostPrivileges) -> Result<()> {
+    let mut plan = Plan::new(mount);
+    let slot = slot::slot(&mut plan, file.pinned.copy()?.nr())?;
+    plan_loss(&mut plan, slot, lost)?;
+    finish(plan, slot, file)
+}
+
+/// Plans the removal of privileges of the inode in `slot`. To be called once for a plan, which sets
+/// the time of change.
+pub(crate) fn plan_loss(plan: &mut Plan<'_>, slot: Slot, lost: LostPrivileges) -> Result<()> {
+    set::plan_changes(plan, slot, &[NO_CAPABILITY])?;
+    slot::edit(plan, slot, |inode| inode.set_mode(lost.mode))
 }
 
 /// Whether `inode` is a file with set-id bits or a capability that a write by `caller` removes.

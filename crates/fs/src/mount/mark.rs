@@ -13,7 +13,7 @@
 //! for writing until then: its bitmaps may mark used blocks as free. Linux only warns.
 //!
 //! **Crash safety.** Mounting writes the superblock, durably, before the first transaction can be
-//! durable. Unmounting writes it after everything else is durable.
+//! durable. A mount that fails before its first transaction writes the superblock of before again. Unmounting writes it after everything else is durable.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -99,6 +99,13 @@ pub(crate) fn rewrite_superblock(
         raw.seal();
     }
     let slice = IoSlice::new(raw.as_bytes());
+    Ok(device.write_fua(&[slice], SUPERBLOCK_OFFSET_BYTES)?)
+}
+
+/// Writes the superblock that was read before a mark, durably: the mount has failed, and nothing
+/// else of the file system was changed. No other thread may be writing it.
+pub(crate) fn restore(device: &dyn BlockDevice, before: &RawSuperblock) -> Result<()> {
+    let slice = IoSlice::new(before.as_bytes());
     Ok(device.write_fua(&[slice], SUPERBLOCK_OFFSET_BYTES)?)
 }
 

@@ -98,8 +98,28 @@ fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<
     }
     orphan_list::read_orphans(&core)?;
     errors::take_over_error(&core, &options.open_options())?;
-    mark::mark(&*core.device, core.superblock(), Mounted::Yes, None)?;
-    let mut core = bare()?;
+    let unmarked = mark::raw_superblock(&*core.device)?;
+    let began = mark::mark(&*core.device, core.superblock(), Mounted::Yes, None)
+        .and_then(|()| begin_marked(bare()?, device, options));
+    let mount = match began {
+        Ok(mount) => mount,
+        Err(error) => {
+            // No transaction has begun: the file system is as it was before the mark.
+            if let Err(error) = mark::restore(&*core.device, &unmarked) {
+                tracing::error!(%error, "the superblock says that the file system is mounted");
+            }
+            return Err(error);
+        }
+    };
+    finish_recovery(mount, options)
+}
+
+/// Begins writing on `core`, whose superblock on `device` is marked as mounted.
+fn begin_marked(
+    mut core: Core,
+    device: &Arc<dyn BlockDevice>,
+    options: &MountOptions,
+) -> Result<Box<Mount>> {
     if options.barriers_of(core.superblock()) == Barriers::Off {
         let superblock = Superblock::clone(core.superblock());
         let unordered = Arc::new(UnorderedDevice::new(Arc::clone(device)));
@@ -109,15 +129,14 @@ fn mount_taken(device: &Arc<dyn BlockDevice>, options: &MountOptions) -> Result<
         .superblock()
         .journal()
         .map(|_| replay::log(&core, &options.open_options()));
-    let mut mount = begin(
-        core,
-        log.transpose()?,
-        options,
-        Arc::clone(device),
-        Scope::All,
-    )?;
-    options.tune(mount.allocator().tunables(), &mount.core.inode_readahead)?;
-    match recovery::finish_orphans(&mount) {
+    let device = Arc::clone(device);
+    begin(core, log.transpose()?, options, device, Scope::All)
+}
+
+/// Sets what options tune, and finishes the orphans.
+fn finish_recovery(mut mount: Box<Mount>, options: &MountOptions) -> Result<Box<Mount>> {
+    let tuned = options.tune(mount.allocator().tunables(), &mount.core.inode_readahead);
+    match tuned.and_then(|()| recovery::finish_orphans(&mount)) {
         Ok(()) => {
             let at_mount = options.loading() == BitmapLoading::AtMount;
             mount.load_all = at_mount.then(|| load_all(&mount, options));

@@ -15,6 +15,7 @@ use fourscore_ondisk::InodeNr;
 use fourscore_sync::{Arc, Mutex};
 
 use crate::facade::open_inode::OpenInode;
+use crate::file::write;
 use crate::inode::stat::Stat;
 use crate::paths::options::Access;
 use crate::{Error, Fs, Result};
@@ -98,7 +99,7 @@ impl<F: Deref<Target = Fs>> File<F> {
     }
 
     /// Writes at `offset` (bytes), also if the file is open for appending, and leaves the position
-    /// as it is. Returns the number of bytes written: all of them.
+    /// as it is. Returns the number of bytes written: fewer than all if there was no space for more.
     ///
     /// # Errors
     /// As [`Fs::write_at`]; `NotOpenFor` if the file is not open for writing.
@@ -106,13 +107,12 @@ impl<F: Deref<Target = Fs>> File<F> {
         self.fs().write_at(self.writable()?, data, offset)
     }
 
-    /// As [`File::write_at`], under the name that `std::os::unix::fs::FileExt` has for writing all
-    /// of the data.
+    /// As [`File::write_at`], but an error if less than all of the data was written.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`Fs::write_all_at`]; `NotOpenFor` if the file is not open for writing.
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.write_at(data, offset).map(drop)
+        self.fs().write_all_at(self.writable()?, data, offset)
     }
 
     /// Sets the size in bytes. Bytes between the old end and a new end after it read as zeroes. The
@@ -174,8 +174,9 @@ impl<F: Deref<Target = Fs>> File<F> {
             // One buffer, since only that is atomic.
             let data = bufs.iter().find(|buf| !buf.is_empty());
             let data: &[u8] = data.map_or(&[], |data| data);
-            *position = self.fs().append(inode, data)?;
-            data.len()
+            let appended = write::append_part(self.fs().writable()?, inode, data)?;
+            *position = appended.offset;
+            appended.bytes
         } else {
             self.fs().write_vectored_at(inode, bufs, *position)?
         };

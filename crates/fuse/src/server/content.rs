@@ -172,8 +172,8 @@ impl Server<'_> {
         })
     }
 
-    /// Writes for a caller that waits. Returns the number of bytes written: fewer than all if the
-    /// file could grow by these and then no more, as far as its size shows that.
+    /// Writes for a caller that waits. Returns the number of bytes written: fewer than all if there
+    /// was no space for more.
     fn write_for(
         &self,
         writer: &Caller<'_>,
@@ -181,28 +181,15 @@ impl Server<'_> {
         data: &[u8],
         offset: u64,
     ) -> Result<usize, Errno> {
-        let size = || Ok::<_, Error>(self.fs.stat(inode)?.size_bytes);
-        // A block is written as a whole or not at all. No other call changes the size meanwhile:
-        // the kernel holds the file's lock.
-        let may_be_cut = data.len() > self.fs.geometry().block_size().bytes();
-        let before = if may_be_cut { Some(size()?) } else { None };
         match self.fs.write_at_as(writer, inode, data, offset) {
-            Ok(privileges) => {
-                self.note_privileges(inode, privileges);
-                Ok(data.len())
+            Ok(written) => {
+                self.note_privileges(inode, written.privileges);
+                Ok(written.bytes)
             }
             Err(error) => {
-                // The privileges may be gone all the same.
+                // After an error of the device the privileges may be gone.
                 self.invalidate_attributes(inode);
-                match (before, &error) {
-                    (Some(before), Error::NoSpace | Error::QuotaExceeded)
-                        if size()? > before.max(offset) =>
-                    {
-                        let written = size()?.saturating_sub(offset);
-                        Ok(usize::try_from(written).map_or(data.len(), |len| len.min(data.len())))
-                    }
-                    _ => Err(error.into()),
-                }
+                Err(error.into())
             }
         }
     }

@@ -156,7 +156,7 @@ impl Target for InProcess {
     fn write(&self, file: &OpenInode, bytes: &[u8], offset: u64, how: IoMode) -> Answer<()> {
         use fourscore::WrittenAt::Now;
         answer(match how {
-            IoMode::Buffered => self.fs.write_at(file.inode(), bytes, offset).map(drop),
+            IoMode::Buffered => self.fs.write_all_at(file.inode(), bytes, offset),
             IoMode::Direct => self
                 .fs
                 .write_back_at(file.inode(), bytes, offset, Now)
