@@ -13,7 +13,10 @@ use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
-use crate::{Fallocate, Fs, InodeNr, MountOptions, NewAttributes, Result};
+use crate::{
+    AttributeChange, Caller, Capabilities, Error, Fallocate, Fs, InodeNr, MountOptions,
+    NewAttributes, Privileges, Result, SetXattr, WriteOutcome,
+};
 
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
 const ROOT: InodeNr = InodeNr::ROOT;
@@ -319,4 +322,176 @@ fn a_map_of_more_blocks_than_there_are_is_refused_when_the_flag_changes() {
     let flags = fs.stat(file).unwrap().flags;
     assert!(!flags.contains(InodeFlags::JOURNAL_DATA_FL));
     fs.unmount().unwrap();
+}
+
+/// Preallocates all space for users but `left` blocks, and returns how many are left.
+fn fill_but(fs: &Fs, left: u64) -> u64 {
+    let available = || fs.statfs().unwrap().available_blocks;
+    let filler = fs.create(ROOT, b"filler", &OWNER).unwrap();
+    let mut filled = 0;
+    while available() > left {
+        let more = (available() - left) * 1024;
+        let what = Fallocate::Allocate;
+        match fs.fallocate(filler, what, filled, more) {
+            Ok(()) => filled += more,
+            Err(Error::Unsupported(_)) => {
+                let some = vec![1; more.min(1 << 16) as usize];
+                filled += fs.write_at(filler, &some, filled).unwrap() as u64;
+            }
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fs.sync().unwrap();
+    available()
+}
+
+#[test]
+fn a_write_without_space_for_all_writes_a_part() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let every = [
+        (&[][..], "data=ordered"),
+        (&[], "data=journal"),
+        (&["^extent", "^64bit"], ""),
+        (&["^has_journal"], ""),
+        (&["inline_data"], ""),
+    ];
+    for (features, words) in every {
+        println!("{features:?} {words}");
+        let image = small(features);
+        let fs = mount_with(&image, words);
+        let [plain, holey, many, appended] =
+            [b"pl", b"ho", b"ma", b"ap"].map(|name| fs.create(ROOT, name, &OWNER).unwrap());
+        fs.truncate(holey, 2 << 20).unwrap();
+        let left = fill_but(&fs, 300);
+        assert!((200..=300).contains(&left), "{left} blocks");
+        let data: Vec<u8> = (0..1 << 20_u32).map(|nr| (nr / 1000) as u8 | 1).collect();
+        // Nodes of the map take some blocks.
+        let fits = |written: usize| {
+            let blocks = written as u64 / 1024;
+            assert!(blocks <= left && blocks + 8 >= left, "{blocks} of {left}");
+        };
+        let written = fs.write_at(plain, &data, 0).unwrap();
+        fits(written);
+        assert_eq!(content(&fs, plain), data[..written]);
+        assert_eq!(errno(fs.write_at(plain, &data, 2 << 20)), 28);
+        fs.truncate(plain, 0).unwrap();
+
+        let written = fs.write_at(holey, &data, 500).unwrap();
+        fits(written + 500);
+        assert_eq!((written + 500) % 1024, 0);
+        let mut expected = vec![0; 2 << 20];
+        expected[500..500 + written].copy_from_slice(&data[..written]);
+        assert!(content(&fs, holey) == expected);
+        fs.truncate(holey, 0).unwrap();
+
+        let halves = data.split_at(70_000);
+        let slices = [IoSlice::new(halves.0), IoSlice::new(halves.1)];
+        let written = fs.write_vectored_at(many, &slices, 0).unwrap();
+        fits(written);
+        assert_eq!(content(&fs, many), data[..written]);
+        fs.truncate(many, 0).unwrap();
+
+        assert_eq!(errno(fs.append(appended, &data)), 28);
+        let size = content(&fs, appended).len();
+        fits(size);
+        assert_eq!(content(&fs, appended), data[..size]);
+        fs.truncate(appended, 0).unwrap();
+        assert_eq!(errno(fs.write_all_at(appended, &data, 0)), 28);
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+    }
+}
+
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Sets the set-id bits and a capability of a file.
+fn give_privileges(fs: &Fs, file: InodeNr) {
+    let change = AttributeChange {
+        permissions: Some(0o6755),
+        ..AttributeChange::default()
+    };
+    fs.set_attributes(file, &change).unwrap();
+    let value = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    fs.set_xattr(file, CAPABILITY, &value, SetXattr::Any)
+        .unwrap();
+}
+
+fn has_privileges(fs: &Fs, file: InodeNr) -> bool {
+    let has_bits = fs.stat(file).unwrap().mode.0 & 0o6000 == 0o6000;
+    let has_capability = fs.xattr(file, CAPABILITY).is_ok();
+    assert_eq!(has_bits, has_capability, "one of them is gone");
+    has_bits
+}
+
+#[test]
+fn only_a_write_that_is_done_takes_privileges() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    for (features, words) in [
+        (&[][..], "data=ordered,lazytime"),
+        (&["fast_commit"], ""),
+        (&[], "data=journal"),
+        (&["inline_data"], ""),
+    ] {
+        let image = small(features);
+        let fs = mount_with(&image, words);
+        let user = Caller {
+            uid: 1000,
+            gid: 1000,
+            groups: &[],
+            capabilities: Capabilities::empty(),
+        };
+        let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+        let write = |bytes: &[u8], offset: u64| fs.write_at_as(&user, file, bytes, offset);
+        let done = |bytes: usize| WriteOutcome {
+            bytes,
+            privileges: Privileges::Taken,
+        };
+        // New, written over, longer, preallocated.
+        let (block, blocks) = ([3; 1024], [4; 5000]);
+        give_privileges(&fs, file);
+        for (bytes, offset) in [
+            (&block[..10], 0),
+            (&block[..], 0),
+            (&block[..10], 20),
+            (&blocks[..], 512),
+            (&blocks[..], 100_000),
+            (&blocks[..], 98_000),
+        ] {
+            assert!(has_privileges(&fs, file));
+            assert_eq!(write(bytes, offset).unwrap(), done(bytes.len()));
+            assert!(!has_privileges(&fs, file), "{offset}");
+            let again = write(bytes, offset).unwrap();
+            assert_eq!(again.privileges, Privileges::Kept);
+            fs.fsync(file).unwrap();
+            let crashed = image.copy().unwrap();
+            let after = mount(&crashed);
+            assert!(!has_privileges(&after, file), "{offset}");
+            assert_eq!(content(&after, file), content(&fs, file));
+            after.unmount().unwrap();
+            give_privileges(&fs, file);
+        }
+        assert_eq!(write(b"", 0).unwrap().privileges, Privileges::Kept);
+        assert_eq!(errno(write(b"x", u64::MAX - 1)), 27);
+        assert_eq!(errno(write(b"x", 1 << 50)), 27);
+        for flag in [InodeFlags::APPEND_FL, InodeFlags::IMMUTABLE_FL] {
+            let before = fs.stat(file).unwrap().flags & InodeFlags::USER_VISIBLE;
+            fs.set_flags(file, before | flag).unwrap();
+            assert_eq!(errno(write(b"x", 0)), 1);
+            fs.set_flags(file, before).unwrap();
+        }
+        fill_but(&fs, 0);
+        let filled = fs.create(ROOT, b"rest", &OWNER).unwrap();
+        while fs.append(filled, &block).is_ok() {}
+        let before = fs.stat(file).unwrap();
+        assert_eq!(errno(write(&blocks, 200_000)), 28);
+        assert_eq!(fs.stat(file).unwrap(), before);
+        assert!(has_privileges(&fs, file), "a refused call took them");
+        // The last block of the file, and what follows.
+        let written = write(&blocks, 104_000).unwrap();
+        assert_eq!(written, done(105_472 - 104_000));
+        assert!(!has_privileges(&fs, file));
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+    }
 }

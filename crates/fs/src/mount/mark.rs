@@ -177,3 +177,55 @@ pub(crate) fn time_halves(time: Timestamp) -> (u32, u8) {
     let seconds = time.seconds();
     (seconds as u32, (seconds >> 32) as u8)
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
+    use fourscore_sync::Arc;
+    use fourscore_testkit::image::{Image, MiB};
+    use fourscore_testkit::require;
+    use fourscore_testkit::tools::Need;
+
+    use super::raw_superblock;
+    use crate::{Fs, MountOptions};
+
+    /// A mount of which one read fails, whichever it is.
+    #[test]
+    fn a_mount_that_fails_leaves_no_mark() {
+        require!(Need::Program("mke2fs"));
+        for features in [&["^has_journal", "quota"][..], &["quota"], &["orphan_file"]] {
+            let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);
+            let image = image.features(features).make().unwrap();
+            let before = std::fs::read(image.path()).unwrap();
+            let marks = |device: &RamDevice| {
+                let raw = raw_superblock(device).unwrap();
+                let (incompat, ro_compat) = (raw.s_feature_incompat, raw.s_feature_ro_compat);
+                (raw.s_state.get(), incompat.get(), ro_compat.get())
+            };
+            let unmarked = marks(&RamDevice::from_bytes(&before));
+            let (mut nth, mut failures) = (1, 0);
+            loop {
+                let inner = Arc::new(RamDevice::from_bytes(&before));
+                let device = Arc::new(FaultyDevice::new(Arc::clone(&inner) as _));
+                device.add(Rule::nth(DeviceOp::Read, nth));
+                let mounted = Fs::mount(Arc::clone(&device) as _, &MountOptions::new());
+                let has_struck = device.has_struck();
+                device.heal();
+                match mounted {
+                    Ok(fs) => fs.unmount().unwrap(),
+                    Err(error) => {
+                        failures += 1;
+                        let what = format!("{features:?}, read {nth}: {error}");
+                        assert_eq!(marks(&inner), unmarked, "{what}");
+                    }
+                }
+                if !has_struck {
+                    break;
+                }
+                nth += 1;
+            }
+            // Reads before the mark, of the superblock and the group descriptors, and after it.
+            assert!(failures > 4, "{features:?}: {failures}");
+        }
+    }
+}

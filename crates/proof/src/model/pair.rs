@@ -277,9 +277,7 @@ impl Pair {
                 tag,
             } => {
                 let bytes = bytes_to_write(*tag, *offset, *len);
-                let written = fs.write_at(numbers[node], &bytes, *offset)?;
-                assert_eq!(written, bytes.len());
-                Ok(())
+                fs.write_all_at(numbers[node], &bytes, *offset)
             }
             Call::Append { node, len, tag } => {
                 let number = numbers[node];

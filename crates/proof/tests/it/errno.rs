@@ -414,9 +414,9 @@ const CONTENT: [Case; 9] = [
         "no free blocks",
         |fs| {
             let file = fs.create(ROOT, b"large", &OWNER)?;
-            let full = fs.write_at(file, &vec![1; 100 << 20], 0);
+            let full = fs.write_all_at(file, &vec![1; 100 << 20], 0);
             fs.unlink(ROOT, b"large")?;
-            full.map(drop)
+            full
         },
         Some(|root| {
             let full = File::create(root.join("large"))?.write_all(&vec![1; 100 << 20]);

@@ -244,7 +244,8 @@ fn limits_are_kept_if_the_mount_says_so_and_root_is_exempt() {
     assert!(matches!(refused, Err(Error::QuotaExceeded)), "{refused:?}");
     assert_eq!(refused.unwrap_err().errno(), 122);
     fs.create(ROOT, b"of another", &owned_by(2)).unwrap();
-    let refused = fs.write_at(file, &[1; 100_000], 0);
+    assert_eq!(fs.write_at(file, &[1; 100_000], 0).unwrap(), 40_960);
+    let refused = fs.write_all_at(file, &[1; 100_000], 0);
     assert!(matches!(refused, Err(Error::QuotaExceeded)), "{refused:?}");
     let counts = used(&fs, QuotaKind::User, 1);
     assert_eq!(counts.bytes, 40_960, "a part at the front was written");
