@@ -124,6 +124,17 @@ pub(crate) enum Whole {
 const MOST_SHOWN: usize = 160;
 
 impl Call {
+    /// The part at the front of a call that copies or writes data, of `len` bytes.
+    pub(crate) fn in_part(&self, len: u64) -> Self {
+        let mut part = self.clone();
+        match &mut part {
+            Self::Write { len: all, .. } | Self::Append { len: all, .. } => *all = len,
+            Self::Copy(_, range, ..) => range.end = range.start + len,
+            _ => {}
+        }
+        part
+    }
+
     /// The call as text; long values are cut.
     pub(crate) fn shown(&self) -> String {
         format!("{self:?}").chars().take(MOST_SHOWN).collect()

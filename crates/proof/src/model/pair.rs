@@ -11,6 +11,7 @@ use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
 use fourscore_sync::Arc;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
@@ -33,6 +34,8 @@ pub struct Pair {
     /// The latest calls, as text.
     log: VecDeque<String>,
     fs: Arc<Fs>,
+    /// The number of bytes that the last write wrote, if it had no space for all of them.
+    short: Cell<Option<u64>>,
 }
 
 impl Pair {
@@ -54,6 +57,7 @@ impl Pair {
             handles: Vec::new(),
             log: VecDeque::new(),
             fs,
+            short: Cell::new(None),
         }
     }
 
@@ -128,6 +132,9 @@ impl Pair {
             }
             (_, Err(error)) => {
                 self.model = before;
+                if let Some(written) = self.short.take() {
+                    self.model.apply(&call.in_part(written));
+                }
                 Err(error)
             }
             (expected, Ok(_)) => {
@@ -254,6 +261,16 @@ impl Pair {
         Ok(None)
     }
 
+    /// Notes a call that wrote less than `len` bytes, which only a lack of space explains.
+    fn check_written(&self, written: u64, len: u64) -> fourscore::Result<()> {
+        if written == len {
+            return Ok(());
+        }
+        assert!(0 < written && written < len, "{written} bytes of {len}");
+        self.short.set(Some(written));
+        Err(Error::NoSpace)
+    }
+
     /// Does a call that neither creates nor opens an inode.
     fn change(&self, call: &Call) -> fourscore::Result<()> {
         let (fs, numbers) = (&self.fs, &self.numbers);
@@ -277,13 +294,17 @@ impl Pair {
                 tag,
             } => {
                 let bytes = bytes_to_write(*tag, *offset, *len);
-                fs.write_all_at(numbers[node], &bytes, *offset)
+                self.check_written(fs.write_at(numbers[node], &bytes, *offset)? as u64, *len)
             }
             Call::Append { node, len, tag } => {
                 let number = numbers[node];
                 let offset = fs.stat(number)?.size_bytes;
-                let at = fs.append(number, &bytes_to_write(*tag, offset, *len))?;
-                assert_eq!(at, offset);
+                let appended = fs.append(number, &bytes_to_write(*tag, offset, *len));
+                let written = fs.stat(number)?.size_bytes - offset;
+                if appended.is_err() && written > 0 {
+                    return self.check_written(written, *len);
+                }
+                assert_eq!(appended?, offset);
                 Ok(())
             }
             Call::Truncate(node, size) => fs.truncate(numbers[node], *size),
@@ -292,8 +313,7 @@ impl Pair {
                 let end = range.end.min(fs.stat(from)?.size_bytes);
                 let len = range.end - range.start;
                 let copied = fs.copy_file_range(from, range.start, to, *offset, len)?;
-                assert_eq!(copied, end.saturating_sub(range.start));
-                Ok(())
+                self.check_written(copied, end.saturating_sub(range.start))
             }
             Call::Fallocate(node, what, range) => {
                 fs.fallocate(numbers[node], *what, range.start, range.end - range.start)
