@@ -517,7 +517,7 @@ fn write_part(
     Ok(prepare::index(reached - data.offset))
 }
 
-/// Whether the block at `offset` (bytes) is a written one, so that a write from there on finds space
+/// Whether the block at `offset` (bytes) is a written one: a write from there on then finds space
 /// for some of its data.
 #[cold]
 fn begins_in_written_block(mount: &Mount, pinned: &Pinned, offset: u64) -> Result<bool> {
