@@ -17,9 +17,10 @@ use std::path::Path;
 
 use common::oci::{Layout, MANIFEST, TAR_ZSTD, descriptor};
 use common::{END, header};
+use fourscore_build::Overwrite;
 use fourscore_build::manifest::Manifest;
 use fourscore_build::source::{Excludes, Reading, Source};
-use fourscore_build::{Flow, Summary, build};
+use fourscore_build::{Flow, ListTarget, Summary, build};
 use fourscore_sync::Mutex;
 use fourscore_testkit::oracle::assert_clean;
 use fourscore_testkit::tools::Need;
@@ -45,6 +46,11 @@ fn peak_memory() -> u64 {
     kib.and_then(|kib| kib.parse::<u64>().ok())
         .expect("a number")
         << 10
+}
+
+/// The file at `path`, to which a list is written.
+fn list_target(path: &Path) -> ListTarget {
+    ListTarget::find(path, Overwrite::default()).unwrap()
 }
 
 fn reset_peak_memory() {
@@ -152,7 +158,7 @@ fn one_directory_and_manifests_of_two_million_files_in_bounded_memory() {
     fs::write(&archive, packed(paths)).unwrap();
     let (list, again) = (folder.path().join("list"), folder.path().join("again"));
     let mut case = Case::new("-t ext4");
-    case.options.read_back.manifest = Some(list.clone());
+    case.options.read_back.manifest = Some(list_target(&list));
     reset_peak_memory();
     let summary = case
         .build_source(&Source::Path(archive.clone(), Reading::ByContent))
@@ -160,7 +166,7 @@ fn one_directory_and_manifests_of_two_million_files_in_bounded_memory() {
     assert_bounded_memory(&summary);
     assert_eq!(summary.objects, 2_000_001 + FIXED_OBJECTS);
     assert_clean(&case.image());
-    case.options.read_back.manifest = Some(again.clone());
+    case.options.read_back.manifest = Some(list_target(&again));
     reset_peak_memory();
     let mut tree = case.tree_of(&Source::Path(archive, Reading::ByContent));
     let manifest = Manifest::read(&list).unwrap();

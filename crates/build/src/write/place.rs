@@ -94,7 +94,7 @@ pub fn put_in_place(file: &File, target: &Path, replaces: Replaces) -> io::Resul
         (Ok(()), _) => {}
         (Err(Errno::EXIST), Replaces::Nothing) => return Err(appeared()),
         (Err(Errno::EXIST), _) => {
-            HiddenFile::of_unlinked(file, target)?.rename(target, replaces)?
+            HiddenFile::of_unlinked(file, target)?.rename(target, replaces)?;
         }
         (Err(error), _) => return Err(error.into()),
     }

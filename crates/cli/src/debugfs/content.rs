@@ -52,8 +52,8 @@ pub(super) fn dump(session: &mut Session, arguments: &[Vec<u8>], _: &mut Stdout)
     Ok(())
 }
 
-/// Gives a copy owner, group and permissions of its original. The owner comes first: the host clears
-/// set-ID bits when it changes, and they must not be another user's.
+/// Gives a copy owner, group and permissions of its original. The owner comes first: the host
+/// clears set-ID bits when it changes, and they must not be another user's.
 fn keep_attributes(copy: &File, original: &Stat) -> std::io::Result<()> {
     let owned = fchown(copy, Some(original.uid), Some(original.gid));
     let kept = match owned {

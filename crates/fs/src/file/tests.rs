@@ -365,7 +365,9 @@ fn a_write_without_space_for_all_writes_a_part() {
         fs.truncate(holey, 2 << 20).unwrap();
         let left = fill_but(&fs, 300);
         assert!((200..=300).contains(&left), "{left} blocks");
-        let data: Vec<u8> = (0..1 << 20_u32).map(|nr| (nr / 1000) as u8 | 1).collect();
+        let data: Vec<u8> = (0..1 << 20_u32)
+            .map(|nr: u32| (nr / 1000).to_le_bytes()[0] | 1)
+            .collect();
         // Nodes of the map take some blocks.
         let fits = |written: usize| {
             let blocks = written as u64 / 1024;

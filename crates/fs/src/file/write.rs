@@ -241,7 +241,6 @@ pub(crate) fn write_back_at(
 }
 
 /// Writes all of the data, or fails: the kernel ignores the count of a write-back.
-
 fn write_cached(
     mount: &Mount,
     inode: InodeNr,

@@ -13,7 +13,8 @@
 //! for writing until then: its bitmaps may mark used blocks as free. Linux only warns.
 //!
 //! **Crash safety.** Mounting writes the superblock, durably, before the first transaction can be
-//! durable. A mount that fails before its first transaction writes the superblock of before again. Unmounting writes it after everything else is durable.
+//! durable. A mount that fails before its first transaction writes the previous superblock again.
+//! Unmounting writes it after everything else is durable.
 
 use std::io::IoSlice;
 use std::ops::Range;

@@ -99,7 +99,8 @@ impl<F: Deref<Target = Fs>> File<F> {
     }
 
     /// Writes at `offset` (bytes), also if the file is open for appending, and leaves the position
-    /// as it is. Returns the number of bytes written: fewer than all if there was no space for more.
+    /// as it is. Returns the number of bytes written: fewer than all if there was no space for
+    /// more.
     ///
     /// # Errors
     /// As [`Fs::write_at`]; `NotOpenFor` if the file is not open for writing.

@@ -7,11 +7,11 @@
 //! free blocks; a block that was full goes to the list of blocks with free entries. The file does
 //! not become shorter.
 //!
-//! Like [`insert`](mod@super::insert), [`remove`] changes nothing and returns the bytes that change.
-//! None covers another entry.
+//! Like [`insert`](mod@super::insert), [`remove`] changes nothing and returns the bytes that
+//! change. None covers another entry.
 //!
-//! **Invariants.** As of [`insert`](mod@super::insert). A block is free only if all its entries are:
-//! its header, which counts them, must agree.
+//! **Invariants.** As of [`insert`](mod@super::insert). A block is free only if all its entries
+//! are: its header, which counts them, must agree.
 
 use zerocopy::{FromZeros, IntoBytes};
 

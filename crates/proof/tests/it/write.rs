@@ -473,8 +473,8 @@ fn names_change_places_and_leave_whiteouts() {
 }
 
 /// A write of 1 MiB where 300 KiB are left takes what the kernel takes page by page. (A write of
-/// Linux 6.18 fails as a whole if a folio of its page cache, which may be as large as the write, has
-/// no space.)
+/// Linux 6.18 fails as a whole if a folio of its page cache, which may be as large as the write,
+/// has no space.)
 #[test]
 fn a_write_that_does_not_fit_takes_what_linux_takes() {
     require_kernel!();

@@ -1,3 +1,5 @@
+//! Tests of places of new files: what may be replaced, and what appears meanwhile.
+
 use std::os::unix::fs::symlink;
 
 use fourscore_testkit::require;
