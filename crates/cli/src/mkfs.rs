@@ -171,7 +171,15 @@ struct Unsupported {
 impl Mkfs {
     /// Sets the type for the name of the program, unless `-t` gives one.
     pub(crate) fn set_default_type(&mut self, program: ProgramName) {
-        let has_journal = self.format.with_journal || !self.format.journal.is_empty();
+        // As in mke2fs, the place of a journal alone does not ask for one.
+        let mut journal = Options::default();
+        let texts = self.format.journal.iter();
+        let is_read = texts.fold(true, |is_read, text| {
+            is_read && journal.add_journal(text).is_ok()
+        });
+        let is_sized = journal.journal.size_mib.is_some_and(|mib| mib > 0);
+        let has_journal = self.format.with_journal
+            || (is_read && (is_sized || journal.journal_device.is_some()));
         let name = match program {
             ProgramName::Mke2fs if has_journal => "ext3",
             ProgramName::Mke2fs | ProgramName::Ext2 => "ext2",

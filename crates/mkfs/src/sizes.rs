@@ -82,7 +82,8 @@ enum Round {
 
 fn blocks_per_group(p: &Parameters) -> FormatResult<u64> {
     let bytes = p.block_size.bytes() as u64;
-    let wish = p.options.blocks_per_group.map(u64::from);
+    let wish = p.options.blocks_per_group.filter(|&blocks| blocks > 0);
+    let wish = wish.map(u64::from);
     if let Some(found) = wish.filter(|wish| !(256..=8 * bytes).contains(wish)) {
         let most = 8 * bytes;
         let why = format!("{found} is not from 256 to {most}, the bits of a bitmap");

@@ -126,6 +126,23 @@ const OPTIONS: &[Case<'_>] = &[
     case("1G", "-t ext4 -E lazy_itable_init=0,nodiscard"),
     case("1G", "-t ext4 -E nodiscard"),
     case("1G", "-t ext4 -E desc_size=128"),
+    // Smaller than the space for one inode.
+    case("3M", "-t ext4 -T largefile4"),
+    case("3M", "-t ext4 -T largefile4 -I 1024"),
+    case("512k", "-t ext4 -i 1048576"),
+    case("512k", "-t ext2 -b 1024 -i 67108864"),
+    case("1M", "-t ext2 -b 8192 -i 4194304"),
+    // 0 is "not given".
+    case("64M", "-t ext4 -g 0 -I 0 -N 0 -E desc_size=0"),
+    case("1G", "-t ext4 -g 0 -E resize=20G"),
+    case("64M", "-t ext2 -r 0 -I 0"),
+    // Options of what is not made.
+    case("64M", "-t ext2 -J location=5000"),
+    case("64M", "-t ext4 -O ^has_journal -J fast_commit_size=300"),
+    case("64M", "-t ext2 -J size=0"),
+    case("64M", "-t ext4 -E orphan_file_size=64k"),
+    case("64M", "-t ext4 -E quotatype=usrquota"),
+    case("64M", "-t ext4 -E quotatype=grpquota:prjquota"),
 ];
 
 const FEATURES: &[Case<'_>] = &[
@@ -323,11 +340,6 @@ fn what_cannot_be_is_refused() {
         ("64M", "-t ext4 -J size=60", "-J size: "),
         ("64M", "-E resize=10M", "-E resize: the limit is not above"),
         ("64M", "-E stride=16,stripe_width=24", "-E stripe_width: "),
-        (
-            "64M",
-            "-E quotatype=usrquota",
-            "-E quotatype: needs the feature quota",
-        ),
         (
             "64M",
             "-E desc_size=64",

@@ -86,14 +86,16 @@ impl Timestamp {
         }
     }
 
-    /// The two fields of an inode with extra fields. Times out of range are clamped, as in the
-    /// kernel.
+    /// The two fields of an inode with extra fields. Times out of range become the first moment of
+    /// the last second that fits, as in the kernel.
     #[must_use]
     pub fn to_inode_words(self) -> (u32, u32) {
-        let Self {
-            seconds,
-            nanoseconds,
-        } = self.clamp(Self::MIN, Self::MAX);
+        let seconds = self.seconds.clamp(Self::MIN.seconds, Self::MAX.seconds);
+        let nanoseconds = if seconds == self.seconds {
+            self.nanoseconds
+        } else {
+            0
+        };
         let word = low_word(seconds);
         let above = (seconds - i64::from(word.cast_signed())) >> 32;
         (
@@ -183,7 +185,11 @@ mod tests {
     fn out_of_range_clamps() {
         assert_eq!(
             at(i64::MAX, 0).to_inode_words(),
-            (0x7fff_ffff, (999_999_999 << 2) | 3)
+            (0x7fff_ffff, 3)
+        );
+        assert_eq!(
+            at(Timestamp::MAX.seconds() + 1, 5).to_inode_words(),
+            (0x7fff_ffff, 3)
         );
         assert_eq!(at(i64::MIN, 7).to_inode_words(), (0x8000_0000, 0));
         assert_eq!(

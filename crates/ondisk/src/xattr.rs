@@ -248,8 +248,10 @@ impl NameIndex {
     pub const RICHACL: Self = Self(8);
     /// The encryption context, which is not listed to users.
     pub const ENCRYPTION: Self = Self(9);
+    /// `gnu.`, the attributes of the Hurd.
+    pub const HURD: Self = Self(10);
 
-    const PREFIXES: [(Self, &'static str); 7] = [
+    const PREFIXES: [(Self, &'static str); 8] = [
         (Self::USER, "user."),
         (Self::POSIX_ACL_ACCESS, "system.posix_acl_access"),
         (Self::POSIX_ACL_DEFAULT, "system.posix_acl_default"),
@@ -257,6 +259,7 @@ impl NameIndex {
         (Self::SECURITY, "security."),
         (Self::RICHACL, "system.richacl"),
         (Self::SYSTEM, "system."),
+        (Self::HURD, "gnu."),
     ];
 
     /// The prefix with this number; `None` for a number that names listed to users cannot have.

@@ -243,7 +243,7 @@ pub(crate) struct Chown {
 /// `setfattr`
 #[derive(Debug, Args)]
 pub(crate) struct Setfattr {
-    /// Name, with user., trusted., security. or system.
+    /// Name, with user., trusted., security., gnu. or system.
     #[arg(short = 'n', long, required_unless_present = "remove")]
     pub(super) name: Option<OsString>,
     /// Value: text, "text", 0x and hexadecimal digits, or 0s and base64 [default: empty]

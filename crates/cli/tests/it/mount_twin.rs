@@ -2,12 +2,13 @@
 //! and the resulting trees are the same.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::{self, Need};
+use rustix::fs::{Mode, OFlags, Timespec, Timestamps, XattrFlags};
 
 use crate::common::{fourscore, printed, text};
 use crate::place::Place;
@@ -257,6 +258,37 @@ stat -c %y dated
 test "$(stat -c %W dated)" -gt 1600000000 && echo born
 "#;
 
+/// Names of attributes, and who may set them.
+const NAMED: &str = r#"
+touch file
+ln -s file link
+mkdir -m 1777 sticky
+setfattr -n gnu.translator -v /bin/program file
+getfattr -d -m - file
+getfattr -n gnu.translator file
+getfattr -n gnu.missing file
+setfattr -n gnu. -v 1 file
+setfattr -h -n gnu.of-a-link -v 1 link
+getfattr -h -d -m - link
+$user setfattr -n gnu.of-a-user -v 1 file
+$user getfattr -n gnu.translator file
+chmod 600 file
+$user getfattr -n gnu.translator file
+$user getfattr -d -m - file
+chmod 666 file
+$user setfattr -n gnu.of-a-user -v 1 file
+$user setfattr -n gnu.of-a-user -v 1 sticky
+$user setfattr -n user.of-a-user -v 1 sticky
+setfattr -x gnu.translator file
+setfattr -x gnu.translator file
+chattr +i file
+setfattr -n gnu.sealed -v 1 file
+chattr -i file
+head -c 3000 /dev/zero | tr '\0' x > long
+setfattr -n gnu.long -v $(cat long) file
+getfattr -d -m - file | wc -c
+"#;
+
 /// Data that is written back after a flag forbids writing.
 const SEALED: &str = r#"
 for flag in i a; do
@@ -404,7 +436,7 @@ test $free -gt 56000 && test $free -lt 56100 && stat -f -c '%b %c %d' .
 rm large
 "#;
 
-const SCRIPTS: [(&str, &str); 12] = [
+const SCRIPTS: [(&str, &str); 13] = [
     ("counted", COUNTED),
     ("set-id", SET_ID),
     ("owned", OWNED),
@@ -413,6 +445,7 @@ const SCRIPTS: [(&str, &str); 12] = [
     ("unnamed", UNNAMED),
     ("ranges", RANGES),
     ("written", WRITTEN),
+    ("named", NAMED),
     ("sealed", SEALED),
     ("flags", FLAGS),
     ("locked", LOCKED),
@@ -430,8 +463,8 @@ fn output_of(script: &str, name: &str, root: &Path) -> String {
     told.replace(text(root), "@")
 }
 
-/// Runs all scripts on a mount with these options, and on the kernel's.
-fn twins(options: &str, scripts: &[(&str, &str)]) {
+/// The same image twice, in a folder that all may enter, and the kernel's mount of the second.
+fn pair(kernel_options: &str) -> (Place, KernelMount) {
     let place = Place::new();
     let passable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(place.0.path(), passable).expect("permission");
@@ -440,9 +473,17 @@ fn twins(options: &str, scripts: &[(&str, &str)]) {
         "mkfs", "-q", "-b", "4096", "-L", "twin", &image, "256M",
     ]));
     fs::copy(&image, place.path("theirs")).expect("space");
-    let kernel = KernelMount::new(&place.path("theirs"), Access::ReadWrite, "").expect("sound");
+    let kernel = KernelMount::new(&place.path("theirs"), Access::ReadWrite, kernel_options);
+    let kernel = kernel.expect("sound");
     let open = fs::Permissions::from_mode(0o755);
     fs::set_permissions(kernel.path(), open).expect("permission");
+    (place, kernel)
+}
+
+/// Runs all scripts on a mount with these options, and on the kernel's with its own. Returns the
+/// label that they left.
+fn twins(options: &str, kernel_options: &str, scripts: &[(&str, &str)]) -> String {
+    let (place, kernel) = pair(kernel_options);
     let theirs: Vec<String> = scripts
         .iter()
         .map(|(name, script)| output_of(script, name, kernel.path()))
@@ -459,8 +500,9 @@ fn twins(options: &str, scripts: &[(&str, &str)]) {
         assert!(ours.lines().count() > 1, "{name}: {ours}");
     }
     mounted.unmount_clean(&place);
+    let image = place.path("image");
     let label = tools::run("e2label", &[image.as_ref()]).expect("it exists");
-    assert_eq!(label.trim(), "other");
+    label.trim().to_owned()
 }
 
 #[test]
@@ -481,6 +523,111 @@ fn commands_behave_like_on_the_kernels_ext4() {
     };
     // The exceptions for holes with the writeback cache, and for changes that set no owner
     // without it, are in docs/COMPAT.md.
-    twins("allow_other,suid,dev", &without("ranges"));
-    twins("allow_other,suid,dev,nowriteback", &without("owned"));
+    let cached = twins("allow_other,suid,dev", "", &without("ranges"));
+    let nowriteback = "allow_other,suid,dev,nowriteback";
+    let uncached = twins(nowriteback, "", &without("owned"));
+    assert_eq!([cached, uncached], ["other", "other"]);
+}
+
+#[test]
+fn groups_and_their_bits_are_inherited_as_on_the_kernels_ext4() {
+    require!(
+        Need::KernelMount,
+        Need::Fuse,
+        Need::Program("setfacl"),
+        Need::Program("xfs_io"),
+        Need::Program("e2fsck")
+    );
+    twins(
+        "allow_other,suid,dev,grpid",
+        "grpid",
+        &[("inherited", INHERITED)],
+    );
+}
+
+/// What `result` is, in a word.
+fn outcome<T>(result: rustix::io::Result<T>) -> String {
+    match result {
+        Ok(_) => "done".to_owned(),
+        Err(errno) => format!("{errno:?}"),
+    }
+}
+
+fn flag(change: &str, path: &Path) {
+    tools::run("chattr", &[change.as_ref(), path.as_ref()]).expect("root may");
+}
+
+/// Times as programs set them: now, and one of their own.
+fn results_of_times(root: &Path) -> Vec<String> {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: rustix::fs::UTIME_NOW,
+    };
+    let old = Timespec {
+        tv_sec: 978_307_200,
+        tv_nsec: 5,
+    };
+    let mut results = Vec::new();
+    for (name, is_directory) in [("a file", false), ("a directory", true)] {
+        let path = root.join(name);
+        match is_directory {
+            true => fs::create_dir(&path).expect("space"),
+            false => fs::write(&path, "content").expect("space"),
+        }
+        for change in ["-a", "+a"] {
+            flag(change, &path);
+            for [last_access, last_modification] in [[now, old], [now, now], [old, now], [old; 2]] {
+                let times = Timestamps {
+                    last_access,
+                    last_modification,
+                };
+                let opened = fs::File::open(&path).expect("there");
+                let set = outcome(rustix::fs::futimens(&opened, &times));
+                let is_old = fs::metadata(&path).expect("there").mtime() == old.tv_sec;
+                results.push(format!("{name} {change} {set} {is_old}"));
+            }
+        }
+        flag("-a", &path);
+    }
+    results
+}
+
+/// What calls return that commands do not make.
+fn results_of_calls(root: &Path) -> Vec<String> {
+    let mut results = Vec::new();
+    let file = root.join("named");
+    fs::write(&file, "content").expect("space");
+    let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+    for how in [both, XattrFlags::empty(), both] {
+        let set = rustix::fs::setxattr(&file, "user.name", b"value", how);
+        results.push(format!("{how:?} {}", outcome(set)));
+    }
+    results.push(outcome(rustix::fs::setxattr(&file, "other.name", b"", both)));
+    let gone = root.join("gone");
+    fs::create_dir(&gone).expect("space");
+    let opened = fs::File::open(&gone).expect("there");
+    fs::remove_dir(&gone).expect("empty");
+    for flags in [OFlags::TMPFILE, OFlags::CREATE] {
+        let name = if flags == OFlags::CREATE { "new" } else { "." };
+        let flags = flags | OFlags::RDWR;
+        let made = rustix::fs::openat(&opened, name, flags, Mode::RUSR);
+        results.push(format!("{name} {}", outcome(made)));
+    }
+    results
+}
+
+#[test]
+fn calls_return_what_they_return_on_the_kernels_ext4() {
+    require!(Need::KernelMount, Need::Fuse, Need::Program("e2fsck"));
+    for options in ["", "nowriteback"] {
+        let (place, kernel) = pair("");
+        let all = |root: &Path| [results_of_times(root), results_of_calls(root)].concat();
+        let theirs = all(kernel.path());
+        kernel.unmount().expect("idle");
+        let mounted = place.mount(options);
+        let ours = all(&mounted.point);
+        assert_eq!(ours, theirs, "{options}");
+        assert!(theirs.iter().any(|result| result == "a file +a PERM false"));
+        mounted.unmount_clean(&place);
+    }
 }

@@ -176,7 +176,11 @@ pub(crate) fn make_unnamed(
     let pinned_dir = cache::pin_directory(&mount.core, dir)?;
     // The lists that the file inherits do not change meanwhile.
     let _shared = pinned_dir.share();
-    let parent = &new_inode::directory_to_change(&pinned_dir)?;
+    let parent = &new_inode::directory_to_change(&pinned_dir).map_err(|error| match error {
+        // The directory was removed. No name is missing in it, so Linux denies it.
+        Error::NotFound => Error::NotPermitted,
+        error => error,
+    })?;
     new_inode::check_key(parent)?;
     let mut plan = Plan::new(mount);
     let slot = new_inode::plan_inode(mount, &mut plan, parent, new, Kind::Unnamed)?;
@@ -224,12 +228,12 @@ fn add_link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<
     let mut locked = pinned.lock();
     let parent = &new_inode::directory_to_change(&pinned_dir)?;
     let target = &pinned.copy()?;
-    new_inode::check_link(parent, target, &locked)?;
     match find::look_up_locked(&mount.core, parent, name) {
         Ok(_) => return Err(Error::Exists),
         Err(Error::NotFound) => {}
         Err(error) => return Err(error),
     }
+    new_inode::check_link(parent, target, &locked)?;
     new_inode::check_key(parent)?;
     let mut plan = Plan::new(mount);
     let slot = slot::slot(&mut plan, dir)?;

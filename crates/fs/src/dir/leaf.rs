@@ -40,7 +40,7 @@ use crate::core::Core;
 use crate::dir::changed::tag;
 use crate::dir::new_inode::{self, Kind, Made, NewAttributes, Opening, check_link, entry_type};
 use crate::dir::structure::{self, DirBlock};
-use crate::dir::touch::{self, Touch};
+use crate::dir::touch::{self, LINKS_MAX, Touch};
 use crate::dir::wanted::Wanted;
 use crate::dir::{entries, find, index, lost_name, names};
 use crate::guard::with_guard;
@@ -90,7 +90,8 @@ pub(crate) fn make_in_leaf(
     let shared = pinned.share();
     let parent = &new_inode::directory_to_change(pinned)?;
     let links = i32::from(kind.file_type() == FileType::Directory);
-    if links > 0 && !touch::has_dir_nlink(&mount.core) {
+    let is_at_limit = parent.on_disk().links_count() >= LINKS_MAX;
+    if links > 0 && (is_at_limit || !touch::has_dir_nlink(mount.core.superblock())) {
         // The number of links decides whether there may be another.
         return Ok(None);
     }
@@ -130,7 +131,6 @@ pub(crate) fn link_in_leaf(
     let mut locked = pinned.lock();
     let parent = &new_inode::directory_to_change(pinned_dir)?;
     let target = &pinned.copy()?;
-    check_link(parent, target, &locked)?;
     let Some(leaf) = lock_leaf(mount, pinned_dir, parent, name)? else {
         return Ok(None);
     };
@@ -138,6 +138,8 @@ pub(crate) fn link_in_leaf(
     let Some(place) = leaf.place(&mut plan, parent, name)? else {
         return Ok(None);
     };
+    // A name that is taken is the first reason to refuse, as in Linux.
+    check_link(parent, target, &locked)?;
     let entry = NewEntry::new(inode, name, entry_type(target.file_type()));
     leaf.insert(&mut plan, parent, place, entry)?;
     touch(&mut plan, dir)?;

@@ -19,7 +19,7 @@ use fourscore_ondisk::{InodeNr, LogicalBlock};
 use crate::core::Core;
 use crate::dir::changed::{ChangedDir, tag};
 use crate::dir::touch::{self, LINKS_MAX};
-use crate::dir::{entries, inline_names};
+use crate::dir::{entries, inline_names, structure};
 use crate::file::inline_change::{self, Written};
 use crate::guard::with_guard;
 use crate::inode::alloc::{self, Want};
@@ -245,7 +245,8 @@ pub(crate) fn plan_inode(
     if is_set_gid || mount.gives_group() {
         gid = parent.on_disk().gid();
     }
-    if is_set_gid && is_directory {
+    // A mount that gives the group to everything needs no mark on what is below, as in Linux.
+    if is_set_gid && is_directory && !mount.gives_group() {
         permissions |= 0o2000;
     }
     let mode = FileMode(type_bits(kind.file_type()) | permissions);
@@ -334,7 +335,7 @@ pub(crate) fn touch_dir(
     links: i32,
 ) -> Result<CachedInode> {
     let now = now();
-    let count = touch::links_after(core, dir.on_disk().links_count(), links);
+    let count = touch::links_after(core.superblock(), dir.on_disk().links_count(), links);
     slot::edit(plan, slot, |inode| {
         inode.set_mtime(now);
         inode.set_ctime(now);
@@ -343,9 +344,13 @@ pub(crate) fn touch_dir(
     slot::version(plan, slot)
 }
 
+/// Refuses a further subdirectory if the count of `parent` is at its limit. As in Linux, only a
+/// directory with an index stops counting there.
 pub(crate) fn check_subdirectory(core: &Core, parent: &CachedInode) -> Result<()> {
     let links = parent.on_disk().links_count();
-    if links >= LINKS_MAX && !touch::has_dir_nlink(core) {
+    let stops_counting =
+        touch::has_dir_nlink(core.superblock()) && structure::is_indexed(core, parent);
+    if links >= LINKS_MAX && !stops_counting {
         return Err(Error::TooManyLinks);
     }
     Ok(())

@@ -7,13 +7,15 @@
 //! the slot as it is by then. The times advance, the version is raised, the link count changes;
 //! nothing else of a directory is changed while it is shared.
 //!
-//! **Invariants.** Versions are published to readers in the order in which the slot changed.
+//! **Invariants.** Versions are published to readers in the order in which the slot changed. A
+//! directory that has a name has a link count other than 0, however many subdirectories leave it.
 //!
 //! **Locking.** The lock of the block of the inode table, under which the slot changes, is held
 //! until the new version is published.
 
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::inode::{InodeMut, RawInode};
+use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Inode, InodeNr};
 use zerocopy::FromBytes;
 
@@ -48,7 +50,7 @@ impl Touch<'_> {
         let now = now();
         slot.set_mtime(now);
         slot.set_ctime(now);
-        slot.set_links_count(links_after(core, before, self.links));
+        slot.set_links_count(links_after(core.superblock(), before, self.links));
         // If there is no space, Linux leaves it as it is, too.
         let _ = slot.expand_extra_isize();
         slot.raise_version();
@@ -60,20 +62,23 @@ impl Touch<'_> {
     }
 }
 
-/// Returns a directory's link count after a change; 1 means "too many to count".
-pub(crate) fn links_after(core: &Core, before: u16, change: i32) -> u16 {
-    if before == 1 && has_dir_nlink(core) {
-        return 1;
+/// Returns the link count after `change` of a directory that keeps its name. It is never 0, which
+/// would delete the directory:
+/// - 1 means "too many to count" and stays, also if the feature `dir_nlink` was switched off since.
+/// - A count that is too low, as other programs may have left it, is not lowered below 2.
+pub(crate) fn links_after(superblock: &Superblock, before: u16, change: i32) -> u16 {
+    if before == 1 || (change < 0 && before <= 2) {
+        return before;
     }
     let after = i32::from(before).saturating_add(change);
-    if after > i32::from(LINKS_MAX) && has_dir_nlink(core) {
+    if after > i32::from(LINKS_MAX) && has_dir_nlink(superblock) {
         return 1;
     }
-    u16::try_from(after).unwrap_or(u16::MAX)
+    u16::try_from(after.max(2)).unwrap_or(u16::MAX)
 }
 
-pub(crate) fn has_dir_nlink(core: &Core) -> bool {
-    let features = core.superblock().features();
+pub(crate) fn has_dir_nlink(superblock: &Superblock) -> bool {
+    let features = superblock.features();
     features.ro_compat.contains(RoCompat::DIR_NLINK)
 }
 

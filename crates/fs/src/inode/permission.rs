@@ -101,7 +101,14 @@ pub(crate) fn check_xattr_read(
             _ => Err(Error::NoAttribute),
         };
     }
-    Ok(())
+    // All other names, such as `gnu.`, are as readable as the object.
+    let is_free = [&b"trusted."[..], b"security.", b"system."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix));
+    if is_free {
+        return Ok(());
+    }
+    access(core, inode, Wish::READ, caller)
 }
 
 /// See [`Fs::check_xattr_change`](crate::Fs::check_xattr_change).
@@ -123,7 +130,7 @@ pub(crate) fn check_xattr_change(
     } else {
         let is_sticky = inode.on_disk().mode().0 & STICKY != 0;
         let is_directory = inode.file_type() == FileType::Directory;
-        if is_sticky && is_directory && !caller.owns(inode) {
+        if name.starts_with(b"user.") && is_sticky && is_directory && !caller.owns(inode) {
             return Err(Error::NotPermitted);
         }
         return access(core, inode, Wish::WRITE, caller);

@@ -110,14 +110,13 @@ fn within(whole: StatFs, project: QuotaEntry) -> StatFs {
     let least = |soft: u64, hard: u64| [soft, hard].into_iter().filter(|&limit| limit > 0).min();
     let mut seen = whole;
     let block_bytes = whole.block_bytes as u64;
-    if let Some(limit) = least(limits.soft_bytes, limits.hard_bytes) {
-        let blocks = limit / block_bytes;
-        if blocks < whole.blocks {
-            let free = blocks.saturating_sub(counts.bytes.div_ceil(block_bytes));
-            seen.blocks = blocks;
-            seen.free_blocks = free.min(whole.free_blocks);
-            seen.available_blocks = free.min(whole.available_blocks);
-        }
+    let blocks = least(limits.soft_bytes, limits.hard_bytes).map_or(0, |limit| limit / block_bytes);
+    // As in Linux, a limit of less than a block is no size.
+    if blocks > 0 && blocks < whole.blocks {
+        let free = blocks.saturating_sub(counts.bytes.div_ceil(block_bytes));
+        seen.blocks = blocks;
+        seen.free_blocks = free.min(whole.free_blocks);
+        seen.available_blocks = free.min(whole.available_blocks);
     }
     if let Some(limit) = least(limits.soft_inodes, limits.hard_inodes)
         && let Ok(inodes) = u32::try_from(limit)

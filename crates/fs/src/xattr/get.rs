@@ -292,7 +292,7 @@ pub(crate) fn ea_inode_value(
 /// # Errors
 /// `Unsupported` for another namespace; `InvalidArgument` for a prefix with nothing behind it.
 pub(crate) fn settable(name: &[u8]) -> Result<(NameIndex, &[u8])> {
-    if matches!(name, b"user." | b"trusted." | b"security.") {
+    if matches!(name, b"user." | b"trusted." | b"security." | b"gnu.") {
         return Err(Error::InvalidArgument("an attribute's name is its prefix"));
     }
     NameIndex::split(name)
@@ -307,6 +307,7 @@ fn shown_prefix(index: NameIndex) -> Option<&'static str> {
         NameIndex::USER
         | NameIndex::TRUSTED
         | NameIndex::SECURITY
+        | NameIndex::HURD
         | NameIndex::POSIX_ACL_ACCESS
         | NameIndex::POSIX_ACL_DEFAULT => index.prefix(),
         _ => None,

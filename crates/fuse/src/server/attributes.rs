@@ -160,7 +160,7 @@ impl<'f> Server<'f> {
         let atime = time(atime, atime_now, wanted.atime, wanted.atimensec)?;
         let (mtime, mtime_now) = (fattr::MTIME, fattr::MTIME_NOW);
         let mtime = time(mtime, mtime_now, wanted.mtime, wanted.mtimensec)?;
-        if let Some(why) = self.kernel_time_update(wanted.valid) {
+        if let Some(why) = kernel_time_update(wanted) {
             let ctime = time(fattr::CTIME, 0, wanted.ctime, wanted.ctimensec)?;
             let times = NotedTimes {
                 atime,
@@ -190,22 +190,6 @@ impl<'f> Server<'f> {
             }
         }
         Ok(self.fs.set_attributes(call.inode, &change)?)
-    }
-
-    /// The reason why the kernel sets times by itself; `None` if a program has set them.
-    fn kernel_time_update(&self, valid: u32) -> Option<Noted> {
-        let others = fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE;
-        if valid & others != 0 || valid & fattr::MTIME == 0 {
-            return None;
-        }
-        // For times of cached writes the kernel passes a file handle that is open for writing.
-        if valid & fattr::ATIME == 0 {
-            return (valid & fattr::FH != 0).then_some(Noted::Written);
-        }
-        // With the writeback cache the kernel owns mtime, and sends the current time as a value.
-        let keeps_mtime = self.agreed.has(init::WRITEBACK_CACHE);
-        let is_now = valid & fattr::MTIME_NOW != 0 || keeps_mtime;
-        (is_now && valid & fattr::ATIME_NOW != 0).then_some(Noted::Touched)
     }
 
     pub(super) fn statx(&self, mut call: Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
@@ -262,6 +246,25 @@ impl<'f> Server<'f> {
             ..StatfsOut::default()
         })
     }
+}
+
+/// The reason why the kernel sets times by itself; `None` if a program has set them.
+fn kernel_time_update(wanted: &SetattrIn) -> Option<Noted> {
+    let valid = wanted.valid;
+    let others = fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE;
+    if valid & others != 0 || valid & fattr::MTIME == 0 {
+        return None;
+    }
+    // For times of cached writes the kernel passes a file handle that is open for writing.
+    if valid & fattr::ATIME == 0 {
+        return (valid & fattr::FH != 0).then_some(Noted::Written);
+    }
+    // With the writeback cache the kernel owns the times of files, and sends the current time as a
+    // value. A time that a program gives looks the same, except that it is not the time of change.
+    let is_ctime = valid & fattr::CTIME != 0
+        && (wanted.mtime, wanted.mtimensec) == (wanted.ctime, wanted.ctimensec);
+    let is_now = valid & fattr::MTIME_NOW != 0 || is_ctime;
+    (is_now && valid & fattr::ATIME_NOW != 0).then_some(Noted::Touched)
 }
 
 /// The host's time as of the last clock tick: the library and the kernel use the same clock, so

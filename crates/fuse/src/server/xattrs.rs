@@ -11,6 +11,7 @@ use crate::reply::{Errno, Reply};
 
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
+const CREATE_AND_REPLACE: u32 = XATTR_CREATE | XATTR_REPLACE;
 
 /// Replies with `bytes`, if the caller's buffer of `size_bytes` is long enough, or with their
 /// number if that is 0.
@@ -64,6 +65,11 @@ impl Server<'_> {
             0 => SetXattr::Any,
             XATTR_CREATE => SetXattr::Create,
             XATTR_REPLACE => SetXattr::Replace,
+            // It must be there and must not, so nothing is set; only the reason differs.
+            CREATE_AND_REPLACE => {
+                self.fs.xattr(call.inode, name)?;
+                return Err(Errno::EXIST);
+            }
             _ => return Err(Errno::INVAL),
         };
         let caller = match wanted.setxattr_flags & SETXATTR_ACL_KILL_SGID {

@@ -116,7 +116,6 @@ impl Wishes<'_> {
         features: FeatureSet,
         asked: FeatureSet,
     ) -> FormatResult<()> {
-        let options = &self.options;
         let FeatureSet {
             compat,
             incompat,
@@ -153,16 +152,6 @@ impl Wishes<'_> {
         ];
         if let Some((_, why)) = contradictions.into_iter().find(|&(broken, _)| broken) {
             return Err(FormatError::option("-O", why));
-        }
-        if options.quota_types.is_some() && !ro_compat.contains(RoCompat::QUOTA) {
-            return Err(FormatError::option(
-                "-E quotatype",
-                "needs the feature quota (-O)",
-            ));
-        }
-        if options.orphan_file_size.is_some() && !compat.contains(Compat::ORPHAN_FILE) {
-            let why = "needs the feature orphan_file (-O)";
-            return Err(FormatError::option("-E orphan_file_size", why));
         }
         Ok(())
     }

@@ -11,6 +11,8 @@ use crate::options::{Amount, BlockSizeWish, JournalOptions};
 /// The page size mke2fs rounds to and `blocksize = -1` stands for.
 const PAGE_BYTES: u64 = 4096;
 const GOOD_OLD_INODE_SIZE: u32 = 128;
+/// log2 of the bytes for each inode in a file system that is smaller than the ratio asked for.
+const DEFAULT_RATIO_LOG: u32 = 12;
 
 impl Wishes<'_> {
     /// The block size: that of the options, else of the journal device, else of the profile.
@@ -103,7 +105,7 @@ impl Wishes<'_> {
         let options = &self.options;
         if self.revision == 0 {
             return match options.inode_size_bytes {
-                Some(size) if size != GOOD_OLD_INODE_SIZE => Err(FormatError::option(
+                Some(size) if size != 0 && size != GOOD_OLD_INODE_SIZE => Err(FormatError::option(
                     "-I",
                     "inodes of revision 0 have 128 bytes",
                 )),
@@ -111,7 +113,8 @@ impl Wishes<'_> {
             };
         }
         let project = features.ro_compat.contains(RoCompat::PROJECT);
-        let size = match (options.inode_size_bytes, self.size("inode_size")) {
+        let asked = options.inode_size_bytes.filter(|&size| size > 0);
+        let size = match (asked, self.size("inode_size")) {
             (Some(size), _) => size,
             (None, Some(size)) if !project || size > 2 * GOOD_OLD_INODE_SIZE => size,
             (None, _) if project => 2 * GOOD_OLD_INODE_SIZE,
@@ -181,6 +184,12 @@ impl Wishes<'_> {
         // Below 2^64: the whole size in bytes comes from a number of 64 bits.
         let found = (blocks << block_size.bits()) / ratio;
         match u32::try_from(found) {
+            // The file system is smaller than the ratio: one inode for each 4096 bytes, or for each
+            // larger block.
+            Ok(0) => {
+                let few = blocks >> DEFAULT_RATIO_LOG.saturating_sub(block_size.bits());
+                Ok(u32::try_from(few).unwrap_or(u32::MAX))
+            }
             Ok(found) => Ok(found),
             Err(_) if features.incompat.contains(Incompat::BIT64) => Ok(u32::MAX),
             Err(_) => {
@@ -197,7 +206,7 @@ impl Wishes<'_> {
         block_size: BlockSize,
     ) -> FormatResult<u16> {
         let wide = features.incompat.contains(Incompat::BIT64);
-        match self.options.desc_size_bytes {
+        match self.options.desc_size_bytes.filter(|&size| size > 0) {
             None if wide => Ok(64),
             None => Ok(32),
             Some(_) if !wide => Err(FormatError::option(
@@ -235,7 +244,7 @@ impl Wishes<'_> {
         if limit <= blocks {
             return wrong("the limit is not above the size");
         }
-        let per_group = match options.blocks_per_group {
+        let per_group = match options.blocks_per_group.filter(|&blocks| blocks > 0) {
             Some(blocks) => u64::from(blocks),
             None => 8 << block_size.bits(),
         };

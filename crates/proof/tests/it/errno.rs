@@ -136,7 +136,7 @@ const PATHS: [Case; 8] = [
     ),
 ];
 
-const NEW_NAMES: [Case; 11] = [
+const NEW_NAMES: [Case; 12] = [
     (
         "create",
         "the name is taken",
@@ -200,6 +200,12 @@ const NEW_NAMES: [Case; 11] = [
         "the name is taken",
         |fs| fs.link(at(fs, "file"), ROOT, b"dir"),
         Some(|root| std::fs::hard_link(root.join("file"), root.join("dir"))),
+    ),
+    (
+        "link",
+        "the name is taken, whatever may be linked",
+        |fs| fs.link(at(fs, "grows"), ROOT, b"dir"),
+        Some(|root| std::fs::hard_link(root.join("grows"), root.join("dir"))),
     ),
     (
         "link",

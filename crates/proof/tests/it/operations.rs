@@ -2,8 +2,8 @@
 //! the result.
 
 use fourscore::{
-    AccessTimes, AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, OpenOptions, Seek,
-    SetXattr, Times, XattrPlace,
+    AccessTimes, AttributeChange, Fallocate, Follow, Fs, InodeNr, MountOptions, OpenOptions,
+    Replace, Seek, SetXattr, Times, XattrPlace,
 };
 use fourscore_ondisk::Timestamp;
 use fourscore_sync::{Arc, thread};
@@ -257,18 +257,20 @@ fn attributes_lie_where_it_is_said() {
     assert_clean(image.path());
 }
 
-/// Returns the resulting link counts of `/d`, which has `entries` files, and of a file.
-fn near_the_limit(image: &Image) -> Vec<String> {
-    let fs = mount(image);
+/// Makes the directory `/d` with as many files; from 400 on it has an index.
+fn directory_of(fs: &Fs, files: usize) -> InodeNr {
     let dir = fs.mkdir(ROOT, b"d", &PLAIN).unwrap();
-    for number in 0..400 {
-        fs.create(
-            dir,
-            format!("a name of some length {number}").as_bytes(),
-            &PLAIN,
-        )
-        .unwrap();
+    for number in 0..files {
+        let name = format!("a name of some length {number}");
+        fs.create(dir, name.as_bytes(), &PLAIN).unwrap();
     }
+    dir
+}
+
+/// Returns the resulting link counts of `/d`, which has as many files, and of a file.
+fn near_the_limit(image: &Image, files: usize) -> Vec<String> {
+    let fs = mount(image);
+    let dir = directory_of(&fs, files);
     fs.create(ROOT, b"f", &PLAIN).unwrap();
     fs.unmount().unwrap();
     let set = ["sif /d links_count 64999", "sif /f links_count 64999"];
@@ -321,12 +323,81 @@ fn names_are_counted_up_to_the_same_limits_as_in_linux() {
         Need::KernelMount
     );
     let with = image(&[]);
-    let counts = near_the_limit(&with);
+    let counts = near_the_limit(&with, 400);
     assert_eq!(counts[0], "None 65000");
     assert_eq!(counts[2], "None 1");
-    let counts = near_the_limit(&image(&["^dir_nlink"]));
-    assert_eq!(counts[2], "Some(31) 65000");
-    assert_eq!(counts[3], "Some(31) 65000");
+    // Without an index, or without the feature, there can be no more.
+    for (features, files) in [(&[][..], 0), (&["^dir_nlink"], 400)] {
+        let counts = near_the_limit(&image(features), files);
+        assert_eq!(counts[2], "Some(31) 65000");
+        assert_eq!(counts[3], "Some(31) 65000");
+    }
+}
+
+/// Returns the link counts of `/d` with as many files and the given count, while subdirectories
+/// come and go: ours, and those of the kernel's twin.
+fn counts_of(image: &Image, files: usize, links: u16) -> (Vec<u64>, Vec<u64>) {
+    let fs = mount(image);
+    let dir = directory_of(&fs, files);
+    for name in [b"a", b"b", b"c", b"d"] {
+        fs.mkdir(dir, name, &PLAIN).unwrap();
+    }
+    fs.unmount().unwrap();
+    debugfs_write(image.path(), &[format!("sif /d links_count {links}")]).unwrap();
+    let twin = image.copy().unwrap();
+
+    let fs = mount(image);
+    let mut ours = Vec::new();
+    let mut count = || ours.push(u64::from(fs.stat(dir).unwrap().links));
+    for name in [b"a", b"b"] {
+        fs.rmdir(dir, name).unwrap();
+        count();
+    }
+    fs.rename(dir, b"c", ROOT, b"x", Replace::No).unwrap();
+    count();
+    fs.mkdir(dir, b"new", &PLAIN).unwrap();
+    count();
+    fs.rename(ROOT, b"x", dir, b"c", Replace::No).unwrap();
+    count();
+    fs.rename(dir, b"c", dir, b"d", Replace::Yes).unwrap();
+    count();
+    fs.unmount().unwrap();
+
+    let kernel = KernelMount::new(twin.path(), Access::ReadWrite, "").unwrap();
+    let (root, dir) = (kernel.path(), kernel.path().join("d"));
+    let mut theirs = Vec::new();
+    let mut count = || theirs.push(dir.metadata().unwrap().nlink());
+    for name in ["a", "b"] {
+        std::fs::remove_dir(dir.join(name)).unwrap();
+        count();
+    }
+    std::fs::rename(dir.join("c"), root.join("x")).unwrap();
+    count();
+    std::fs::create_dir(dir.join("new")).unwrap();
+    count();
+    std::fs::rename(root.join("x"), dir.join("c")).unwrap();
+    count();
+    std::fs::rename(dir.join("c"), dir.join("d")).unwrap();
+    count();
+    kernel.unmount().unwrap();
+    (ours, theirs)
+}
+
+#[test]
+fn a_directory_whose_count_is_too_low_is_never_taken_for_a_deleted_one() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("debugfs"),
+        Need::KernelMount
+    );
+    let (ours, theirs) = counts_of(&image(&["^dir_nlink"]), 0, 2);
+    assert_eq!(ours, theirs);
+    assert_eq!(ours, [2, 2, 2, 3, 4, 3]);
+    for features in [&[][..], &["^dir_nlink"]] {
+        let (ours, theirs) = counts_of(&image(features), 400, 1);
+        assert_eq!(ours, theirs);
+        assert_eq!(ours, [1; 6]);
+    }
 }
 
 fn times(fs: &Fs, inode: InodeNr) -> [Timestamp; 3] {

@@ -104,7 +104,7 @@ fn populate(fs: &Fs, random: &mut Rng) -> Vec<(String, InodeNr)> {
             fs.set_xattr(inode, name, &list(random), SetXattr::Any)
                 .unwrap();
         }
-        for name in [b"user.r", &b"trusted.r"[..]] {
+        for name in [b"user.r", &b"trusted.r"[..], b"gnu.r"] {
             fs.set_xattr(inode, name, b"1", SetXattr::Any).unwrap();
         }
         all.push((name, inode));
@@ -201,7 +201,7 @@ fn hold_wishes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeN
             fs.check_access(inode, wish, caller)
         });
     }
-    for name in ["user.r", "trusted.r"] {
+    for name in ["user.r", "trusted.r", "gnu.r"] {
         let what = format!("reading {name}");
         let command = format!("getfattr -n {name} $f");
         hold_against(caller, root, &what, &command, top, |inode| {
@@ -211,6 +211,10 @@ fn hold_wishes(fs: &Fs, root: &Path, caller: &Caller<'_>, top: &[(String, InodeN
     let command = "setfattr -n user.t -v 1 $f";
     hold_against(caller, root, "setting user.", command, top, |inode| {
         fs.check_xattr_change(inode, b"user.t", caller)
+    });
+    let command = "setfattr -n gnu.t -v 1 $f";
+    hold_against(caller, root, "setting gnu.", command, top, |inode| {
+        fs.check_xattr_change(inode, b"gnu.t", caller)
     });
     let command = "setfattr -n trusted.t -v 1 $f";
     hold_against(caller, root, "setting trusted.", command, top, |inode| {

@@ -331,6 +331,14 @@ fn a_project_sees_its_limits_as_the_size_of_the_file_system() {
         fs.statfs().unwrap(),
         "more than there is"
     );
+    for bytes in [1024, 3072] {
+        limit(&fs, QuotaKind::Project, 42, bytes, 0);
+        let seen = fs.statfs_at(dir).unwrap();
+        assert_eq!(seen, fs.statfs().unwrap(), "less than a block");
+    }
+    limit(&fs, QuotaKind::Project, 42, 4096, 0);
+    let seen = fs.statfs_at(dir).unwrap();
+    assert_eq!((seen.blocks, seen.free_blocks), (1, 0));
     unmount_clean(fs, &image);
     let fs = mount(&image);
     assert_eq!(fs.statfs_at(dir).unwrap(), fs.statfs().unwrap(), "not kept");

@@ -15,6 +15,7 @@ use fourscore_ondisk::{BlockCount, Corrupt, Inode, InodeNr};
 use zerocopy::FromBytes;
 
 use crate::Result;
+use crate::dir::touch::links_after;
 use crate::map::mapping::Target;
 use crate::mount::fast_commit::patch::Base;
 use crate::mount::fast_commit::ranges::RangeSet;
@@ -326,7 +327,7 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
             return Ok(());
         }
         if added == Added::Yes {
-            self.count_subdirectory(dentry.parent, Change::More)?;
+            self.count_subdirectory(dentry.parent, 1)?;
             let made_in = Some(dentry.parent);
             self.dirs.insert(
                 dentry.inode,
@@ -370,7 +371,7 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
                 .names
                 .insert(key, None);
             if file_type == FileType::Directory {
-                self.count_subdirectory(dentry.parent, Change::Fewer)?;
+                self.count_subdirectory(dentry.parent, -1)?;
             }
         }
         let known = self.known(dentry.inode)?;
@@ -385,15 +386,12 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
         Ok(())
     }
 
-    /// Counts the `..` of a subdirectory that was added or removed. A count of 1 means that there
-    /// are too many subdirectories to count.
-    fn count_subdirectory(&mut self, dir: InodeNr, change: Change) -> Result<()> {
+    /// Counts the `..` of a subdirectory that was added or removed.
+    fn count_subdirectory(&mut self, dir: InodeNr, change: i32) -> Result<()> {
+        let superblock = self.superblock;
         let known = self.known(dir)?;
         if known.links > 1 {
-            known.set_links(match change {
-                Change::More => known.links.saturating_add(1),
-                Change::Fewer => known.links.saturating_sub(1).max(2),
-            });
+            known.set_links(links_after(superblock, known.links, change));
         }
         Ok(())
     }
@@ -438,10 +436,4 @@ impl<'r, B: Before> Apply<'_, 'r, B> {
 enum Added {
     Yes,
     No,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
-    More,
-    Fewer,
 }

@@ -254,6 +254,33 @@ fn a_name_may_come_before_its_inode_in_a_commit() {
 }
 
 #[test]
+fn subdirectories_are_counted_as_by_the_operations() {
+    require!(Need::Program("mke2fs"));
+    let fs = empty_fs();
+    let (dir, below) = (FILE, InodeNr(13));
+    let directory = |links| raw_inode(0o04_0755, links, EXTENTS);
+    let [two, most] = [2, 65_000].map(directory);
+    let inode = |inode, raw| Record::Inode { inode, raw };
+    let made = [
+        inode(dir, &two),
+        Record::Creat(name(InodeNr::ROOT, dir, b"dir")),
+        inode(dir, &most),
+        inode(below, &two),
+        Record::Creat(name(dir, below, b"below")),
+    ];
+    let overlay = apply(&fs, &made).unwrap();
+    // mke2fs sets `dir_nlink`.
+    assert_eq!(patched(&fs, &overlay, dir).links_count(), 1);
+    for (raw, links) in [(None, 1), (Some(&two), 2)] {
+        let wrong = raw.map(|raw| inode(dir, raw));
+        let removed = Record::Unlink(name(dir, below, b"below"));
+        let records: Vec<_> = made.into_iter().chain(wrong).chain([removed]).collect();
+        let overlay = apply(&fs, &records).unwrap();
+        assert_eq!(patched(&fs, &overlay, dir).links_count(), links);
+    }
+}
+
+#[test]
 fn names_that_exist_are_left_alone() {
     require!(Need::Program("mke2fs"));
     let fs = empty_fs();
