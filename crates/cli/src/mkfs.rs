@@ -178,8 +178,8 @@ impl Mkfs {
             is_read && journal.add_journal(text).is_ok()
         });
         let is_sized = journal.journal.size_mib.is_some_and(|mib| mib > 0);
-        let has_journal = self.format.with_journal
-            || (is_read && (is_sized || journal.journal_device.is_some()));
+        let has_journal =
+            self.format.with_journal || (is_read && (is_sized || journal.journal_device.is_some()));
         let name = match program {
             ProgramName::Mke2fs if has_journal => "ext3",
             ProgramName::Mke2fs | ProgramName::Ext2 => "ext2",

@@ -183,10 +183,7 @@ mod tests {
 
     #[test]
     fn out_of_range_clamps() {
-        assert_eq!(
-            at(i64::MAX, 0).to_inode_words(),
-            (0x7fff_ffff, 3)
-        );
+        assert_eq!(at(i64::MAX, 0).to_inode_words(), (0x7fff_ffff, 3));
         assert_eq!(
             at(Timestamp::MAX.seconds() + 1, 5).to_inode_words(),
             (0x7fff_ffff, 3)

@@ -602,7 +602,12 @@ fn results_of_calls(root: &Path) -> Vec<String> {
         let set = rustix::fs::setxattr(&file, "user.name", b"value", how);
         results.push(format!("{how:?} {}", outcome(set)));
     }
-    results.push(outcome(rustix::fs::setxattr(&file, "other.name", b"", both)));
+    results.push(outcome(rustix::fs::setxattr(
+        &file,
+        "other.name",
+        b"",
+        both,
+    )));
     let gone = root.join("gone");
     fs::create_dir(&gone).expect("space");
     let opened = fs::File::open(&gone).expect("there");

@@ -5,9 +5,7 @@ use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::{DeviceNr, InodeFlags};
 
 use super::{Call, Server, VALID_SECS};
-use crate::abi::{
-    Attr, AttrOut, EntryOut, SetattrIn, StatfsOut, StatxIn, StatxOut, SxTime, fattr, init,
-};
+use crate::abi::{Attr, AttrOut, EntryOut, SetattrIn, StatfsOut, StatxIn, StatxOut, SxTime, fattr};
 use crate::nodes::Nodes;
 use crate::reply::{Errno, Reply};
 

@@ -68,7 +68,7 @@ impl Server<'_> {
             // It must be there and must not, so nothing is set; only the reason differs.
             CREATE_AND_REPLACE => {
                 self.fs.xattr(call.inode, name)?;
-                return Err(Errno::EXIST);
+                return Err(fourscore::Error::Exists.into());
             }
             _ => return Err(Errno::INVAL),
         };

@@ -20,12 +20,10 @@ use crate::mkfs::{Case, case};
 const USUAL_CASES: u32 = 60;
 
 /// What is refused here though mke2fs goes on: the beginning of the error, and what mke2fs does.
-const STRICTER: &[(&str, &str)] = &[
-    (
-        "-E stripe_width: ",
-        "warns of what is no multiple of the stride",
-    ),
-];
+const STRICTER: &[(&str, &str)] = &[(
+    "-E stripe_width: ",
+    "warns of what is no multiple of the stride",
+)];
 
 fn pick(texts: &'static [&'static str]) -> impl Strategy<Value = String> {
     proptest::sample::select(texts).prop_map(str::to_owned)
@@ -117,7 +115,13 @@ fn with_letters() -> impl Strategy<Value = Vec<String>> {
             (32u32..1100).prop_map(|units| format!("-g {}", units * 8)),
             pick(&["-C 4096", "-C 16384", "-C 65536", "-C 1048576"]),
             (1024u32..200_000).prop_map(|ratio| format!("-i {ratio}")),
-            pick(&["-i 1048576", "-i 67108864", "-g 0", "-I 0", "-J location=900"]),
+            pick(&[
+                "-i 1048576",
+                "-i 67108864",
+                "-g 0",
+                "-I 0",
+                "-J location=900"
+            ]),
             (1u32..100_000).prop_map(|inodes| format!("-N {inodes}")),
             (0u32..51).prop_map(|percent| format!("-m {percent}")),
             (1u32..80).prop_map(|mib| format!("-J size={mib}")),

@@ -96,7 +96,10 @@ fn an_inode_without_magic_has_none() {
 fn prefixes_and_back() {
     let split = |name: &'static str| NameIndex::split(name.as_bytes());
     assert_eq!(split("user.x.y"), Some((NameIndex::USER, &b"x.y"[..])));
-    assert_eq!(split("gnu.translator"), Some((NameIndex::HURD, &b"translator"[..])));
+    assert_eq!(
+        split("gnu.translator"),
+        Some((NameIndex::HURD, &b"translator"[..]))
+    );
     assert_eq!(
         split("system.posix_acl_access"),
         Some((NameIndex::POSIX_ACL_ACCESS, &b""[..]))

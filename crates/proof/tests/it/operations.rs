@@ -353,13 +353,13 @@ fn counts_of(image: &Image, files: usize, links: u16) -> (Vec<u64>, Vec<u64>) {
         fs.rmdir(dir, name).unwrap();
         count();
     }
-    fs.rename(dir, b"c", ROOT, b"x", Replace::No).unwrap();
+    fs.rename((dir, b"c"), (ROOT, b"x"), Replace::No).unwrap();
     count();
     fs.mkdir(dir, b"new", &PLAIN).unwrap();
     count();
-    fs.rename(ROOT, b"x", dir, b"c", Replace::No).unwrap();
+    fs.rename((ROOT, b"x"), (dir, b"c"), Replace::No).unwrap();
     count();
-    fs.rename(dir, b"c", dir, b"d", Replace::Yes).unwrap();
+    fs.rename((dir, b"c"), (dir, b"d"), Replace::Yes).unwrap();
     count();
     fs.unmount().unwrap();
 
