@@ -5,6 +5,7 @@
 //! checksum.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -550,4 +551,25 @@ fn wrong_usage_under_the_name_of_mke2fs_is_its_status() {
     }
     let (status, _) = refused(&mut mkfs("-b 777", text(&image), "4M"));
     assert_eq!(status, Some(2));
+}
+
+#[test]
+fn under_the_name_of_mke2fs_only_the_size_of_a_journal_asks_for_one() {
+    require!(Need::Program("mke2fs"));
+    let place = Place::new();
+    let mut with_journal = Vec::new();
+    for journal in ["location=5000", "fast_commit_size=300", "size=0", "size=4"] {
+        let arguments = format!("-q -F -U {UUID} -E {HASH_SEED} -J {journal}");
+        let [ours, theirs] = ["ours", "theirs"].map(|name| place.image(name, 64 * MIB));
+        done(&mut mke2fs(&arguments, &theirs, ""));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fourscore"));
+        command.arg0("mke2fs").env("SOURCE_DATE_EPOCH", TIME);
+        done(command.args(arguments.split_whitespace()).arg(&ours));
+        assert_same_images(&ours, &theirs, &arguments);
+        let fields = oracle::dumpe2fs_header(&ours).expect("a file system");
+        with_journal.push(fields["Filesystem features"].contains("has_journal"));
+        fs::remove_file(ours).expect("it was made");
+        fs::remove_file(theirs).expect("it was made");
+    }
+    assert_eq!(with_journal, [false, false, false, true]);
 }
