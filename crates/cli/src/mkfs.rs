@@ -173,10 +173,8 @@ impl Mkfs {
     pub(crate) fn set_default_type(&mut self, program: ProgramName) {
         // As in mke2fs, the place of a journal alone does not ask for one.
         let mut journal = Options::default();
-        let texts = self.format.journal.iter();
-        let is_read = texts.fold(true, |is_read, text| {
-            is_read && journal.add_journal(text).is_ok()
-        });
+        let mut texts = self.format.journal.iter();
+        let is_read = texts.all(|text| journal.add_journal(text).is_ok());
         let is_sized = journal.journal.size_mib.is_some_and(|mib| mib > 0);
         let has_journal =
             self.format.with_journal || (is_read && (is_sized || journal.journal_device.is_some()));

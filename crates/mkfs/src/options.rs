@@ -128,15 +128,16 @@ pub struct Options {
     pub block_size: Option<BlockSizeWish>,
     /// `-C`: the cluster size in bytes, with `bigalloc`.
     pub cluster_size_bytes: Option<u32>,
-    /// `-g`: blocks (with `bigalloc` clusters) in a group: a multiple of 8.
+    /// `-g`: blocks (with `bigalloc` clusters) in a group: a multiple of 8; 0 is the default.
     pub blocks_per_group: Option<u32>,
     /// `-G`: groups in a flex group: a power of two.
     pub groups_per_flex: Option<u32>,
-    /// `-i`: bytes of space for each inode.
+    /// `-i`: bytes of space for each inode. If it is more than the size, it is 4096, or a larger
+    /// block.
     pub inode_ratio_bytes: Option<u32>,
     /// `-N`: the number of inodes.
     pub inodes: Option<u64>,
-    /// `-I`: the size of an inode in bytes.
+    /// `-I`: the size of an inode in bytes; 0 is the default.
     pub inode_size_bytes: Option<u32>,
     /// `-j`: a journal even if the profile has none. `-J size` has the same effect.
     pub with_journal: bool,
@@ -172,7 +173,7 @@ pub struct Options {
     pub stripe_width_blocks: Option<u32>,
     /// `-E resize`: the size up to which it can grow while mounted.
     pub resize: Option<Amount>,
-    /// `-E desc_size`: the size of a group descriptor with `64bit`.
+    /// `-E desc_size`: the size of a group descriptor with `64bit`; 0 is the default.
     pub desc_size_bytes: Option<u16>,
     /// `-E num_backup_sb`: backup superblocks with `sparse_super2`: 0 to 2.
     pub backup_superblocks: Option<u8>,
@@ -190,9 +191,9 @@ pub struct Options {
     pub mmp_names: (Vec<u8>, Vec<u8>),
     /// `-E root_owner`: user and group 0 when not given.
     pub root_owner: Option<Owner>,
-    /// `-E quotatype`.
+    /// `-E quotatype`. Without the feature `quota`, project quota still sets the feature `project`.
     pub quota_types: Option<QuotaTypes>,
-    /// `-E orphan_file_size`.
+    /// `-E orphan_file_size`, without effect if there is no orphan file.
     pub orphan_file_size: Option<Amount>,
     /// `-E encoding`: names of directories that ignore case are UTF-8 (sets `casefold`).
     pub encoding: Option<Choice>,

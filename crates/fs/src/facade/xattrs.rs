@@ -36,7 +36,8 @@ impl Fs {
     ///
     /// # Errors
     /// `NoAttribute` if there is none; `Unsupported` for a name outside the namespaces
-    /// `user.`, `trusted.`, `security.` and the two ACLs; `InvalidArgument` for a prefix alone.
+    /// `user.`, `trusted.`, `security.`, `gnu.` and the two ACLs; `InvalidArgument` for a prefix
+    /// alone.
     pub fn xattr(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
         get::xattr(&self.core, inode, name)
     }
@@ -50,10 +51,10 @@ impl Fs {
     /// the attribute block has space; `OutOfRange` for a name that is empty or longer than 255
     /// bytes; `TooBig` for a value of more than
     /// [`MAX_VALUE_BYTES`](crate::xattr::get::MAX_VALUE_BYTES); `Unsupported` for a namespace that
-    /// is not `user.`, `trusted.`, `security.` or that of the lists; `NotPermitted` for `user.` on
-    /// anything but files and directories, and for inodes that must not change; `InvalidArgument`
-    /// for a list that breaks the format; `AccessDenied` for a default list on anything but a
-    /// directory; `ReadOnly`.
+    /// is not `user.`, `trusted.`, `security.`, `gnu.` or that of the lists; `NotPermitted` for
+    /// `user.` on anything but files and directories, and for inodes that must not change;
+    /// `InvalidArgument` for a list that breaks the format; `AccessDenied` for a default list on
+    /// anything but a directory; `ReadOnly`.
     pub fn set_xattr(
         &self,
         inode: InodeNr,
