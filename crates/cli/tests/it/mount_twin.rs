@@ -547,10 +547,10 @@ fn groups_and_their_bits_are_inherited_as_on_the_kernels_ext4() {
 
 /// What `result` is: `done`, or the number of the error.
 fn outcome<T>(result: rustix::io::Result<T>) -> String {
-    match result {
-        Ok(_) => "done".to_owned(),
-        Err(errno) => errno.raw_os_error().to_string(),
-    }
+    result.map_or_else(
+        |errno| errno.raw_os_error().to_string(),
+        |_| "done".to_owned(),
+    )
 }
 
 fn flag(change: &str, path: &Path) {
