@@ -364,7 +364,7 @@ findings! {
         Error XattrName "xattr-name" { inode: InodeNr, at: u32 }
             => "inode {inode}: the attribute at byte {at} has no name index",
             "remove all attributes of the area";
-        /// A value outside the inode is in an inode with `EA_INODE_FL` and the right hash.
+        /// A value outside the inode is in an inode with `EA_INODE_FL` and the hash of the entry.
         Error XattrValueInode "xattr-value-inode" { inode: InodeNr, value: InodeNr }
             => "inode {inode}: the value of an attribute refers to inode \
                 {value}, which holds no such value",

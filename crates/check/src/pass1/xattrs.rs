@@ -185,6 +185,9 @@ impl Scanner<'_> {
     }
 
     /// Checks an inode that an entry names for its value. Returns the clusters charged to users.
+    ///
+    /// The stored hash is compared with the entry, not with the bytes of the value: these are data,
+    /// which is not read. e2fsck does the same.
     fn value_inode(
         &mut self,
         user: &InodeView<'_>,

@@ -498,6 +498,108 @@ fn what_is_not_possible_is_refused_before_a_byte_is_written() {
     refused(&["tune", path, "-O", "^64bit"], "it has errors (inode 2");
 }
 
+/// How an image with a value in an inode of its own is made, a change of it before, the change that
+/// would give the value another hash, and a part of the error.
+const OTHER_SEED: &[(&str, &str, &str, &str)] = &[
+    (
+        "-O ea_inode,^metadata_csum",
+        "",
+        "-U random",
+        "depend on the UUID; tune2fs -U computes them again",
+    ),
+    (
+        "-O ea_inode,^metadata_csum,uninit_bg",
+        "",
+        "-O ^uninit_bg -U random",
+        "depend on the UUID; tune2fs -U computes them again",
+    ),
+    (
+        "-O ea_inode",
+        "",
+        "-O ^metadata_csum,^uninit_bg -U random",
+        "depend on the UUID; tune2fs -U computes them again",
+    ),
+    (
+        "-O ea_inode",
+        "",
+        "-U random",
+        "depend on the UUID; with -O metadata_csum_seed as well they do not",
+    ),
+    (
+        "-O ea_inode,metadata_csum_seed",
+        "-U random",
+        "-O ^metadata_csum",
+        "depend on the stored seed",
+    ),
+    (
+        "-O ea_inode,metadata_csum_seed",
+        "-U random",
+        "-O ^metadata_csum,^uninit_bg",
+        "depend on the stored seed",
+    ),
+];
+
+/// The value of the attribute, as debugfs reads it, which compares its hash.
+fn big_value(image: &Path) -> String {
+    debugfs(image, &["ea_get /name user.big"]).expect("it runs")
+}
+
+/// Values in inodes of their own have hashes with the seed of checksums, and can be read after each
+/// change that is made.
+#[test]
+fn a_seed_on_which_values_depend_stays() {
+    require!(Need::Program("mke2fs"), Need::Program("debugfs"));
+    let folder = scratch::folder().expect("a folder");
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).expect("space");
+    fs::write(tree.join("name"), []).expect("space");
+    let image = folder.path().join("image");
+    let path = text(&image);
+    let value = "v".repeat(20_000);
+    for (made, first, options, expected) in OTHER_SEED {
+        // Without a value nothing depends on the seed.
+        mke2fs(&image, &tree, made);
+        for options in [first, options].into_iter().filter(|one| !one.is_empty()) {
+            let before = header(&image);
+            tune(&image, options);
+            assert_clean(&image);
+            let is_new = before["Filesystem UUID"] != header(&image)["Filesystem UUID"];
+            assert_eq!(is_new, options.contains("-U"), "{made} | {options}");
+        }
+        mke2fs(&image, &tree, made);
+        let words = [
+            "edit", path, "setfattr", "-n", "user.big", "-v", &value, "/name",
+        ];
+        printed(&mut fourscore(&words));
+        if !first.is_empty() {
+            tune(&image, first);
+        }
+        assert!(big_value(&image).contains(&value), "{made} | {first}");
+        let before = fs::read(&image).expect("an image");
+        let words = ["tune", path].into_iter().chain(options.split(' '));
+        refused(&words.collect::<Vec<_>>(), expected);
+        let is_same = before == fs::read(&image).expect("an image");
+        assert!(is_same, "{made} | {options}: it was changed");
+    }
+    mke2fs(&image, &tree, "-O ea_inode,^metadata_csum");
+    refused(
+        &["edit", path, "uuid", "random"],
+        "depend on the UUID (ea_inode)",
+    );
+    mke2fs(&image, &tree, "-O ea_inode");
+    let words = [
+        "edit", path, "setfattr", "-n", "user.big", "-v", &value, "/name",
+    ];
+    printed(&mut fourscore(&words));
+    for options in ["-U random -O metadata_csum_seed", "-U random"] {
+        tune(&image, options);
+        assert_clean(&image);
+        assert!(big_value(&image).contains(&value), "{options}");
+    }
+    printed(&mut fourscore(&["edit", path, "uuid", "random"]));
+    assert!(big_value(&image).contains(&value), "edit uuid");
+}
+
 #[test]
 fn an_undo_file_brings_everything_back() {
     require!(Need::Program("mke2fs"), Need::Program("e2undo"));

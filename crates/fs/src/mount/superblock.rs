@@ -73,6 +73,11 @@ fn change_uuid(mount: &Mount, uuid: Uuid) -> Result<()> {
     if features.ro_compat.contains(RoCompat::GDT_CSUM) {
         return refused("the checksums of its group descriptors depend on the UUID");
     }
+    let stores_seed = superblock.has_metadata_csum();
+    let has_seed = stores_seed || features.incompat.contains(Incompat::CSUM_SEED);
+    if features.incompat.contains(Incompat::EA_INODE) && !has_seed {
+        return refused("hashes of values in inodes of their own depend on the UUID (ea_inode)");
+    }
     let mut plan = Plan::new(mount);
     let mut set = |at: usize, value: &[u8]| {
         let (block, range) = superblock_part(&mount.core, at..at + value.len());
@@ -81,7 +86,7 @@ fn change_uuid(mount: &Mount, uuid: Uuid) -> Result<()> {
         plan.bytes_mut(region).copy_from_slice(value);
         Ok::<(), Error>(())
     };
-    if superblock.has_metadata_csum() {
+    if stores_seed {
         // The checksums stay valid: their seed is stored, and does not follow from the UUID.
         let seed = superblock.checksum_seed().value().to_le_bytes();
         set(offset_of!(RawSuperblock, s_checksum_seed), &seed)?;

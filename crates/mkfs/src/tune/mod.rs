@@ -187,6 +187,11 @@ fn change_uuid(raw: &mut RawSuperblock, before: &Superblock, uuid: Uuid) -> Form
             "all checksums depend on the UUID; with -O metadata_csum_seed as well they do not",
         );
     }
+    // Only a file system that has the feature before has such values.
+    let may_have_values = before.features().incompat.contains(Incompat::EA_INODE);
+    if may_have_values && !features.incompat.contains(Incompat::CSUM_SEED) {
+        return refused("hashes of values in inodes of their own depend on the UUID (ea_inode)");
+    }
     raw.s_uuid = *uuid.as_bytes();
     Ok(())
 }

@@ -86,6 +86,7 @@ pub(super) fn refit(editor: &Editor<'_>) -> Patch<Ranges> {
 /// Takes the checksums of descriptors away: bitmaps and inode tables that count as not initialised
 /// are initialised.
 pub(super) fn undress(editor: &Editor<'_>) -> Patch<Ranges> {
+    planned(editor, MetadataChecksum::None, None)?;
     let mut zeroed = Ranges::new();
     for (nr, group) in (0..).map(GroupNr).zip(&editor.volume.groups) {
         let flags = group.desc.flags();
@@ -103,6 +104,13 @@ pub(super) fn undress(editor: &Editor<'_>) -> Patch<Ranges> {
     }
     editor.edit_super(|raw| set_checksums(raw, MetadataChecksum::None, None))?;
     Ok(zeroed)
+}
+
+/// Changes the UUID where there are no checksums.
+pub(super) fn change_uuid(editor: &Editor<'_>, uuid: Uuid) -> Patch<Ranges> {
+    planned(editor, MetadataChecksum::None, Some(uuid))?;
+    editor.edit_super(|raw| set_checksums(raw, MetadataChecksum::None, Some(uuid)))?;
+    Ok(Ranges::new())
 }
 
 /// Clears the inodes of a group that were never used and share a block with used ones; returns the
@@ -125,28 +133,35 @@ fn unused_table(editor: &Editor<'_>, nr: GroupNr, group: &Group) -> Patch<Option
     Ok((!blocks.is_empty()).then(|| at(blocks.start)..at(blocks.end)))
 }
 
-/// The superblock as it will be.
+/// The superblock as it will be. Refuses another seed of checksums where values have hashes that
+/// depend on it.
 fn planned(
     editor: &Editor<'_>,
     checksums: MetadataChecksum,
     uuid: Option<Uuid>,
 ) -> Patch<Superblock> {
     let old = &editor.volume.sb;
-    let changes_seed = uuid.is_some_and(|uuid| uuid.as_bytes() != &old.raw().s_uuid);
-    let inodes = editor.volume.geometry().inodes();
-    let values = editor.state.value_inodes.count_in(0..u64::from(inodes) + 1);
-    if changes_seed && values > 0 {
-        return Err(Left(format!(
-            "hashes of the values of attributes in {values} inodes depend on the UUID (ea_inode); \
-             with -O metadata_csum_seed as well they do not"
-        )));
-    }
     let mut raw: RawSuperblock = *old.raw();
     set_checksums(&mut raw, checksums, uuid);
     if checksums == MetadataChecksum::Crc32c {
         raw.seal();
     }
-    Superblock::try_from(&raw).map_err(|error| Left(error.to_string()))
+    let new = Superblock::try_from(&raw).map_err(|error| Left(error.to_string()))?;
+    let inodes = editor.volume.geometry().inodes();
+    let values = editor.state.value_inodes.count_in(0..u64::from(inodes) + 1);
+    if new.checksum_seed() == old.checksum_seed() || values == 0 {
+        return Ok(new);
+    }
+    let depends = match old.features().incompat.contains(Incompat::CSUM_SEED) {
+        true => "depend on the stored seed, which goes with metadata_csum; the UUID was changed",
+        false if checksums == MetadataChecksum::Crc32c => {
+            "depend on the UUID; with -O metadata_csum_seed as well they do not"
+        }
+        false => "depend on the UUID; tune2fs -U computes them again",
+    };
+    Err(Left(format!(
+        "hashes of the values of attributes in {values} inodes (ea_inode) {depends}"
+    )))
 }
 
 /// The inodes whose blocks are sealed.

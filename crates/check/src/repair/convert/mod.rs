@@ -1,6 +1,6 @@
 //! **Purpose.** Switches features that concern more than the superblock: checksums of metadata, the
 //! journal, quota files, the orphan file, multi-mount protection, indexes of directories; and
-//! changes the UUID where checksums depend on it.
+//! changes the UUID where checksums depend on it, or hashes of values.
 //!
 //! **Not here.** Changes of the superblock alone (`fourscore_mkfs::tune`), which the caller passes
 //! as the last part of the change.
@@ -83,7 +83,8 @@ pub enum Change {
     MetadataCsum(Switch),
     /// Checksums of descriptors alone. Does nothing with `metadata_csum`, which has them.
     UninitBg(Switch),
-    /// The UUID, if checksums depend on it; else it is not changed here.
+    /// The UUID, if checksums depend on it, or hashes of values may (`ea_inode`); else it is not
+    /// changed here.
     Uuid(Uuid),
     /// A journal inside the file system.
     AddJournal(NewJournal),

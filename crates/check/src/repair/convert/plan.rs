@@ -10,6 +10,11 @@
 //! metadata    strip, refit,   strip, refit      (strip, dress: new UUID)
 //!             undress
 //! ```
+//!
+//! The seed of checksums is also that of the hashes of values in inodes of their own (`ea_inode`),
+//! whether or not metadata has checksums. So with that feature a new UUID is a change of its own:
+//! without checksums before and after, it is the step of that name. These hashes are not computed
+//! again: a step that would change the seed is refused where there are such values.
 
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::quota::QuotaKind;
@@ -62,6 +67,8 @@ pub(super) enum Step {
     SealGroups(Option<Uuid>),
     /// All checksums: `metadata_csum`.
     Dress(Option<Uuid>),
+    /// The UUID of a file system without checksums, on which hashes of values depend.
+    ChangeUuid(Uuid),
 }
 
 impl Step {
@@ -81,6 +88,7 @@ impl Step {
             Self::Undress => checksums::undress(editor),
             Self::SealGroups(uuid) => checksums::seal_groups(editor, *uuid),
             Self::Dress(uuid) => checksums::dress(editor, *uuid),
+            Self::ChangeUuid(uuid) => checksums::change_uuid(editor, *uuid),
         }
     }
 
@@ -89,7 +97,10 @@ impl Step {
         match self {
             Self::Forget(_) | Self::Clear(_) | Self::Add(_) => "-O",
             Self::Unindex => "-O ^dir_index",
-            Self::Strip(Some(_)) | Self::SealGroups(Some(_)) | Self::Dress(Some(_)) => "-U",
+            Self::Strip(Some(_))
+            | Self::SealGroups(Some(_))
+            | Self::Dress(Some(_))
+            | Self::ChangeUuid(_) => "-U",
             Self::Strip(_) | Self::Refit | Self::Dress(_) => "-O metadata_csum",
             Self::Undress | Self::SealGroups(_) => "-O uninit_bg",
         }
@@ -264,18 +275,23 @@ fn add_checksums(sb: &Superblock, wish: &Wish, steps: &mut Vec<Step>) {
     };
     let keeps_seed = to == Crc32c && features.incompat.contains(Incompat::CSUM_SEED);
     let is_fixed = features.compat.contains(Compat::STABLE_INODES);
+    let has_hashes = to != Nothing || features.incompat.contains(Incompat::EA_INODE);
     let uuid = wish.uuid.filter(|uuid| {
         let is_new = uuid.as_bytes() != &sb.raw().s_uuid;
-        is_new && to != Nothing && !keeps_seed && !is_fixed
+        is_new && has_hashes && !keeps_seed && !is_fixed
     });
     match (now, to) {
         (Crc32c, Crc32c) if uuid.is_some() => steps.extend([Step::Strip(None), Step::Dress(uuid)]),
         (Crc32c, Crc16) => steps.extend([Step::Strip(uuid), Step::Refit]),
-        (Crc32c, Nothing) => steps.extend([Step::Strip(None), Step::Refit, Step::Undress]),
+        (Crc32c, Nothing) => steps.extend([Step::Strip(uuid), Step::Refit, Step::Undress]),
         (Nothing | Crc16, Crc32c) => steps.push(Step::Dress(uuid)),
-        (Crc16, Nothing) => steps.push(Step::Undress),
+        (Crc16, Nothing) => {
+            steps.extend(uuid.map(|uuid| Step::SealGroups(Some(uuid))));
+            steps.push(Step::Undress);
+        }
         (Nothing, Crc16) => steps.push(Step::SealGroups(uuid)),
         (Crc16, Crc16) if uuid.is_some() => steps.push(Step::SealGroups(uuid)),
+        (Nothing, Nothing) => steps.extend(uuid.map(Step::ChangeUuid)),
         _ => {}
     }
 }
