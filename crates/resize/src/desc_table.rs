@@ -17,11 +17,15 @@
 
 use std::ops::Range;
 
+use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::{Geometry, GroupNr};
 
 use crate::bitmap;
 use crate::error::{ResizeError, Result};
 use crate::volume::Volume;
+
+/// The most bitmaps that a step stores, so that it fits into a small journal.
+const BITMAPS_PER_STEP: usize = 16;
 
 /// The first block of the table, or of its copy in a group that has one.
 pub(crate) fn start(geometry: &Geometry, group: GroupNr) -> u64 {
@@ -96,6 +100,33 @@ fn give_back_in(
         }
     }
     volume.set_block_bitmap(group, bits)
+}
+
+/// Stores the block bitmaps of `groups` that were never written, in steps of their own. Before the
+/// number of blocks of descriptors changes, this is needed for all groups with a copy of them.
+///
+/// Linux computes such a bitmap when it needs it: from the number of blocks of descriptors, which it
+/// takes from the superblock before it replays the log, and the number of reserved ones, which it
+/// takes from there afterwards. If a step that is replayed changes both, they do not fit together, and
+/// blocks of the table or reserved ones are free in the bitmap.
+pub(crate) fn store_bitmaps(
+    volume: &mut Volume<'_>,
+    groups: impl Iterator<Item = GroupNr>,
+) -> Result<()> {
+    let mut missing = Vec::new();
+    for group in groups {
+        if (volume.desc(group)?.flags()).contains(GroupFlags::BLOCK_UNINIT) {
+            missing.push(group);
+        }
+    }
+    for batch in missing.chunks(BITMAPS_PER_STEP) {
+        for &group in batch {
+            let bits = volume.block_bitmap(group)?;
+            volume.set_block_bitmap(group, bits)?;
+        }
+        volume.commit()?;
+    }
+    Ok(())
 }
 
 /// Where blocks of the table are in a group.

@@ -329,6 +329,15 @@ impl<'f> Volume<'f> {
         done
     }
 
+    /// Makes another superblock that of the file system, by one durable write of it alone, behind
+    /// which everything is durable that was written before. No step may have begun.
+    pub(crate) fn replace_superblock(&mut self, raw: &RawSuperblock) -> Result<()> {
+        self.set_superblock(raw)?;
+        self.device.flush()?;
+        let slice = [IoSlice::new(self.sb.raw().as_bytes())];
+        Ok(self.device.write_fua(&slice, SUPERBLOCK_OFFSET_BYTES)?)
+    }
+
     /// Writes an inode, durably, and with nothing beside it.
     pub(crate) fn write_inode_now(&mut self, inode: InodeNr) -> Result<()> {
         let (block, place) = self.inode_place(inode)?;

@@ -3,14 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+#[cfg(test)]
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+#[cfg(test)]
+use anyhow::Context;
 use anyhow::{Result, bail, ensure};
 use fourscore::{FileType, Fs, InodeNr, OpenOptions};
 use fourscore_block::RamDevice;
 use fourscore_ondisk::features::RoCompat;
+#[cfg(test)]
+use fourscore_ondisk::superblock::State;
 use fourscore_sync::Arc;
 use fourscore_testkit::crash::torn;
 use fourscore_testkit::matrix::kernel_has_quota_format;
@@ -274,6 +280,78 @@ pub(super) fn compare_with_kernel(
         Some(_) => Ok(None),
         None => Ok(Some(fs::read(&image)?)),
     }
+}
+
+/// What has to hold after the mount that recovers a state has been filled.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// All that was written is there.
+    Whole,
+    /// The file system is sound. The kernel counts groups before it replays the log; if that adds
+    /// groups, a write next to them fails until the next mount, as after a growth by the kernel
+    /// itself.
+    Sound,
+}
+
+/// Fills a crash state with files, in the mount of the kernel that recovers it. If the state is
+/// marked as having errors, `e2fsck -fp` comes afterwards, as at a boot. `ours` is the tree that we
+/// found, if it has to be the same.
+///
+/// # Errors
+/// What fails or is different.
+#[cfg(test)]
+pub(super) fn fill_by_kernel(
+    crashed: &[u8],
+    ours: Option<&Listing>,
+    expected: Filled,
+) -> Result<()> {
+    let is_marked = opened(crashed)?.superblock().state();
+    let is_marked = is_marked.contains(State::ERROR_FS);
+    let folder = scratch::folder()?;
+    let image = folder.path().join("image");
+    fs::write(&image, crashed)?;
+    let kernel = KernelMount::new(&image, Access::ReadWrite, "noatime")?;
+    if let Some(ours) = ours {
+        compare(ours, &theirs(kernel.path())?, "the kernel")?;
+    }
+    fill(kernel.path(), expected).context("the mount that recovers it is filled")?;
+    kernel.sync()?;
+    let written = theirs(kernel.path())?;
+    kernel.unmount()?;
+    if is_marked || expected == Filled::Sound {
+        let preened = e2fsck_preen(&image)?;
+        ensure!(!preened.left_errors(), "e2fsck -fp: {}", preened.output);
+    }
+    let bytes = fs::read(&image)?;
+    ensure_sound(&bytes).context("filled by the kernel")?;
+    match expected {
+        Filled::Whole => compare(&written, &self::ours(&*opened(&bytes)?)?, "us, filled,"),
+        Filled::Sound => Ok(()),
+    }
+}
+
+/// Writes files until the file system is full.
+#[cfg(test)]
+fn fill(root: &Path, expected: Filled) -> Result<()> {
+    const FILE_BYTES: usize = 150_000;
+    const EUCLEAN: i32 = 117;
+    for nr in 0..1000_usize {
+        let dir = root.join(format!("filled-{}", nr / 8));
+        let made = match nr % 8 {
+            0 => fs::create_dir(&dir),
+            _ => Ok(()),
+        };
+        let content = vec![u8::try_from(nr % 255)?; FILE_BYTES];
+        let made = made.and_then(|()| fs::write(dir.join(format!("file-{nr}")), content));
+        match made {
+            Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(()),
+            Err(error) if expected == Filled::Sound && error.raw_os_error() == Some(EUCLEAN) => {}
+            made => made?,
+        }
+    }
+    ensure!(expected == Filled::Sound, "it does not get full");
+    Ok(())
 }
 
 /// What e2fsck makes of a crash state.

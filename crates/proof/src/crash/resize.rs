@@ -2,19 +2,30 @@
 //! of one has the old or the new size, or one on the way, all files, and no error.
 //!
 //! **Model.** The base is an image on a longer device, with poison behind its end. All writes of a
-//! resize are recorded. A state is recovered by us, and one of some by e2fsck and the kernel.
+//! resize are recorded. A state is recovered by us, and one of some by e2fsck and the kernel, which
+//! fills it with files before it is unmounted. These are more often the states in which the kernel
+//! reads another geometry than the log has.
+//!
+//! A shrink changes the number of groups by no log, and leaves states that are marked as having
+//! errors. Their only errors are blocks that are marked used and are not.
 //!
 //! A file system that grows while it is mounted gets files before and after that, each durable
 //! before the next is made. A state has the first of them, and those after the growth only in a
 //! file system of the new size.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use fourscore::{Fs, InodeNr};
 use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
-use fourscore_ondisk::BlockCount;
+use fourscore_check::Finding;
+use fourscore_ondisk::features::Incompat;
+use fourscore_ondisk::superblock::{
+    SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State, Superblock,
+};
+use fourscore_ondisk::{BlockCount, RawSuperblock};
 use fourscore_resize::{Resizer, grow_mounted};
 use fourscore_sync::Arc;
 use fourscore_testkit::explore::{CrashDisk, Failure, History};
@@ -23,16 +34,19 @@ use fourscore_testkit::tools::Need;
 use fourscore_testkit::{require, scratch, tools};
 
 use super::base::{BackgroundWork, POISON, mount_options};
-use super::external;
+use super::external::{self, Filled};
 use super::injected::InjectedFault;
 use super::outcomes::{self, Change, Seen};
 use super::session::has_torn_commit;
 use super::tree::{Facts, Tree};
 use super::workload::Mode;
-use crate::sound::check_clean;
+use crate::sound::check_clean_but_for;
 
 /// One state of this many is given to e2fsck and to the kernel as well.
 const EXTERNAL_EVERY: u64 = 60;
+/// The states of a change with another geometry in the log, or with a mark of errors, that are
+/// given to the kernel.
+const EXTERNAL_WINDOWS: usize = 5;
 /// Files that are removed before a file system shrinks.
 const BALLAST: u32 = 120;
 const MIB: usize = 1 << 20;
@@ -40,6 +54,9 @@ const MIB: usize = 1 << 20;
 /// Files that a mounted file system gets before it grows, and in all.
 const EXTRA_BEFORE: usize = 3;
 const EXTRA: usize = 9;
+
+/// 15 or 16 groups need one block of descriptors, and up to 31 two.
+const MORE_DESCRIPTORS: &str = "-t ext4 -g 1024 -N 512 -J size=1";
 
 /// A file system and its change.
 struct Case {
@@ -135,6 +152,7 @@ impl Case {
                 events: recording.events(),
             },
             before,
+            windows: Cell::new(0),
         })
     }
 
@@ -151,6 +169,7 @@ impl Case {
             done: events.len(),
             history: History { base, events },
             before,
+            windows: Cell::new(0),
         })
     }
 }
@@ -162,6 +181,8 @@ struct Recording {
     history: History,
     done: usize,
     before: Names,
+    /// States in which a resize is half done, as the kernel sees it.
+    windows: Cell<usize>,
 }
 
 impl Recording {
@@ -179,15 +200,18 @@ impl Recording {
 
     /// Recovers a state. Returns whether it has the new size.
     fn check(&self, disk: &Arc<CrashDisk>, is_external: bool) -> Result<bool> {
-        let crashed = is_external.then(|| disk.bytes());
-        let is_torn = is_external && has_torn_commit(disk)?;
+        let in_place = superblock_of(disk)?;
+        let is_marked = in_place.state().contains(State::ERROR_FS);
+        let crashed = (is_external || self.may_be_window(&in_place)).then(|| disk.bytes());
+        let is_torn = crashed.is_some() && has_torn_commit(disk)?;
         let fs = mounted(disk.clone()).context("mount")?;
         let mut found = names(&fs)?;
         let extras = take_extras(&mut found)?;
         let blocks = fs.geometry().blocks();
+        let groups = fs.geometry().groups();
         let ours = external::ours(&fs)?;
         fs.unmount().context("unmount")?;
-        check_clean(disk.clone())?;
+        check_clean_but_for(disk.clone(), |finding| is_marked && is_lost_space(finding))?;
         let [old, new] = self.sizes;
         let is_between = old.min(new) <= blocks && blocks <= old.max(new);
         ensure!(is_between, "it has {} blocks", blocks.0);
@@ -196,6 +220,9 @@ impl Recording {
             "{extras} files in {} blocks",
             blocks.0
         );
+        let is_replayed = groups != in_place.geometry().groups();
+        ensure!(new > old || !is_replayed, "a replay takes groups away");
+        ensure!(new < old || !is_marked, "growing leaves a mark of errors");
         let mut before = self.before.clone();
         if extras > 0 {
             // The root has got names.
@@ -203,13 +230,45 @@ impl Recording {
             found.remove(&[][..]);
         }
         ensure!(found == before, "files have changed");
-        if let Some(crashed) = crashed {
+        let is_window = is_replayed || is_marked;
+        self.windows
+            .set(self.windows.get() + usize::from(is_window && crashed.is_some()));
+        if let Some(crashed) = crashed.filter(|_| is_external || is_window) {
+            if !is_marked {
+                external::ensure_sound(&disk.bytes())?;
+            }
             // Of a torn commit block the kernel may believe the header, and has the new size.
-            let ours = (!is_torn).then_some(&ours);
-            external::compare_with_kernel(&crashed, &disk.bytes(), ours)?;
+            let expected = match is_replayed {
+                true => Filled::Sound,
+                false => Filled::Whole,
+            };
+            external::fill_by_kernel(&crashed, (!is_torn).then_some(&ours), expected)?;
         }
         Ok(blocks == self.sizes[1])
     }
+
+    /// Whether a state may be one that is given to the kernel because of what it reads there.
+    fn may_be_window(&self, in_place: &Superblock) -> bool {
+        let has_log = in_place.features().incompat.contains(Incompat::RECOVER);
+        let is_marked = in_place.state().contains(State::ERROR_FS);
+        let is_left = self.windows.get() < EXTERNAL_WINDOWS;
+        external::is_possible() && is_left && (has_log || is_marked)
+    }
+}
+
+/// The superblock in its place, whatever the log has.
+fn superblock_of(disk: &CrashDisk) -> Result<Superblock> {
+    let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
+    disk.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
+    Superblock::try_from(RawSuperblock::from_bytes(&bytes)?).context("the superblock")
+}
+
+/// Whether a finding is one of blocks that nothing uses, and that are not free.
+fn is_lost_space(finding: &Finding) -> bool {
+    matches!(
+        finding,
+        Finding::BlockNotUsed { .. } | Finding::GroupFreeBlocks { .. }
+    )
 }
 
 fn extra_name(nth: usize) -> String {
@@ -258,6 +317,8 @@ fn growing() -> Vec<Case> {
             16000,
         ),
         case("-t ext3 -g 1024 -N 512 -J size=1", 8000, 13000),
+        // The number of descriptor blocks changes, and that of the groups with a backup does not.
+        case(MORE_DESCRIPTORS, 15360, 17408),
     ]
 }
 
@@ -308,6 +369,7 @@ fn a_crash_while_a_mounted_one_grows_leaves_the_old_or_the_new_size() {
             16000,
         ),
         case("-t ext3 -g 1024 -N 512 -J size=1", 8000, 13000),
+        case(MORE_DESCRIPTORS, 15360, 17408),
     ];
     explore_recorded(cases, Case::record_mounted);
 }

@@ -5,6 +5,7 @@
 //! | part | where |
 //! |---|---|
 //! | bitmaps and inode tables of new groups | behind the old end, before the step |
+//! | bitmaps of groups with a backup, if there will be more blocks of descriptors | steps before it |
 //! | descriptors of new groups | the step: in blocks reserved for them, or in new groups |
 //! | the last group, which gets longer | the step: its bitmap and its descriptor |
 //! | the inode of reserved descriptors | the step, or its own: [`crate::resize_inode`] |
@@ -32,6 +33,10 @@ use groups::Tables;
 pub(crate) fn grow(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     // New tables keep clear of reserved blocks also while none are reserved.
     let tables = groups::place(new, volume.geometry().groups())?;
+    let geometry = *volume.geometry();
+    if geometry.desc_blocks() != new.geometry().desc_blocks() {
+        desc_table::store_bitmaps(volume, geometry.groups_with_super())?;
+    }
     let removed = resize_inode::remove(volume, new)?;
     match &removed {
         None => step(volume, new, &tables, None)?,

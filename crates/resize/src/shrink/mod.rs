@@ -1,6 +1,6 @@
 //! **Purpose.** Makes a file system smaller.
 //!
-//! **Model.** Steps of the old size first, then one that changes the size:
+//! **Model.** Steps of the old size first, then those that change the size:
 //!
 //! | step | of |
 //! |---|---|
@@ -9,7 +9,8 @@
 //! | blocks of files behind the new end move | `relocate` |
 //! | the journal moves, if it lies behind the new end | `journal` |
 //! | the inode of reserved descriptor blocks is taken away | [`crate::resize_inode`] |
-//! | descriptors, the last group, and counts | here |
+//! | groups vanish: the superblock alone | here |
+//! | blocks of their tables and descriptors become free, the last group, and counts | here |
 //! | the inode of reserved descriptor blocks is made again | [`crate::resize_inode`] |
 //!
 //! The least size is computed in `least`, how far one pass gets in `room`. Data is copied by
@@ -17,6 +18,12 @@
 //!
 //! **Crash safety.** Each step leaves a file system with all files. What has moved before a crash
 //! stays where it is; the next shrink goes on from there.
+//!
+//! The number of groups changes by one write of the superblock, with an empty log. Linux computes it
+//! before it replays the log; if a replay changed it, that mount would go on to use the groups that
+//! have vanished, and lose what it writes there. From that write to the end of the next step the
+//! superblock has the mark of errors: what the vanished groups had in the others is still marked as
+//! used there. It is lost space, which a check frees; files may be written meanwhile.
 
 mod copy;
 mod journal;
@@ -31,8 +38,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use fourscore_ondisk::features::Incompat;
-use fourscore_ondisk::superblock::Superblock;
-use fourscore_ondisk::{BlockCount, GroupNr, PhysBlock};
+use fourscore_ondisk::superblock::{State, Superblock};
+use fourscore_ondisk::{BlockCount, GroupNr, PhysBlock, RawSuperblock};
 
 use crate::bitmap;
 use crate::desc_table::{self, Tables};
@@ -126,37 +133,70 @@ fn shrink_to(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     volume.write_backups()
 }
 
-/// The last step: nothing is in use behind the new end.
+/// The last steps: nothing is in use behind the new end.
 fn cut(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let old = volume.sb().clone();
-    free_vanishing_tables(volume, new)?;
+    let freed = without_vanishing_tables(volume, new)?;
+    if new.geometry().groups() < old.geometry().groups() {
+        drop_groups(volume, new)?;
+    }
+    let before = volume.sb().clone();
+    for (group, bits) in freed {
+        volume.set_block_bitmap(group, bits)?;
+    }
     volume.set_superblock(new.raw())?;
     let geometry = *volume.geometry();
     let last = GroupNr(geometry.groups() - 1);
     let clusters = u64::from(geometry.group_clusters(last));
-    let before = u64::from(old.geometry().group_clusters(last));
+    let before = u64::from(before.geometry().group_clusters(last));
     // The last group has a bitmap that was written.
     let mut bits = volume.block_bitmap(last)?;
     bitmap::fill(&mut bits, clusters..before, true);
     volume.set_block_bitmap(last, bits)?;
     desc_table::give_back(volume, table_end(new)..table_end(&old))?;
+    let counted = counted(volume, volume.sb())?;
+    volume.set_superblock(&counted)?;
+    volume.commit()?;
+    // Not before: in place, a crash may leave the old superblock, whose groups are all there.
+    volume.clear_behind_descs()
+}
+
+/// Takes away the groups that `new` does not have, by one write of the superblock: see the module.
+///
+/// A replay would not do: Linux counts groups and blocks of descriptors before it replays the
+/// log, and would use groups that have vanished until it is mounted again.
+fn drop_groups(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
+    let geometry = *volume.geometry();
+    let groups = new.geometry().groups();
+    // Blocks of descriptors that are given back are used until the step after this one, also in
+    // bitmaps that would be computed. The last group has to have a bitmap.
+    let copies = geometry.groups_with_super();
+    let copies = copies.filter(|group| group.0 < groups - 1);
+    desc_table::store_bitmaps(volume, copies.chain([GroupNr(groups - 1)]))?;
+    let end = geometry.group_first_block(GroupNr(groups));
+    let whole = target::of(volume.sb(), end.0)?;
+    let mut raw = counted(volume, &whole)?;
+    raw.s_r_blocks_count_lo = new.raw().s_r_blocks_count_lo;
+    raw.s_r_blocks_count_hi = new.raw().s_r_blocks_count_hi;
+    raw.s_state = (raw.s_state.get() | State::ERROR_FS.bits()).into();
+    volume.replace_superblock(&raw)
+}
+
+/// The superblock `sb` with the free clusters and inodes that the descriptors of its groups count.
+fn counted(volume: &Volume<'_>, sb: &Superblock) -> Result<RawSuperblock> {
     let (mut free, mut free_inodes) = (0, 0);
-    for group in 0..geometry.groups() {
+    for group in 0..sb.geometry().groups() {
         let desc = volume.desc(GroupNr(group))?;
         free += u64::from(desc.free_clusters());
         free_inodes += desc.free_inodes();
     }
-    let mut raw = *volume.sb().raw();
-    set_free_blocks(
-        &mut raw,
-        BlockCount(free << geometry.blocks_per_cluster_log()),
-    );
+    let mut raw = *sb.raw();
+    let log = sb.geometry().blocks_per_cluster_log();
+    set_free_blocks(&mut raw, BlockCount(free << log));
     raw.s_free_inodes_count = free_inodes.into();
+    // Linux computes it where it is 0, as resize2fs leaves it.
     raw.s_overhead_clusters = 0.into();
-    volume.set_superblock(&raw)?;
-    volume.commit()?;
-    // Not before: in place, a crash may leave the old superblock, whose groups are all there.
-    volume.clear_behind_descs()
+    Ok(raw)
 }
 
 /// Where the blocks reserved for descriptors end, counted from the first block of the table. A
@@ -167,11 +207,15 @@ fn table_end(sb: &Superblock) -> u32 {
     table + u32::from(sb.reserved_gdt_blocks())
 }
 
-/// Frees what groups that vanish have in groups that stay: bitmaps and inode tables.
+/// The block bitmaps of groups that stay, without what groups that vanish have there: bitmaps and
+/// inode tables.
 ///
 /// Tables lie behind superblock and descriptors of their group, so they share clusters only with
 /// each other and with the last cluster of these.
-fn free_vanishing_tables(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
+fn without_vanishing_tables(
+    volume: &Volume<'_>,
+    new: &Superblock,
+) -> Result<BTreeMap<GroupNr, Vec<u8>>> {
     let geometry = *volume.geometry();
     let log = geometry.blocks_per_cluster_log();
     let end = new.geometry().data_blocks().end.0;
@@ -199,8 +243,5 @@ fn free_vanishing_tables(volume: &mut Volume<'_>, new: &Superblock) -> Result<()
         let bit = u64::from(offset.0 >> log);
         bitmap::fill(bitmap, bit..bit + 1, false);
     }
-    for (group, bitmap) in bitmaps {
-        volume.set_block_bitmap(group, bitmap)?;
-    }
-    Ok(())
+    Ok(bitmaps)
 }
