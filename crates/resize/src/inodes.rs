@@ -12,7 +12,8 @@ use crate::volume::Volume;
 
 /// The inode of blocks reserved for descriptors.
 const RESIZE_INODE: InodeNr = InodeNr(7);
-const BAD_BLOCKS_INODE: InodeNr = InodeNr(1);
+/// The inode of bad blocks, which hold nothing and may not be readable.
+pub(crate) const BAD_BLOCKS_INODE: InodeNr = InodeNr(1);
 /// A symbolic link shorter than this has its target in `i_block`.
 const FAST_SYMLINK_BYTES: u64 = 60;
 

@@ -14,7 +14,7 @@ use fourscore_ondisk::inode::Inode;
 use fourscore_ondisk::{InodeSeed, LogicalBlock, PhysBlock, blockmap};
 
 use crate::error::{ResizeError, Result};
-use crate::inodes::{Form, form};
+use crate::inodes::{BAD_BLOCKS_INODE, Form, form};
 use crate::space::Space;
 use crate::volume::Volume;
 
@@ -201,8 +201,8 @@ impl Moves {
 #[derive(Debug)]
 pub(crate) struct Rewritten {
     pub(crate) i_block: [u8; 60],
-    /// By how many blocks the map itself has grown.
-    pub(crate) more_nodes: i64,
+    /// By how many blocks the inode has grown: those of the map itself, and bad ones.
+    pub(crate) more_blocks: i64,
 }
 
 /// Writes the map of an inode with its blocks moved. With `seed`, a new one for its checksums.
@@ -220,7 +220,7 @@ pub(crate) fn rewrite(
     match form(inode, volume.sb()) {
         Form::None => Ok(Rewritten {
             i_block: *inode.i_block(),
-            more_nodes: 0,
+            more_blocks: 0,
         }),
         Form::Extents => rewrite_extents(volume, space, map, moves, seed),
         Form::Pointers => {
@@ -229,19 +229,20 @@ pub(crate) fn rewrite(
                 space,
                 moves,
                 end,
+                are_bad: inode.number() == BAD_BLOCKS_INODE,
+                dropped: 0,
             };
             let mut i_block = *inode.i_block();
             for slot in 0..ROOT_SLOTS {
                 if let Some(block) = blockmap::pointer(&i_block, slot) {
                     let level = slot.saturating_sub(DIRECT_SLOTS - 1);
                     let block = rewrite.block(block, level)?;
-                    blockmap::set_pointer(&mut i_block, slot, block)
-                        .map_err(ResizeError::corrupt)?;
+                    put(&mut i_block, slot, block)?;
                 }
             }
             Ok(Rewritten {
                 i_block,
-                more_nodes: 0,
+                more_blocks: -rewrite.dropped,
             })
         }
     }
@@ -275,7 +276,7 @@ fn rewrite_extents(
     let counts = [count, map.nodes.len()].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
     Ok(Rewritten {
         i_block: root.map_err(ResizeError::corrupt)?,
-        more_nodes: counts[0] - counts[1],
+        more_blocks: counts[0] - counts[1],
     })
 }
 
@@ -285,13 +286,24 @@ struct Pointers<'a> {
     space: &'a mut Space,
     moves: &'a Moves,
     end: PhysBlock,
+    /// Blocks that hold nothing: those behind the end are dropped, and become holes.
+    are_bad: bool,
+    /// How many were dropped.
+    dropped: i64,
 }
 
 impl Pointers<'_> {
-    /// The new place of a block of some level; its content is written there.
-    fn block(&mut self, block: PhysBlock, level: u16) -> Result<PhysBlock> {
+    /// The new place of a block of some level, `None` for one that is dropped; its content is
+    /// written there.
+    fn block(&mut self, block: PhysBlock, level: u16) -> Result<Option<PhysBlock>> {
+        if level == 0 && self.are_bad && block >= self.end {
+            self.dropped += 1;
+            self.space
+                .free(self.volume, &(block..PhysBlock(block.0 + 1)));
+            return Ok(None);
+        }
         if level == 0 {
-            return Ok(self.moves.find(block).0);
+            return Ok(Some(self.moves.find(block).0));
         }
         let mut bytes = self.volume.read(block)?;
         let mut is_changed = block >= self.end;
@@ -300,20 +312,29 @@ impl Pointers<'_> {
                 continue;
             };
             let moved = self.block(child, level - 1)?;
-            if moved != child {
-                blockmap::set_pointer(&mut bytes, slot, moved).map_err(ResizeError::corrupt)?;
+            if moved != Some(child) {
+                put(&mut bytes, slot, moved)?;
                 is_changed = true;
             }
         }
         if !is_changed {
-            return Ok(block);
+            return Ok(Some(block));
         }
         let new = self.space.take(self.volume, 1, 1)?.start;
         self.volume.write_now(new, &bytes)?;
         self.space
             .free(self.volume, &(block..PhysBlock(block.0 + 1)));
-        Ok(new)
+        Ok(Some(new))
     }
+}
+
+/// Sets a pointer, or makes it a hole.
+fn put(pointers: &mut [u8], slot: u16, block: Option<PhysBlock>) -> Result<()> {
+    let done = match block {
+        Some(block) => blockmap::set_pointer(pointers, slot, block),
+        None => blockmap::clear_pointer(pointers, slot),
+    };
+    done.map(drop).map_err(ResizeError::corrupt)
 }
 
 #[cfg(test)]

@@ -133,6 +133,9 @@ impl<'a, 'f> Relocation<'a, 'f> {
     }
 
     fn move_inode(&mut self, number: InodeNr) -> Result<()> {
+        if number == inodes::BAD_BLOCKS_INODE {
+            return self.drop_bad_blocks();
+        }
         let inode = inodes::read(self.volume, number)?;
         if inode.file_acl().is_some_and(|block| block >= self.end) {
             self.move_attributes(&inode)?;
@@ -154,6 +157,14 @@ impl<'a, 'f> Relocation<'a, 'f> {
             self.switch(&inode, &map, &moves)?;
             self.commit_if_large()?;
         }
+    }
+
+    /// Drops the bad blocks behind the end: nothing is copied.
+    fn drop_bad_blocks(&mut self) -> Result<()> {
+        let inode = inodes::read(self.volume, inodes::BAD_BLOCKS_INODE)?;
+        let map = Map::read(self.volume, &inode)?;
+        self.switch(&inode, &map, &Moves::default())?;
+        self.commit_if_large()
     }
 
     /// The clusters of a map that lie behind the end.
@@ -257,9 +268,11 @@ impl<'a, 'f> Relocation<'a, 'f> {
         for piece in moves.pieces() {
             self.space.free(self.volume, &piece.from);
         }
-        let (sb, has_quota) = (self.volume.sb().clone(), self.volume.has_quota());
+        let sb = self.volume.sb().clone();
+        // Bad blocks are nobody's.
+        let is_counted = self.volume.has_quota() && inode.number() != inodes::BAD_BLOCKS_INODE;
         inodes::change(self.volume, inode.number(), |inode| {
-            put_map(inode, &new, &sb, has_quota)
+            put_map(inode, &new, &sb, is_counted)
         })
     }
 
@@ -314,13 +327,13 @@ pub(super) fn put_map(
     sb: &Superblock,
     has_quota: bool,
 ) -> Result<()> {
-    if new.more_nodes != 0 && has_quota {
-        let why = "it has quotas, which would have to count the longer map of a file";
+    if new.more_blocks != 0 && has_quota {
+        let why = "it has quotas, which would have to count another length of a file's map";
         return Err(ResizeError::Unsupported(why.into()));
     }
     *inode.i_block_mut() = new.i_block;
     let cluster_sectors = sb.geometry().cluster_size_bytes() / 512;
-    let more = new.more_nodes * i64::try_from(cluster_sectors).unwrap_or(i64::MAX);
+    let more = new.more_blocks * i64::try_from(cluster_sectors).unwrap_or(i64::MAX);
     let sectors = inode.sectors().saturating_add_signed(more);
     inode.set_sectors(sectors).map_err(ResizeError::corrupt)
 }

@@ -205,3 +205,38 @@ fn the_first_cluster_of_a_group_becomes_free_with_the_table_in_it() {
         assert_sound(&image);
     }
 }
+
+/// Bad blocks hold nothing: those behind the new end are dropped from their inode, not copied.
+#[test]
+fn bad_blocks_behind_the_new_end_are_dropped() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::Program("dumpe2fs")
+    );
+    let folder = scratch::folder().unwrap();
+    let (image, list) = (folder.path().join("image"), folder.path().join("list"));
+    // More than the direct pointers of an inode, and one in front of the new end.
+    let bad: Vec<u64> = std::iter::once(6000)
+        .chain((0..40).map(|nr| 20_001 + 3 * nr))
+        .collect();
+    let lines: Vec<String> = bad.iter().map(u64::to_string).collect();
+    fs::write(&list, lines.join("\n")).unwrap();
+    for options in ["", "-O quota", "-O ^has_journal"] {
+        mke2fs(
+            &image,
+            &format!("{options} -l {}", list.display()),
+            24 << 10,
+        );
+        assert_eq!(bad_blocks(&image), lines, "{options}");
+        opened(&image).resize(BlockCount(12 << 10)).unwrap();
+        assert_sound(&image);
+        assert_eq!(bad_blocks(&image), ["6000"], "{options}");
+    }
+}
+
+fn bad_blocks(image: &Path) -> Vec<String> {
+    let mut command = tools::command("dumpe2fs").unwrap();
+    let printed = tools::stdout_of(command.arg("-b").arg(image)).unwrap();
+    printed.lines().map(str::to_owned).collect()
+}
