@@ -105,10 +105,10 @@ fn give_back_in(
 /// Stores the block bitmaps of `groups` that were never written, in steps of their own. Before the
 /// number of blocks of descriptors changes, this is needed for all groups with a copy of them.
 ///
-/// Linux computes such a bitmap when it needs it: from the number of blocks of descriptors, which it
-/// takes from the superblock before it replays the log, and the number of reserved ones, which it
-/// takes from there afterwards. If a step that is replayed changes both, they do not fit together, and
-/// blocks of the table or reserved ones are free in the bitmap.
+/// Linux computes such a bitmap when it needs it: from the number of blocks of descriptors, which
+/// it takes from the superblock before it replays the log, and the number of reserved ones, which
+/// it takes from there afterwards. If a step that is replayed changes both, they do not fit
+/// together, and blocks of the table or reserved ones are free in the bitmap.
 pub(crate) fn store_bitmaps(
     volume: &mut Volume<'_>,
     groups: impl Iterator<Item = GroupNr>,

@@ -205,8 +205,8 @@ impl Fs {
     ///
     /// # Errors
     /// `Unsupported` for a file system whose checksums depend on the UUID otherwise (`uninit_bg`
-    /// without `metadata_csum`), or whose hashes of values do (`ea_inode` without a stored seed), or
-    /// with the feature `stable_inodes`; `ReadOnly`.
+    /// without `metadata_csum`), or whose hashes of values do (`ea_inode` without a stored seed),
+    /// or with the feature `stable_inodes`; `ReadOnly`.
     pub fn set_uuid(&self, uuid: Uuid) -> Result<()> {
         superblock::set_uuid(self.writable()?, uuid)
     }

@@ -19,11 +19,11 @@
 //! **Crash safety.** Each step leaves a file system with all files. What has moved before a crash
 //! stays where it is; the next shrink goes on from there.
 //!
-//! The number of groups changes by one write of the superblock, with an empty log. Linux computes it
-//! before it replays the log; if a replay changed it, that mount would go on to use the groups that
-//! have vanished, and lose what it writes there. From that write to the end of the next step the
-//! superblock has the mark of errors: what the vanished groups had in the others is still marked as
-//! used there. It is lost space, which a check frees; files may be written meanwhile.
+//! The number of groups changes by one write of the superblock, with an empty log. Linux computes
+//! it before it replays the log; if a replay changed it, that mount would go on to use the groups
+//! that have vanished, and lose what it writes there. From that write to the end of the next step
+//! the superblock has the mark of errors: what the vanished groups had in the others is still
+//! marked as used there. It is lost space, which a check frees; files may be written meanwhile.
 
 mod copy;
 mod journal;

@@ -269,7 +269,7 @@ impl<'a, 'f> Relocation<'a, 'f> {
             self.space.free(self.volume, &piece.from);
         }
         let sb = self.volume.sb().clone();
-        // Bad blocks are nobody's.
+        // Bad blocks belong to no user.
         let is_counted = self.volume.has_quota() && inode.number() != inodes::BAD_BLOCKS_INODE;
         inodes::change(self.volume, inode.number(), |inode| {
             put_map(inode, &new, &sb, is_counted)
