@@ -346,65 +346,6 @@ fn fill_but(fs: &Fs, left: u64) -> u64 {
     available()
 }
 
-#[test]
-fn a_write_without_space_for_all_writes_a_part() {
-    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
-    let every = [
-        (&[][..], "data=ordered"),
-        (&[], "data=journal"),
-        (&["^extent", "^64bit"], ""),
-        (&["^has_journal"], ""),
-        (&["inline_data"], ""),
-    ];
-    for (features, words) in every {
-        println!("{features:?} {words}");
-        let image = small(features);
-        let fs = mount_with(&image, words);
-        let [plain, holey, many, appended] =
-            [b"pl", b"ho", b"ma", b"ap"].map(|name| fs.create(ROOT, name, &OWNER).unwrap());
-        fs.truncate(holey, 2 << 20).unwrap();
-        let left = fill_but(&fs, 300);
-        assert!((200..=300).contains(&left), "{left} blocks");
-        let data: Vec<u8> = (0..1 << 20_u32)
-            .map(|nr: u32| (nr / 1000).to_le_bytes()[0] | 1)
-            .collect();
-        // Nodes of the map take some blocks.
-        let fits = |written: usize| {
-            let blocks = written as u64 / 1024;
-            assert!(blocks <= left && blocks + 8 >= left, "{blocks} of {left}");
-        };
-        let written = fs.write_at(plain, &data, 0).unwrap();
-        fits(written);
-        assert_eq!(content(&fs, plain), data[..written]);
-        assert_eq!(errno(fs.write_at(plain, &data, 2 << 20)), 28);
-        fs.truncate(plain, 0).unwrap();
-
-        let written = fs.write_at(holey, &data, 500).unwrap();
-        fits(written + 500);
-        assert_eq!((written + 500) % 1024, 0);
-        let mut expected = vec![0; 2 << 20];
-        expected[500..500 + written].copy_from_slice(&data[..written]);
-        assert!(content(&fs, holey) == expected);
-        fs.truncate(holey, 0).unwrap();
-
-        let halves = data.split_at(70_000);
-        let slices = [IoSlice::new(halves.0), IoSlice::new(halves.1)];
-        let written = fs.write_vectored_at(many, &slices, 0).unwrap();
-        fits(written);
-        assert_eq!(content(&fs, many), data[..written]);
-        fs.truncate(many, 0).unwrap();
-
-        assert_eq!(errno(fs.append(appended, &data)), 28);
-        let size = content(&fs, appended).len();
-        fits(size);
-        assert_eq!(content(&fs, appended), data[..size]);
-        fs.truncate(appended, 0).unwrap();
-        assert_eq!(errno(fs.write_all_at(appended, &data, 0)), 28);
-        fs.unmount().unwrap();
-        assert_clean(image.path());
-    }
-}
-
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Sets the set-id bits and a capability of a file.

@@ -21,8 +21,9 @@
 //! zeroed ([`crate::map::in_place`]): preallocated space can be written to however full the disk or
 //! the quota is.
 //!
-//! A part that the disk or the quota has no space for is written in halves, down to a block. So a
-//! write that does not fit writes what does, and ends there, as in Linux ([`Progress`]).
+//! A part that a quota has no space for is written in halves, down to a block. So a write that
+//! exceeds a limit writes what fits, and ends there, as in Linux ([`Progress`]). A part that the
+//! disk has no space for is refused as a whole, as a large folio is in Linux.
 //!
 //! Privileges (set-id bits, capabilities) that a write by a user removes are removed with its first
 //! part, in the plan that maps it: a write that is refused removes none. Bytes that are overwritten
@@ -373,7 +374,7 @@ pub(crate) fn write_locked(
             {
                 manner.conversion = Conversion::InPlace;
             }
-            Err(error) => match half(mount, part) {
+            Err(error) => match half(mount, part, &error) {
                 Some(half_bytes) => {
                     most_bytes = half_bytes;
                     manner.conversion = Conversion::Split;
@@ -405,10 +406,13 @@ fn front<'d>(mount: &Mount, data: Data<'d>, done: usize, most_bytes: usize) -> D
     }
 }
 
-/// Returns how much is to be written at once where there was no space for `part`, in bytes: half of
-/// its blocks; `None` if it lies in one block.
+/// Returns how much is to be written at once where `part` was refused, in bytes: half of its
+/// blocks; `None` if it lies in one block, or if the disk is full.
 #[cold]
-fn half(mount: &Mount, part: Data<'_>) -> Option<usize> {
+fn half(mount: &Mount, part: Data<'_>, error: &Error) -> Option<usize> {
+    if !matches!(error, Error::QuotaExceeded) {
+        return None;
+    }
     let bits = mount.core.geometry().block_size().bits();
     let blocks = part.end().div_ceil(1 << bits) - (part.offset >> bits);
     (blocks > 1).then(|| prepare::index(blocks.div_ceil(2) << bits))
