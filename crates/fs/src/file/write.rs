@@ -27,8 +27,8 @@
 //!
 //! Privileges (set-id bits, capabilities) that a write by a user removes are removed with its first
 //! part, in the plan that maps it: a write that is refused removes none. Bytes that are overwritten
-//! in place are visible at once, so before these the privileges are removed in a plan of their own;
-//! that write finds its space.
+//! in place are visible at once, so before these the privileges are removed in a plan of their own,
+//! also if the blocks that follow then find no space.
 //!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
 //! file come one after the other. Data that the caller cached
@@ -520,8 +520,8 @@ fn write_part(
     Ok(prepare::index(reached - data.offset))
 }
 
-/// Whether the block at `offset` (bytes) is a written one: a write from there on then finds space
-/// for some of its data.
+/// Whether the block at `offset` (bytes) is a written one, which a write from there on overwrites in
+/// place.
 #[cold]
 fn begins_in_written_block(mount: &Mount, pinned: &Pinned, offset: u64) -> Result<bool> {
     let inode = &pinned.copy()?;

@@ -93,16 +93,23 @@ fn flags_are_set_and_enforced() {
         assert_eq!(opened.open_flags & crate::abi::fopen::DIRECT_IO, 0);
         assert_eq!(kernel.write(file, 0, b"x", 0), Err(EPERM));
         kernel.write(file, 5, b" and gone on", 0).expect("it grows");
-        // Times of an append-only file may be set to now, but not to a chosen time.
+        // Times of an append-only file may be set to now, but not to a chosen time. With the
+        // writeback cache the kernel sends now as a value, which is the time of change as well.
         let times = |valid| SetattrIn {
             valid,
             mtime: 1_000_000_000,
+            ctime: 1_000_000_000,
             ..SetattrIn::default()
         };
         let chosen = times(fattr::ATIME | fattr::MTIME);
         assert_eq!(kernel.setattr(file, chosen).err(), Some(EPERM));
-        let now = times(fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME);
+        let now = times(fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME | fattr::CTIME);
         kernel.setattr(file, now).expect("it is touched");
+        let chosen = SetattrIn {
+            ctime: 1_000_000_001,
+            ..now
+        };
+        assert_eq!(kernel.setattr(file, chosen).err(), Some(EPERM));
         // Cached writes were permitted when they were made.
         ioctl(kernel, file, SETFLAGS, flags.as_bytes()).expect("root may");
         ioctl(kernel, file, SETFLAGS, (flags | IMMUTABLE).as_bytes()).expect("root may");
