@@ -193,7 +193,7 @@ impl Output {
         }
     }
 
-    /// Gives the image its name, as [`put_in_place`](super::put_in_place). It is durable when this
+    /// Gives the image its name, as [`put_in_place`]. It is durable when this
     /// returns.
     pub(crate) fn commit(self) -> io::Result<()> {
         match self.temporary {

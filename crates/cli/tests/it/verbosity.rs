@@ -75,7 +75,7 @@ fn verbose_verbs_print_their_steps_to_standard_error() {
     let into = format!("{image}:/copied");
     let (_, steps) = both(&["cp", "--verbose", "/etc/passwd", &into]);
     assert!(
-        steps.contains("copy from=/etc/passwd to=\"/copied\""),
+        steps.contains("copy from=\"/etc/passwd\" to=\"/copied\""),
         "{steps}"
     );
     let (_, steps) = both(&["edit", "-v", &image, "rm", "/copied"]);

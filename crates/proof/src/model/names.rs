@@ -147,7 +147,7 @@ impl Model {
         owner: &Owner,
         why: &mut Refusals,
     ) -> Option<Id> {
-        why.when(self.is_removed(dir), Errno::NOENT);
+        why.when(self.is_removed(dir), Errno::PERM);
         if !why.is_empty() {
             return None;
         }
