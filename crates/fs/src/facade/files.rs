@@ -199,8 +199,8 @@ impl Fs {
     /// write by that caller removes are removed, at the latest when the data becomes visible.
     ///
     /// # Errors
-    /// As [`Fs::write_at`]. With these the file has kept its privileges, except for `Io`, `Corrupt`,
-    /// and `NoSpace` if the data would have begun in a written block.
+    /// As [`Fs::write_at`]. With these the file has kept its privileges, except for `Io`,
+    /// `Corrupt`, and `NoSpace` if the data would have begun in a written block.
     pub fn write_at_as(
         &self,
         caller: &Caller<'_>,

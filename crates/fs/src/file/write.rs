@@ -520,8 +520,8 @@ fn write_part(
     Ok(prepare::index(reached - data.offset))
 }
 
-/// Whether the block at `offset` (bytes) is a written one, which a write from there on overwrites in
-/// place.
+/// Whether the block at `offset` (bytes) is a written one, which a write from there on overwrites
+/// in place.
 #[cold]
 fn begins_in_written_block(mount: &Mount, pinned: &Pinned, offset: u64) -> Result<bool> {
     let inode = &pinned.copy()?;
