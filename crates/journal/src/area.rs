@@ -16,11 +16,11 @@
 //! - T-1 is durable before the first fast commit of T, and T is not sealed while one is written:
 //!   both because the writer has the role of committer.
 //! - The area holds no HEAD that names a transaction of the log, except from the moment in which
-//!   that transaction's commit block is durable until the next flush: the first block is overwritten
-//!   at mount (with *FUA*), and after each full commit (durable with the next flush). It cannot be
-//!   overwritten before the commit block is durable, because until then only the fast commits hold
-//!   what was synced. Recovery by Linux and by this crate takes such a HEAD for an old one, since
-//!   the log does not end with the transaction before it. e2fsck gives the log up
+//!   that transaction's commit block is durable until the next flush. The first block is
+//!   overwritten at mount (with *FUA*), and after each full commit (durable with the next flush).
+//!   It cannot be overwritten before the commit block is durable, because until then only the fast
+//!   commits hold what was synced. Recovery by Linux and by this crate takes such a HEAD for an old
+//!   one, since the log does not end with the transaction before it. e2fsck gives the log up
 //!   (docs/FINDINGS.md, 6).
 //!
 //! # Crash safety
