@@ -389,7 +389,7 @@ pub(crate) fn write_locked(
     Ok(progress)
 }
 
-/// Whether less data could have been written.
+/// Whether the disk or a quota had too little space.
 fn is_shortage(error: &Error) -> bool {
     matches!(error, Error::QuotaExceeded | Error::NoSpace)
 }
