@@ -75,16 +75,22 @@ pub(crate) fn push_escaped(out: &mut Vec<u8>, bytes: &[u8], also: &[u8]) {
     out.extend_from_slice(rest);
 }
 
-/// A name for a message: on one line, with control characters escaped.
+/// A name for a message: on one line, with control characters escaped, and those that change the
+/// direction of the text behind them, so that a name does not look like another one.
 pub(crate) fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name)
         .chars()
         .flat_map(|c| {
-            let escape = c.is_control();
+            let escape = c.is_control() || turns_text(c);
             let escaped = escape.then(|| c.escape_default()).into_iter().flatten();
             (!escape).then_some(c).into_iter().chain(escaped)
         })
         .collect()
+}
+
+/// Whether a character sets the direction of the text behind it (Unicode, UAX 9), or ends a line.
+fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn digit(value: u64) -> u8 {
@@ -129,5 +135,7 @@ mod tests {
     fn names_in_messages_stay_on_one_line() {
         assert_eq!(printable(b"a\nb\x1b[31m"), "a\\nb\\u{1b}[31m");
         assert_eq!(printable("gr\u{fc}n".as_bytes()), "gr\u{fc}n");
+        let turned = printable("a\u{202e}gnp.exe".as_bytes());
+        assert_eq!(turned, "a\\u{202e}gnp.exe");
     }
 }

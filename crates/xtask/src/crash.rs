@@ -35,7 +35,7 @@ const BUILD: [&str; 7] = [
 /// The formats of file systems other than the default, as the program names them.
 const FORMATS: [&str; 5] = ["inline", "clusters", "pointers", "orphan-file", "no-sums"];
 /// States of each of them in the run that is part of `test`.
-const FORMAT_STATES: u64 = 3_000;
+const FORMAT_STATES: u64 = 2_000;
 /// The injected faults of fast commits, each of which must be found.
 const FAST_COMMIT_FAULTS: [&str; 7] = [
     "no-flush-before-fast-commit",
@@ -48,7 +48,7 @@ const FAST_COMMIT_FAULTS: [&str; 7] = [
 ];
 
 /// States with fast commits in the run that is part of `test`.
-const FAST_COMMIT_STATES: u64 = 15_000;
+const FAST_COMMIT_STATES: u64 = 10_000;
 
 /// What the harness tests.
 #[derive(Clone, Copy)]
@@ -83,7 +83,7 @@ impl Client {
     fn smoke_states(self) -> u64 {
         match self {
             Self::Journal => 200_000,
-            Self::Fs => 60_000,
+            Self::Fs => 40_000,
             Self::Kernel => 600,
         }
     }

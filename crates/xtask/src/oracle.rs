@@ -11,9 +11,9 @@ use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
 /// The length of the run that is part of `test`, in seconds.
-const SMOKE_SECONDS: u64 = 45;
+const SMOKE_SECONDS: u64 = 30;
 /// The length of the run through a mount that is part of `test`, in seconds.
-const MOUNTED_SECONDS: u64 = 45;
+const MOUNTED_SECONDS: u64 = 30;
 /// The longest that finding an injected fault may take, in seconds. It usually takes some ten, and
 /// longer on a busy machine.
 const BROKEN_SECONDS: u64 = 300;

@@ -9,7 +9,7 @@ use crate::run::run as run_command;
 use crate::workspace::Workspace;
 
 /// The length of the run that is part of `test`, in seconds.
-const SMOKE_SECONDS: u64 = 45;
+const SMOKE_SECONDS: u64 = 30;
 
 /// How long, and which images.
 #[derive(Args)]

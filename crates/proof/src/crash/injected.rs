@@ -56,13 +56,13 @@ impl InjectedFault {
         [
             (
                 "no-flush-before-fast-commit",
-                Self::journal(NoFlushBeforeFastCommit),
+                Self::journal(NoFlushBeforeFastCommit).from(2),
             ),
-            ("name-without-inode", Self::fs(NameWithoutInode)),
-            ("unordered-records", Self::fs(UnorderedRecords)),
-            ("unclosed-cut", Self::fs(UnclosedCut)),
-            ("early-fast-commit", Self::journal(EarlyFastCommit)),
-            ("freed-number-reused", Self::fs(FreedNumberReused)),
+            ("name-without-inode", Self::fs(NameWithoutInode).from(2)),
+            ("unordered-records", Self::fs(UnorderedRecords).from(4)),
+            ("unclosed-cut", Self::fs(UnclosedCut).from(2)),
+            ("early-fast-commit", Self::journal(EarlyFastCommit).from(2)),
+            ("freed-number-reused", Self::fs(FreedNumberReused).from(2)),
             (
                 "recorded-block-reused",
                 Self::fs(RecordedBlockReused).from(6),
