@@ -3,7 +3,8 @@
 //! **Model.** A core number is below [`CoreNr::count`], which is fixed for the life of the process
 //! and covers every CPU the kernel may ever run us on (the *possible* ones: a CPU brought online
 //! later has its slot already). The current core is a hint: the scheduler may move the thread right
-//! after it read the number, so the value in a per-core slot must allow access from any thread.
+//! after it read the number, so the value in a per-core slot must allow access from any thread. On
+//! systems other than Linux each thread has a fixed number instead (`host::portable`).
 //!
 //! In the `shuttle` build there are two cores, and a task moves to the other one with every second
 //! query of its number, so that tests catch code that relies on staying on one core. In the
@@ -32,7 +33,7 @@ pub struct CoreNr(u16);
 impl CoreNr {
     /// The core this thread runs on now. A hint: the thread may be moved at any time.
     ///
-    /// Costs about two nanoseconds: glibc reads the number from the thread's rseq area.
+    /// Costs about two nanoseconds on Linux: glibc reads the number from the thread's rseq area.
     #[must_use]
     #[inline]
     pub fn current() -> Self {

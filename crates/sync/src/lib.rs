@@ -11,6 +11,7 @@
 //! | [`lock`] | mutex, read-write lock, condition variable, once cells |
 //! | [`epoch`] | read guards, and cells whose old values live until a grace period has passed |
 //! | [`core_nr`] | the number of the core a thread runs on, and per-core values |
+//! | `host` | what differs between operating systems |
 //! | [`thread`] | spawning, scoping, yielding |
 //! | [`versions`] | values that are replaced a few times and read without a guard |
 //! | [`sparse`] | long slices whose memory is allocated in chunks on first use |
@@ -49,6 +50,7 @@ pub mod core_nr;
 #[cfg(feature = "count")]
 pub mod count;
 pub mod epoch;
+mod host;
 pub mod lock;
 #[cfg(feature = "shuttle")]
 pub mod model;

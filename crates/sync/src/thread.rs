@@ -62,14 +62,10 @@ pub fn back_off(attempt: u32) {
 /// not affect other threads. For threads made for one job; this cannot be undone.
 ///
 /// # Errors
-/// The host's error, for example if a sandbox forbids it.
+/// The host's error, for example if a sandbox forbids it. Kind `Unsupported` on systems other than
+/// Linux.
 pub fn own_working_directory() -> std::io::Result<()> {
-    // SAFETY: unshare(CLONE_FS) parts the caller from the process's working directory, root and
-    // file mode mask. It touches neither memory nor descriptors.
-    match unsafe { libc::unshare(libc::CLONE_FS) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
+    crate::host::own_working_directory()
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -4,9 +4,13 @@ use std::fs;
 use std::sync::OnceLock;
 use std::thread;
 
+pub(crate) use crate::host::current_index;
+
 /// More than Linux can be configured for; a guard against nonsense in /sys.
 const MAX_CORES: usize = 1 << 15;
 
+/// Without a list of the possible cores (other systems, or /sys is hidden) these are the cores that
+/// the process may use now.
 #[inline]
 pub(crate) fn core_count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
@@ -23,12 +27,4 @@ pub(crate) fn core_count() -> usize {
 pub(super) fn count_of_possible(list: &str) -> Option<usize> {
     let last = list.trim().rsplit([',', '-']).next()?;
     last.parse::<usize>().ok()?.checked_add(1)
-}
-
-/// The number of the CPU this thread runs on, not yet checked against the count.
-#[inline]
-pub(crate) fn current_index() -> usize {
-    // SAFETY: the call has no preconditions. It fails (-1) only on kernels without getcpu.
-    let cpu = unsafe { libc::sched_getcpu() };
-    usize::try_from(cpu).unwrap_or(0)
 }
