@@ -167,7 +167,7 @@ impl Batch {
             cancelling |= failed && is_flush;
             Outcome::new(request, result)
         };
-        self.requests.into_iter().map(run_one).collect()
+        self.into_requests().into_iter().map(run_one).collect()
     }
 }
 

@@ -15,9 +15,9 @@
 //! may be on the device, each torn at sector boundaries.
 
 use std::fmt::Debug;
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 
 use fourscore_sync::Arc;
 use fourscore_sync::profile::{self, Section};
@@ -56,8 +56,8 @@ impl Default for Hints {
 /// The location of bytes of a device in a file of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostRange<'a> {
-    /// The file, open for reading.
-    pub fd: BorrowedFd<'a>,
+    /// The file, open for reading. Its own position means nothing.
+    pub file: &'a File,
     /// The byte of the file at which the range begins.
     pub offset: u64,
 }
@@ -190,7 +190,7 @@ pub(crate) const fn to_u64(len: usize) -> u64 {
 
 /// A shared device. Transfers and flushes through it are the section `Device` of a profile,
 /// whatever the backend. A method that is called on the `dyn BlockDevice` itself goes past it:
-/// requests to the host enter the section in `host_io`, too.
+/// requests to the host enter the section themselves, too.
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()

@@ -3,13 +3,14 @@
 //! **Model.** Devices return `io::Result`, which fits to every backend, to the standard library's
 //! readers and to the caller's own errors. The payload of such an error is a [`DeviceError`], which
 //! holds the operation (kind and byte range) and the cause of the failure; [`raw_os_error`] returns
-//! the host's errno of it.
+//! the error number of it.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 
 use crate::buffer_cache::BlockError;
+use crate::host::errno_of;
 
 /// A kind of operation on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +133,8 @@ impl std::error::Error for DeviceError {
     }
 }
 
-/// The host's errno of an error of a device, if it has one.
+/// The error number of an error of a device, if it has one: on Linux the host's own, on other
+/// systems that of Linux for an error of this kind (`EIO` if there is none).
 ///
 /// `io::Error::raw_os_error` is `None` for an error with a payload; this looks into the payload.
 #[must_use]
@@ -145,8 +147,8 @@ pub fn raw_os_error(error: &io::Error) -> Option<i32> {
         .and_then(|inner| inner.downcast_ref::<DeviceError>())
         .map(|error| &error.cause)
     {
-        Some(Cause::Host(host)) => host.raw_os_error(),
-        _ => error.raw_os_error(),
+        Some(Cause::Host(host)) => errno_of(host),
+        _ => errno_of(error),
     }
 }
 

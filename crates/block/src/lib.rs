@@ -7,13 +7,8 @@
 //! | [`io_buf`] | memory that a request owns until it has ended |
 //! | [`error`] | errors of devices |
 //! | [`open`] | opens an image file or a block device by its path |
-//! | [`mod@file`] | device: an image file or a block device of the host |
-//! | [`uring`] | device: the same, with the requests of a batch in flight at once by io_uring |
-//! | `raw` | ioctls and properties that only block devices have |
-//! | `memory_file` | concurrent writes to one file on tmpfs |
-//! | `host_io` | complete transfers over a file descriptor of the host |
-//! | `in_use` | finds the other users of a file or device of the host |
-//! | `share` | reflinks of blocks of another file of the host |
+//! | `host` | devices: files of the host, by what its operating system has |
+//! | [`positioned`] | reads and writes files of the host at offsets |
 //! | [`ram`] | device: sparse memory |
 //! | [`window`] | device: a range of another device, or all of it read-only |
 //! | [`unordered`] | device: another device without flushes |
@@ -31,21 +26,16 @@ pub mod device;
 pub mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod faulty;
-pub mod file;
-mod host_io;
-mod in_use;
+mod host;
 pub mod io_buf;
 mod loading;
-mod memory_file;
 pub mod open;
 pub mod overlay;
+pub mod positioned;
 pub mod ram;
-mod raw;
 #[cfg(any(test, feature = "testing"))]
 pub mod recording;
-mod share;
 pub mod unordered;
-pub mod uring;
 pub mod window;
 
 pub use batch::{Batch, InFlight, Outcome, Poll};
@@ -57,8 +47,8 @@ pub use device::{BlockDevice, Hints, HostRange};
 pub use error::{DeviceError, DeviceOp, raw_os_error};
 #[cfg(any(test, feature = "testing"))]
 pub use faulty::{FaultyDevice, Rule};
-pub use file::FileDevice;
 pub use fourscore_cache::HitCounting;
+pub use host::*;
 pub use io_buf::{IoBuf, prefetch};
 pub use open::{Access, Caching, DeviceOptions, Sharing, create_image, open_path};
 pub use overlay::{Content, OverlaidBlock, OverlayDevice};
@@ -66,5 +56,4 @@ pub use ram::RamDevice;
 #[cfg(any(test, feature = "testing"))]
 pub use recording::{Durable, Event, RecordingDevice, Survival};
 pub use unordered::UnorderedDevice;
-pub use uring::UringDevice;
 pub use window::Window;

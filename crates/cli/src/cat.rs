@@ -81,7 +81,7 @@ pub(crate) fn file(
         if let Some(from) = long
             && let Some(source) = image.fs.device().host_range(from..from + run.len_bytes)
         {
-            at += out.splice(source.fd, source.offset, run.len_bytes)?.bytes;
+            at += out.splice(source.file, source.offset, run.len_bytes)?.bytes;
         }
         buffer.resize(COPY_BYTES, 0);
         while at < end {

@@ -173,7 +173,7 @@ impl Image {
     /// Where the device that is open is stored.
     fn location(&self) -> io::Result<Location> {
         let file = match self.fs.device().host_range(0..0) {
-            Some(range) => File::from(range.fd.try_clone_to_owned()?),
+            Some(range) => range.file.try_clone()?,
             None => File::open(&self.path)?,
         };
         Location::of(&file, 0..u64::MAX)

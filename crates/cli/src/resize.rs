@@ -16,9 +16,9 @@
 //!
 //! **Not here.** How it is done (`fourscore_resize`).
 
+use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use clap::Args;
@@ -227,14 +227,14 @@ impl<'s> Held<'s> {
 
     /// The descriptor of an image file that is one file system; `None` for a block device or a
     /// part of a disk, whose length stays.
-    fn file(&self) -> Result<Option<BorrowedFd<'_>>> {
+    fn file(&self) -> Result<Option<&File>> {
         let range = self.device.host_range(0..0);
         let Some(range) = range.filter(|_| self.spec.offset_bytes == 0) else {
             return Ok(None);
         };
-        let found = rustix::fs::fstat(range.fd).map_err(|why| self.failure(why))?;
+        let found = rustix::fs::fstat(range.file).map_err(|why| self.failure(why))?;
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-        Ok(is_file.then_some(range.fd))
+        Ok(is_file.then_some(range.file))
     }
 
     /// The length of the image file now; 0 for anything else.

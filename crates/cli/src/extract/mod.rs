@@ -467,7 +467,7 @@ fn copy_in_kernel(image: &Image, run: Run, file: &File) -> Result<bool> {
     while left > 0 {
         let len = usize::try_from(left).unwrap_or(COPY_BYTES);
         let result =
-            rustix::fs::copy_file_range(source.fd, Some(&mut from), file, Some(&mut to), len);
+            rustix::fs::copy_file_range(source.file, Some(&mut from), file, Some(&mut to), len);
         match result {
             // The image ends early; the copy through a buffer reports that.
             Ok(0) => return Ok(false),

@@ -527,7 +527,7 @@ impl Archive<'_> {
         let Some(source) = device.host_range(from..from.saturating_add(run.len_bytes)) else {
             return Ok(0);
         };
-        let Spliced { bytes } = self.out.splice(source.fd, source.offset, run.len_bytes)?;
+        let Spliced { bytes } = self.out.splice(source.file, source.offset, run.len_bytes)?;
         Ok(bytes)
     }
 

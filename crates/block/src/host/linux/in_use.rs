@@ -1,7 +1,7 @@
 //! **Purpose.** Finds the other users of an image file or a block device of the host, for error
 //! messages: loop devices on it, mounts of the kernel, the process that holds its lock.
 //!
-//! **Not here.** Exclusion of other users ([`crate::open`]): that is done by the lock and by
+//! **Not here.** Exclusion of other users (`open`): that is done by the lock and by
 //! `O_EXCL`, since the state found here may change at any moment. The exception are loop devices,
 //! which take no lock: against them there is only this check.
 //!

@@ -28,10 +28,10 @@ use std::os::fd::AsRawFd;
 use fourscore_sync::{Arc, Mutex, PerCore};
 use io_uring::{IoUring, opcode, types};
 
+use super::file::{FileDevice, Memory};
 use crate::batch::{Batch, Flight, InFlight, Outcome, Poll, Request};
 use crate::device::{BlockDevice, Hints, HostRange, to_u64};
 use crate::error::Operation;
-use crate::file::{FileDevice, Memory};
 
 /// The maximum number of requests of a batch in the kernel at a time. The completion queue is
 /// twice as long.

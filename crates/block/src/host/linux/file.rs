@@ -1,6 +1,6 @@
 //! **Purpose.** A device that is a file of the host: an image file or a block device.
 //!
-//! **Not here.** Opening a path: [`crate::open`]. Ioctls that only block devices have: the module
+//! **Not here.** Opening a path: `open`. Ioctls that only block devices have: the module
 //! `raw`.
 //!
 //! **Model.** Every call is one positioned system call (more only if the host transfers less than
@@ -25,11 +25,11 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
+use super::host_io::{self, Durability};
+use super::memory_file::{self, MemoryFile};
+use super::{raw, share};
 use crate::device::{BlockDevice, Hints, HostRange, to_u64, total_bytes, write_zero_bytes};
 use crate::error::{DeviceOp, Operation};
-use crate::host_io::{self, Durability};
-use crate::memory_file::{self, MemoryFile};
-use crate::share;
 
 /// A file of the host as a device.
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl BlockDevice for FileDevice {
     fn lengthen(&self, len_bytes: u64) -> io::Result<u64> {
         let operation = Operation::new(DeviceOp::Write, 0, 0);
         self.check(&operation)?;
-        let mut now = crate::raw::len_bytes(&self.cached)?;
+        let mut now = raw::len_bytes(&self.cached)?;
         if now < len_bytes && self.discards == Discards::PunchHole {
             // Its last byte: a call that a sandbox allows anyway.
             let last = Operation::new(DeviceOp::Write, len_bytes - 1, 1);
@@ -236,7 +236,7 @@ impl BlockDevice for FileDevice {
         }
         let done = match self.discards {
             Discards::PunchHole => self.fallocate(FallocateFlags::PUNCH_HOLE, &operation),
-            Discards::Device => crate::raw::discard(self.cached.as_fd(), &range),
+            Discards::Device => raw::discard(self.cached.as_fd(), &range),
         };
         done.map_err(|error| {
             if is_unsupported(error) {
@@ -287,7 +287,7 @@ impl BlockDevice for FileDevice {
     fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
         let inside = range.start <= range.end && range.end <= self.len_bytes();
         inside.then(|| HostRange {
-            fd: self.cached.as_fd(),
+            file: &self.cached,
             offset: range.start,
         })
     }

@@ -1,7 +1,7 @@
 //! **Purpose.** Operations that only block devices of the host have: their size, the properties of
 //! their queue, and the discard command.
 //!
-//! **Not here.** Reads and writes, which are the same as for a file: [`crate::file`].
+//! **Not here.** Reads and writes, which are the same as for a file: `file`.
 //!
 //! **References.** `Documentation/ABI/stable/sysfs-block` for the files of the queue.
 
