@@ -6,12 +6,15 @@
 //! its own. The step that failed has changed nothing. Where only wrong data could follow, the
 //! library panics instead.
 //!
-//! **References.** Numbers are Linux's (`include/uapi/asm-generic/errno*.h`); the choice of
-//! `EUCLEAN` for broken metadata follows the kernel's `EFSCORRUPTED`.
+//! Numbers are those of Linux on every system. An error of another host has the number that Linux has
+//! for an error of its kind.
+//!
+//! **References.** `include/uapi/asm-generic/errno*.h`; the choice of `EUCLEAN` for broken metadata
+//! follows the kernel's `EFSCORRUPTED`.
 
 use std::io;
 
-use fourscore_block::raw_os_error;
+use fourscore_block::{error_of_errno, raw_os_error};
 use fourscore_mballoc::tunables::TunableError;
 use fourscore_mballoc::{GroupProblem, RequestProblem};
 use fourscore_ondisk::relation::RelationError;
@@ -192,7 +195,8 @@ impl Error {
     }
 
     /// Returns the error number of an [`io::Error`] that was made of an error of this crate, as
-    /// [`Error::errno`] gives it, or that has one of the host. `None` for any other error.
+    /// [`Error::errno`] gives it, or that has one of the host, in the numbers of Linux. `None` for any
+    /// other error.
     #[must_use]
     pub fn errno_of(error: &io::Error) -> Option<i32> {
         let payload = error.get_ref();
@@ -202,18 +206,18 @@ impl Error {
         }
     }
 
-    /// Returns the kind that std gives to the error number, as far as it has one.
+    /// Returns the kind that std on Linux gives to the error number, as far as it has one.
     fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Io(error) => error.kind(),
             Self::Corrupt(_) | Self::NotUtf8 => io::ErrorKind::InvalidData,
-            other => io::Error::from_raw_os_error(other.errno()).kind(),
+            other => error_of_errno(other.errno()).kind(),
         }
     }
 }
 
-/// The result has the kind that std gives to [`Error::errno`], and the error of this crate inside,
-/// with its message. [`Error::errno_of`] returns the error number, and so does
+/// The result has the kind that std on Linux gives to [`Error::errno`], and the error of this crate
+/// inside, with its message. [`Error::errno_of`] returns the error number, and so does
 /// `io_error.get_ref()`, downcast to [`Error`]. `raw_os_error` of the result returns `None` unless
 /// the error came from the host: std keeps a number or a message, and not both.
 ///

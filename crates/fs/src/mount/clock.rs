@@ -1,14 +1,6 @@
 //! **Purpose.** The clock for the time stamps of inodes and superblocks.
 //!
-//! **Invariants.** Inodes and superblocks are stamped by the same coarse clock of the system, so
-//! their stamps can be compared.
+//! **Invariants.** Inodes and superblocks are stamped by the same clock of the system (on Linux the
+//! coarse one), so their stamps can be compared.
 
-use fourscore_ondisk::time::Timestamp;
-
-/// Returns the current time as Linux stamps inodes: that of the clock's last tick, at most some
-/// milliseconds ago. All stamps are from this clock, so a later change never has an earlier stamp.
-pub(crate) fn now() -> Timestamp {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
-    Timestamp::new(now.tv_sec, nanoseconds).unwrap_or_default()
-}
+pub(crate) use crate::mount::host::now;

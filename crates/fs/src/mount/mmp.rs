@@ -38,6 +38,7 @@ use fourscore_sync::{Arc, Condvar, Mutex, Weak, thread};
 use zerocopy::IntoBytes;
 
 use crate::mount::clock::now;
+use crate::mount::host::node_name;
 use crate::{Error, Result};
 
 /// The length of the used part of the block, in bytes.
@@ -93,7 +94,8 @@ impl Mmp {
     /// if a host had it and did not release it.
     ///
     /// # Errors
-    /// `InUse` if another host has it or a check is running; `Corrupt`, `Io`.
+    /// `InUse` if another host has it or a check is running; `Corrupt`, `Io`; `Unsupported` on systems
+    /// other than Linux.
     pub(crate) fn take(
         device: &Arc<dyn BlockDevice>,
         superblock: &Superblock,
@@ -101,6 +103,7 @@ impl Mmp {
         let Some(block) = superblock.mmp_block() else {
             return Ok(None);
         };
+        let node_name = node_name()?;
         let offset = superblock.geometry().block_size().offset(block);
         let found = read(&**device, superblock, offset)?;
         let wait = match found.sequence() {
@@ -121,7 +124,7 @@ impl Mmp {
             device: Arc::clone(device),
             superblock: Arc::new(superblock.clone()),
             offset,
-            node_name: rustix::system::uname().nodename().to_bytes().to_vec(),
+            node_name,
             state: Mutex::new(State {
                 block: found,
                 written: Instant::now(),

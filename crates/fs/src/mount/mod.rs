@@ -20,6 +20,7 @@
 //! | `stripe` | the stripe of the array below |
 //! | `tune` | tunables by name |
 //! | `clock` | the time of stamps |
+//! | `host` | what differs between operating systems |
 
 mod before_fast_commits;
 pub(crate) mod clock;
@@ -32,6 +33,7 @@ pub(crate) mod fast_commit_parts;
 pub(crate) mod fast_commit_replay;
 pub(crate) mod freeze;
 pub(crate) mod freezer;
+mod host;
 pub(crate) mod mark;
 pub(crate) mod metadata_reserve;
 pub(crate) mod mmp;

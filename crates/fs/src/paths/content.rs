@@ -1,7 +1,6 @@
 //! **Purpose.** Reads, writes and copies whole files by path.
 
-use std::io;
-
+use fourscore_block::error_of_errno;
 use fourscore_ondisk::inode::FileType;
 
 use crate::dir::new_inode::NewAttributes;
@@ -27,7 +26,7 @@ pub(crate) fn read(fs: &Fs, path: &[u8]) -> Result<Vec<u8>> {
         let len = content.len();
         let more = wanted.saturating_sub(len).clamp(1, PIECE_BYTES);
         let reserved = content.try_reserve_exact(more.max(wanted.saturating_sub(len)));
-        reserved.map_err(|_| io::Error::from_raw_os_error(NO_MEMORY))?;
+        reserved.map_err(|_| error_of_errno(NO_MEMORY))?;
         content.resize(len + more, 0);
         let got = fs.read_at(file.inode(), &mut content[len..], len as u64)?;
         content.truncate(len + got);

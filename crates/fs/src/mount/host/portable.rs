@@ -1,0 +1,53 @@
+//! **Purpose.** The clock of time stamps by std. Multi-mount protection is refused, since a host
+//! that takes part must read the block past its own cache, and [`fourscore_block`] cannot do that
+//! here.
+
+use std::time::{Duration, SystemTime};
+
+use fourscore_ondisk::time::Timestamp;
+
+use crate::{Error, Result};
+
+/// Returns the current time, as [`stamp`] does.
+pub(crate) fn now() -> Timestamp {
+    stamp(SystemTime::now())
+}
+
+/// A time of the system as a time stamp. A time before 1970 is 1970: the clock is not set then.
+fn stamp(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let since: Duration = since.unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp::new(seconds, since.subsec_nanos()).unwrap_or_default()
+}
+
+/// As on Linux; here always an error, and so nothing takes a file system for this host.
+pub(crate) fn node_name() -> Result<Vec<u8>> {
+    let what = "multi-mount protection (mmp) keeps other hosts away only if this one runs Linux";
+    Err(Error::Unsupported(what.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount::host;
+
+    #[test]
+    fn the_clock_is_that_of_the_system() {
+        // The coarse clock is at most a tick behind.
+        let before = host::now().seconds();
+        let now = now();
+        let after = host::now().seconds();
+        assert!((before..=after + 1).contains(&now.seconds()), "{now:?}");
+        let time = SystemTime::UNIX_EPOCH + Duration::new(5_000_000_000, 7);
+        assert_eq!(Some(stamp(time)), Timestamp::new(5_000_000_000, 7));
+        let early = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(stamp(early), Timestamp::default());
+    }
+
+    #[test]
+    fn multi_mount_protection_is_refused() {
+        assert!(matches!(node_name(), Err(Error::Unsupported(_))));
+        assert!(!host::node_name().expect("Linux has it").is_empty());
+    }
+}
