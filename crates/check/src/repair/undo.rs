@@ -19,12 +19,11 @@
 //! **References.** The comments of `lib/ext2fs/undo_io.c` in e2fsprogs, from version 1.43 on.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use fourscore_block::{BlockDevice, Hints};
+use fourscore_block::{BlockDevice, Hints, positioned};
 use fourscore_ondisk::checksum::Crc32c;
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
 use fourscore_sync::{Arc, Mutex};
@@ -77,10 +76,8 @@ impl UndoDevice {
     /// # Errors
     /// The file exists or cannot be written.
     pub fn create(path: &Path, base: Arc<dyn BlockDevice>, offset: u64) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
         // Directories and files of all users are saved.
-        options.mode(0o600);
-        let file = options.read(true).write(true).create_new(true).open(path)?;
+        let file = positioned::create_private(path)?;
         let mut undo = UndoFile {
             file,
             path: path.to_owned(),
@@ -176,7 +173,7 @@ impl UndoFile {
             .saturating_sub(start);
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
         base.read_at(&mut bytes, start)?;
-        self.file.write_all_at(&bytes, self.end)?;
+        positioned::write_all(&self.file, &bytes, self.end)?;
         let crc = Crc32c::START.update(&bytes).value();
         let key = [
             &units.start.to_le_bytes()[..],
@@ -192,7 +189,7 @@ impl UndoFile {
         put(&mut self.key_block, 4, &[0; 4]);
         let crc = Crc32c::START.update(&self.key_block).value();
         put(&mut self.key_block, 4, &crc.to_le_bytes());
-        self.file.write_all_at(&self.key_block, self.key_block_at)
+        positioned::write_all(&self.file, &self.key_block, self.key_block_at)
     }
 
     /// Writes the superblock that the image has now, and the header, and makes all durable.
@@ -201,7 +198,7 @@ impl UndoFile {
         base.read_at(&mut superblock, SUPERBLOCK_OFFSET_BYTES)?;
         let checksum = Crc32c::START.update(&superblock).value();
         invert_magic(&mut superblock);
-        self.file.write_all_at(&superblock, SUPER_AT)?;
+        positioned::write_all(&self.file, &superblock, SUPER_AT)?;
         let block = u32::try_from(BLOCK_BYTES).unwrap_or(0);
         let mut header = [0; BLOCK_BYTES];
         put(&mut header, 0, MAGIC);
@@ -225,7 +222,7 @@ impl UndoFile {
         put(&mut header, 64, &self.offset.to_le_bytes());
         let crc = header_checksum(&header);
         put(&mut header, HEADER_BYTES - 4, &crc.to_le_bytes());
-        self.file.write_all_at(&header, 0)?;
+        positioned::write_all(&self.file, &header, 0)?;
         self.file.sync_data()
     }
 }
@@ -280,7 +277,7 @@ pub enum UndoError {
 pub fn apply_undo(path: &Path, device: &dyn BlockDevice) -> Result<u64, UndoError> {
     let file = File::open(path)?;
     let mut header = [0; BLOCK_BYTES];
-    let is_read = file.read_exact_at(&mut header, 0).is_ok();
+    let is_read = positioned::read_exact(&file, &mut header, 0).is_ok();
     if !is_read || !header.starts_with(MAGIC) {
         return Err(UndoError::Invalid("no undo file"));
     }
@@ -293,7 +290,7 @@ pub fn apply_undo(path: &Path, device: &dyn BlockDevice) -> Result<u64, UndoErro
         ));
     }
     let mut superblock = [[0; SUPERBLOCK_SIZE_BYTES]; 2];
-    file.read_exact_at(&mut superblock[0], SUPER_AT)?;
+    positioned::read_exact(&file, &mut superblock[0], SUPER_AT)?;
     invert_magic(&mut superblock[0]);
     device.read_at(&mut superblock[1], SUPERBLOCK_OFFSET_BYTES)?;
     let is_finished = word(&header, 44) & FINISHED != 0;
@@ -321,7 +318,7 @@ fn read_keys(file: &File, keys: u64) -> Result<Vec<(u64, Vec<u8>)>, UndoError> {
     let mut left = keys;
     while left > 0 {
         let mut block = [0; BLOCK_BYTES];
-        file.read_exact_at(&mut block, at)?;
+        positioned::read_exact(file, &mut block, at)?;
         let crc = word(&block, 4);
         put(&mut block, 4, &[0; 4]);
         if word(&block, 0) != KEY_BLOCK_MAGIC || Crc32c::START.update(&block).value() != crc {
@@ -337,7 +334,7 @@ fn read_keys(file: &File, keys: u64) -> Result<Vec<(u64, Vec<u8>)>, UndoError> {
                 return Err(damaged);
             }
             let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-            file.read_exact_at(&mut bytes, at)?;
+            positioned::read_exact(file, &mut bytes, at)?;
             if Crc32c::START.update(&bytes).value() != word(&block, key + 8) {
                 return Err(damaged);
             }

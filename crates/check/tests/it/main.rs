@@ -16,5 +16,6 @@ mod clean;
 mod common;
 mod fast_commits;
 mod invariants;
+mod portable;
 mod recovered;
 mod repair;
