@@ -1,8 +1,9 @@
-//! **Purpose.** Rules about what only some crates may do: share memory between threads, and use
-//! `unsafe`.
+//! **Purpose.** Rules about what only some crates or files may do: share memory between threads, use
+//! `unsafe`, and call an operating system.
 
 use super::finding::Finding;
 use super::source::{Source, has_word};
+use super::tokens::{starts_with, tokens, without_tests};
 
 /// The crates that may contain `unsafe`, each block with a SAFETY comment (clippy sees to that).
 const UNSAFE_CRATES: &[&str] = &["sync", "block"];
@@ -30,6 +31,32 @@ const SYNC_NAMES: &[&str] = &[
     "crossbeam_channel",
     "arc_swap",
     "seize",
+];
+
+/// The crates that build for other systems than Linux.
+const PORTABLE_CRATES: &[&str] = &[
+    "sync", "ondisk", "cache", "block", "journal", "mballoc", "fs", "check",
+];
+
+/// The files of these crates that may choose by the operating system and call it, by the beginning
+/// of their paths.
+const HOST_FILES: &[&str] = &[
+    "crates/sync/src/host",
+    "crates/block/src/host",
+    "crates/block/src/positioned",
+    "crates/fs/src/mount/host",
+];
+
+/// What names an operating system or its calls.
+const HOST_NAMES: &[&[&str]] = &[
+    &["std", "::", "os"],
+    &["rustix"],
+    &["libc"],
+    &["io_uring"],
+    &["target_os"],
+    &["target_family"],
+    &["(", "unix"],
+    &["(", "windows"],
 ];
 
 /// Examples of programs that use the library, as users write them.
@@ -148,6 +175,33 @@ pub(super) fn forbid_unsafe(source: &Source, found: &mut Vec<Finding>) {
     }
 }
 
+/// `host-door`: in the crates that build for other systems than Linux, only few files name an
+/// operating system or its calls, so that there is one place to look at for each. Tests need Linux.
+pub(super) fn host_door(source: &Source, found: &mut Vec<Finding>) {
+    let is_door = HOST_FILES.iter().any(|file| source.path.starts_with(file));
+    let is_test = source.path.ends_with("tests.rs") || source.path.contains("/tests/");
+    let is_portable = PORTABLE_CRATES.contains(&source.crate_folder());
+    if !is_portable || !source.in_src() || is_door || is_test {
+        return;
+    }
+    let tokens = without_tests(&tokens(source));
+    for (at, token) in tokens.iter().enumerate() {
+        let name = HOST_NAMES
+            .iter()
+            .find(|name| starts_with(&tokens[at..], name));
+        if let Some(name) = name {
+            found.push(Finding::new(
+                "host-door",
+                token.line,
+                format_args!(
+                    "{} outside of the module host (macOS and Windows do without it)",
+                    name.concat()
+                ),
+            ));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::finding::findings_of;
@@ -177,6 +231,35 @@ mod tests {
         assert!(lines(path, "std::thread::sleep(pause);\n").is_empty());
         assert!(lines(path, "use std::{fmt, io::{self, sync_x}};\n").is_empty());
         assert!(lines(path, "use fourscore_sync::thread;\n").is_empty());
+    }
+
+    #[test]
+    fn host_door_sees_calls_and_conditions() {
+        let lines = |text: &str| findings_of(host_door, "crates/fs/src/a.rs", text);
+        assert_eq!(lines("use std::os::fd::AsFd;\n"), [1]);
+        assert_eq!(lines("\nlet a = rustix::fs::fstat(b)?;\n"), [2]);
+        assert_eq!(lines("#[cfg(target_os = \"linux\")]\nmod a;\n"), [1]);
+        assert_eq!(lines("#[cfg(unix)]\nmod a;\n"), [1]);
+        assert_eq!(lines("#[cfg_attr(windows, allow(x))]\nmod a;\n"), [1]);
+    }
+
+    #[test]
+    fn host_door_leaves_the_rest_alone() {
+        let lines = |path: &str, text: &str| findings_of(host_door, path, text);
+        let text = "use rustix::fs;\n";
+        for path in [
+            "crates/cli/src/a.rs",
+            "crates/block/src/host/linux/file.rs",
+            "crates/block/src/positioned.rs",
+            "crates/fs/src/a/tests.rs",
+            "crates/fs/tests/a.rs",
+        ] {
+            assert!(lines(path, text).is_empty(), "{path}");
+        }
+        let path = "crates/fs/src/a.rs";
+        assert!(lines(path, "for pair in a.windows(2) {}\n// rustix\n").is_empty());
+        assert!(lines(path, "#[cfg(test)]\nmod tests {\n use rustix::fs;\n}\n").is_empty());
+        assert!(lines(path, "use std::ffi::OsStr;\nlet libc_errno = 1;\n").is_empty());
     }
 
     #[test]

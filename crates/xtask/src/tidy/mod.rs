@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`finding`] | none: what rules report |
 //! | [`source`] | none: splits Rust text into code, comments and functions |
-//! | [`doors`] | `sync-door`, `forbid-unsafe` |
+//! | [`doors`] | `sync-door`, `forbid-unsafe`, `host-door` |
 //! | [`size`] | `file-length`, `function-length`, `line-width` |
 //! | [`words`] | `module-purpose`, `no-todo`, `todo-docs`, `no-phase-names`, `machine-paths` |
 //! | [`api`] | `test-has-assert`, `bare-bool` |
@@ -43,6 +43,7 @@ use source::Source;
 const SOURCE_RULES: &[fn(&Source, &mut Vec<Finding>)] = &[
     doors::sync_door,
     doors::forbid_unsafe,
+    doors::host_door,
     size::file_length,
     size::function_length,
     size::line_width,
