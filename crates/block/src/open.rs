@@ -80,7 +80,8 @@ pub fn open_path(path: &Path, options: DeviceOptions) -> io::Result<FileDevice> 
     host::open_path(path, options)
 }
 
-/// Creates an image file, sparse where the host has such files without a request (not on Windows), of `len_bytes` and opens it for writing.
+/// Creates an image file of `len_bytes` and opens it for writing. It is sparse, but on Windows the
+/// host allocates all of it.
 ///
 /// # Errors
 /// Kind `AlreadyExists` if `path` exists, else the host's error.

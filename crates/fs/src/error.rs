@@ -6,8 +6,8 @@
 //! its own. The step that failed has changed nothing. Where only wrong data could follow, the
 //! library panics instead.
 //!
-//! Numbers are those of Linux on every system. An error of another host has the number that Linux has
-//! for an error of its kind.
+//! Numbers are those of Linux on every system. An error of another host has the number that Linux
+//! has for an error of its kind.
 //!
 //! **References.** `include/uapi/asm-generic/errno*.h`; the choice of `EUCLEAN` for broken metadata
 //! follows the kernel's `EFSCORRUPTED`.
@@ -195,8 +195,8 @@ impl Error {
     }
 
     /// Returns the error number of an [`io::Error`] that was made of an error of this crate, as
-    /// [`Error::errno`] gives it, or that has one of the host, in the numbers of Linux. `None` for any
-    /// other error.
+    /// [`Error::errno`] gives it, or that has one of the host, in the numbers of Linux. `None` for
+    /// any other error.
     #[must_use]
     pub fn errno_of(error: &io::Error) -> Option<i32> {
         let payload = error.get_ref();

@@ -94,8 +94,8 @@ impl Mmp {
     /// if a host had it and did not release it.
     ///
     /// # Errors
-    /// `InUse` if another host has it or a check is running; `Corrupt`, `Io`; `Unsupported` on systems
-    /// other than Linux.
+    /// `InUse` if another host has it or a check is running; `Corrupt`, `Io`; `Unsupported` on
+    /// systems other than Linux.
     pub(crate) fn take(
         device: &Arc<dyn BlockDevice>,
         superblock: &Superblock,

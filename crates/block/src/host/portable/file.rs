@@ -5,8 +5,8 @@
 //!
 //! **Locking.** None: positioned calls are safe from many threads.
 //!
-//! **Crash safety.** `flush` is [`File::sync_data`]: `F_FULLFSYNC` on macOS, which has the disk write
-//! its own cache out and fails where a file system cannot, and `FlushFileBuffers` on Windows.
+//! **Crash safety.** `flush` is [`File::sync_data`]: `F_FULLFSYNC` on macOS, which makes the disk
+//! write its own cache out and fails where a file system cannot, and `FlushFileBuffers` on Windows.
 //! `write_fua` is a write and a flush.
 
 use std::fs::File;
