@@ -161,7 +161,7 @@ impl BlockDevice for FileDevice {
 
     fn host_range(&self, range: Range<u64>) -> Option<HostRange<'_>> {
         let inside = range.start <= range.end && range.end <= self.len_bytes();
-        inside.then(|| HostRange {
+        inside.then_some(HostRange {
             file: &self.file,
             offset: range.start,
         })
