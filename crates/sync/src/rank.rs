@@ -158,18 +158,20 @@ impl Place {
     pub fn enter(self) -> Held {
         #[cfg(debug_assertions)]
         {
-            let later = PLACES.with(|places| {
+            // The list is gone when the thread ends. What other thread-local values do then, such as
+            // closing a file, is not checked.
+            let later = PLACES.try_with(|places| {
                 let places = places.borrow();
                 let not_before = |place: &&Place| place.key() >= self.key();
                 places.iter().find(not_before).copied()
             });
-            if let Some(held) = later {
+            if let Ok(Some(held)) = later {
                 panic!(
                     "locks out of order: a thread that holds {} {} waits for {} {}",
                     held.name, held.number, self.name, self.number
                 );
             }
-            PLACES.with(|places| places.borrow_mut().push(self));
+            let _ = PLACES.try_with(|places| places.borrow_mut().push(self));
         }
         Held {
             #[cfg(debug_assertions)]
@@ -293,7 +295,7 @@ pub struct Held {
 #[cfg(debug_assertions)]
 impl Drop for Held {
     fn drop(&mut self) {
-        // The list may be gone already when the thread ends; then it takes no more locks.
+        // The list may be gone already when the thread ends.
         let _ = PLACES.try_with(|places| {
             let mut places = places.borrow_mut();
             if let Some(at) = places.iter().rposition(|place| *place == self.place) {
@@ -340,6 +342,26 @@ mod tests {
         let other_thread = crate::thread::spawn(|| is_refused(DIRECTORY.place(7)));
         let is_refused = other_thread.join().expect("no panic");
         assert!(!is_refused, "each thread has its own places");
+    }
+
+    /// A file that is kept in a thread-local is closed when the thread ends, which takes locks.
+    #[test]
+    fn places_are_entered_when_a_thread_ends() {
+        struct AtEnd;
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                drop(DIRECTORY.place(7).enter());
+            }
+        }
+        thread_local! {
+            static AT_END: AtEnd = const { AtEnd };
+        }
+        // The list of places is made later, so it is gone earlier. A panic would end the process.
+        let thread = crate::thread::spawn(|| {
+            AT_END.with(|_| ());
+            drop(DIRECTORY.place(7).enter());
+        });
+        thread.join().expect("no panic");
     }
 
     #[test]
