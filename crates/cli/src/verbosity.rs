@@ -43,6 +43,9 @@ impl Verbosity {
             .with_writer(stderr)
             .with_ansi(stderr().is_terminal())
             .without_time()
+            // An event that cannot be written is left out: the server of a mount goes on when the
+            // command that read its messages has ended.
+            .log_internal_errors(false)
             .finish();
         // An error means that a program that calls this library has its own subscriber.
         let _ = tracing::subscriber::set_global_default(subscriber);

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use fourscore_testkit::tools;
 
-use crate::common::{self, failing};
-use crate::mounted::{Mounted, empty, is_mounted, require_mount, wait_until};
+use crate::common::{self, failing, fourscore, text};
+use crate::mounted::{Mounted, empty, is_mounted, require_mount, umount, wait_until};
 
 /// The field `name` in the status of each thread of a process.
 fn of_threads(process: u32, name: &str) -> Vec<String> {
@@ -130,4 +130,30 @@ fn corruption_is_reported_and_the_rest_is_served() {
     assert_eq!(status, Some(1), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
     assert!(!is_mounted(Path::new(&point)));
+}
+
+#[test]
+fn a_server_goes_on_when_nobody_reads_its_messages() {
+    const EUCLEAN: i32 = 117;
+    require_mount!("debugfs");
+    let place = empty("64M");
+    let mounted = place.mount("");
+    for name in ["broken", "whole"] {
+        fs::write(mounted.path(name), name).expect("space");
+    }
+    mounted.unmount();
+    let image = place.text("image");
+    let file = OpenOptions::new().write(true).open(&image).expect("there");
+    let size = place_of_inode(&image, "/broken") + 4;
+    file.write_all_at(&[0xff; 3], size).expect("there");
+    let point = place.path("mnt-image");
+    // The command ends when the mount can be used, and with it the reader of what -v prints.
+    let started = fourscore(&["-v", "mount", &image, text(&point)]).output();
+    assert!(started.expect("it exists").status.success());
+    for _ in 0..2 {
+        let met = fs::metadata(point.join("broken")).map(drop);
+        assert_eq!(met.expect_err("broken").raw_os_error(), Some(EUCLEAN));
+    }
+    assert_eq!(fs::read(point.join("whole")).expect("served"), b"whole");
+    umount(&point);
 }
