@@ -599,6 +599,23 @@ fn efbig_is_reported_by_the_same_calls_as_enospc() {
         }
         assert!(is_too_large(file.set_len(BEHIND_ALL)), "{options}");
         drop(file);
+        // For close(2), Linux knows only `ENOSPC` and `EIO` of a write-back.
+        let seek = format!("seek={BEHIND_ALL}");
+        let mut dd = Command::new("dd");
+        dd.args([
+            "if=/dev/zero",
+            "of=closed",
+            "bs=1",
+            "count=1",
+            "conv=notrunc",
+        ]);
+        let closed = dd.arg(seek).current_dir(&mounted.point).output();
+        let closed = String::from_utf8_lossy(&closed.expect("it runs").stderr).into_owned();
+        let expected = match is_kept_back {
+            true => "Input/output error",
+            false => "File too large",
+        };
+        assert!(closed.contains(expected), "{options}: {closed}");
         mounted.unmount_clean(&place);
         let inside = printed(&mut fourscore(&["cat", &place.text("image"), "/file"]));
         assert_eq!(inside, "before", "{options}");
