@@ -30,13 +30,13 @@ mod tests;
 mod xattrs;
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fourscore::{Caller, Capabilities, Fs, InodeNr, Privileges, exempt_from_quota};
 use fourscore_ondisk::features::Incompat;
 
-use fourscore_sync::Mutex;
 use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore_sync::{Mutex, thread};
 
 use crate::abi::{BatchForgetIn, ForgetIn, ForgetOne, InHeader, WRITE_CACHE, WriteIn, opcode};
 use crate::device;
@@ -227,10 +227,22 @@ impl<'f> Server<'f> {
     fn destroy(&self) -> fourscore::Result<()> {
         self.nodes.forget_all();
         if !self.is_read_only {
-            self.fs.freeze()?;
+            self.freeze()?;
         }
         self.fs.device().unlock();
         Ok(())
+    }
+
+    /// Freezes the file system. A growth keeps changes out in the same way, one piece at a time:
+    /// this waits for the end of a piece, and the growth cannot begin the next one.
+    fn freeze(&self) -> fourscore::Result<()> {
+        const POLL: Duration = Duration::from_millis(1);
+        loop {
+            match self.fs.freeze() {
+                Err(fourscore::Error::Busy) => thread::sleep(POLL),
+                done => return done,
+            }
+        }
     }
 
     fn forget(&self, request: &Request<'_>) {

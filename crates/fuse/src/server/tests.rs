@@ -248,6 +248,30 @@ fn with_kernel_of(image: &Image, options: &SessionOptions, test: impl FnOnce(&mu
 }
 
 #[test]
+fn destroy_waits_for_a_growth() {
+    let image = image();
+    let fs = mount(&image);
+    let mut kernel = Kernel::new(&fs);
+    kernel.create(ROOT_ID, "file", 0o644).expect("made");
+    let bytes = kernel.bytes(opcode::DESTROY, ROOT_ID, &[]);
+    let growth = fs.begin_growth().expect("not frozen");
+    thread::scope(|scope| {
+        let destroyed = scope.spawn(|| {
+            let request = Request::parse(&bytes).expect("a request");
+            let answered = kernel.server.answer(&request, &mut kernel.reply);
+            matches!(answered, Answered::Farewell(Ok(())))
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        drop(growth);
+        assert!(destroyed.join().expect("no panic"));
+    });
+    assert!(fs.begin_growth().is_err(), "it is frozen");
+    assert_clean(image.path());
+    drop(kernel);
+    drop(fs);
+}
+
+#[test]
 fn destroy_writes_everything_to_the_device() {
     let image = image();
     let fs = mount(&image);
