@@ -158,8 +158,8 @@ impl Place {
     pub fn enter(self) -> Held {
         #[cfg(debug_assertions)]
         {
-            // The list is gone when the thread ends. What other thread-local values do then, such as
-            // closing a file, is not checked.
+            // The list is gone when the thread ends. What other thread-local values do then is not
+            // checked.
             let later = PLACES.try_with(|places| {
                 let places = places.borrow();
                 let not_before = |place: &&Place| place.key() >= self.key();
@@ -344,7 +344,7 @@ mod tests {
         assert!(!is_refused, "each thread has its own places");
     }
 
-    /// A file that is kept in a thread-local is closed when the thread ends, which takes locks.
+    /// A value that is kept in a thread-local may take locks when it is dropped with the thread.
     #[test]
     fn places_are_entered_when_a_thread_ends() {
         struct AtEnd;
