@@ -74,6 +74,8 @@ pub(super) fn setfacl(fs: &Fs, args: &Setfacl) -> Result<()> {
                 if is_directory && (args.remove_all || args.remove_default) {
                     fs.remove_xattr(inode, DEFAULT).or_else(missing_is_fine)?;
                 }
+                // Without a list, the permissions of the group are no longer its mask.
+                let stat = &fs.stat(inode)?;
                 apply(fs, inode, stat, Which::Access, &access)?;
                 // As setfacl does, which complains about a file that was named itself.
                 if args.recursive && !is_directory {

@@ -89,7 +89,8 @@ pub(super) fn chown(fs: &Fs, args: &Chown) -> Result<()> {
         gid,
         ..AttributeChange::default()
     };
-    let follow = match args.no_dereference {
+    // With -R no link is followed, wherever it is.
+    let follow = match args.no_dereference || args.recursive {
         true => Follow::No,
         false => Follow::Yes,
     };

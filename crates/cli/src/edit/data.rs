@@ -112,7 +112,9 @@ pub(super) fn touch(fs: &Fs, args: &Touch) -> Result<()> {
     };
     for path in &expanded(fs, &args.paths)? {
         let no_create = args.no_create || args.no_dereference;
-        if existing_file(fs, path, no_create)? {
+        let exists = existing_file(fs, path, no_create)?;
+        // What -h does not make is missing.
+        if exists || !args.no_create {
             let set = fs
                 .resolve(path, follow)
                 .and_then(|inode| fs.set_attributes(inode, &change));

@@ -2,8 +2,9 @@
 //!
 //! **References.** rm(1), mkdir(1), mv(1), ln(1), mknod(1).
 
-use fourscore::{DeviceNr, Error, FileType, Follow, Fs, NewAttributes};
+use fourscore::{DeviceNr, Error, FileType, Follow, Fs, InodeFlags, InodeNr, NewAttributes};
 
+use super::mode::ModeChange;
 use super::verbs::{InImage, Ln, Mkdir, Mknod, Mv, Paths, Rm};
 use super::{expanded, octal, wrong};
 use crate::failure::{Failure, Result};
@@ -38,6 +39,8 @@ pub(super) fn rmdir(fs: &Fs, args: &Paths) -> Result<()> {
 
 pub(super) fn mkdir(fs: &Fs, args: &Mkdir) -> Result<()> {
     let mode = args.mode.as_deref().map(octal).transpose()?;
+    let mode = args.mode.as_deref().filter(|_| mode.is_some());
+    let change = mode.and_then(ModeChange::parse);
     for InImage(path) in &args.paths {
         let exists = args.parents && fs.paths().exists(path).map_err(wrong(path))?;
         let made = match args.parents {
@@ -45,8 +48,12 @@ pub(super) fn mkdir(fs: &Fs, args: &Mkdir) -> Result<()> {
             false => fs.paths().create_dir(path),
         };
         made.map_err(wrong(path))?;
-        if let Some(mode) = mode.filter(|_| !exists) {
-            let set = fs.paths().set_permissions(path, mode);
+        if let Some(change) = change.as_ref().filter(|_| !exists) {
+            // As chmod, it keeps a set-group-ID bit that the directory has inherited.
+            let set = fs.paths().metadata(path).and_then(|stat| {
+                let permissions = change.applied(stat.mode.permissions(), true);
+                fs.paths().set_permissions(path, permissions)
+            });
             set.map_err(wrong(path))?;
         }
     }
@@ -70,6 +77,10 @@ pub(super) fn mv(fs: &Fs, args: &Mv) -> Result<()> {
             true => below(to, from)?,
             false => to.clone(),
         };
+        // rename(2) would leave both names of one file, and succeed.
+        if are_links(fs, from, &target)? {
+            return Err(same_file(from, &target));
+        }
         fs.paths().rename(from, &target).map_err(|why| {
             // What is at fault is the source if that is missing or lies above the target.
             let of_source = fs.paths().symlink_metadata(from).is_err()
@@ -81,20 +92,105 @@ pub(super) fn mv(fs: &Fs, args: &Mv) -> Result<()> {
     Ok(())
 }
 
+/// A name that exists: its directory, itself, and the inode.
+struct Entry<'p> {
+    dir: InodeNr,
+    name: &'p [u8],
+    inode: InodeNr,
+}
+
+/// The name at `path`, unless it is missing, or has to be a directory.
+fn entry<'p>(fs: &Fs, path: &'p [u8]) -> Option<Entry<'p>> {
+    let (parent, name) = split(path);
+    if matches!(name, b"" | b"." | b"..") || path.ends_with(b"/") {
+        return None;
+    }
+    let dir = fs.resolve(parent, Follow::Yes).ok()?;
+    let inode = fs.lookup(dir, name).ok()?;
+    Some(Entry { dir, name, inode })
+}
+
+/// Whether two paths are different names of one file.
+///
+/// # Errors
+/// If they are the same name.
+fn are_links(fs: &Fs, one: &[u8], other: &[u8]) -> Result<bool> {
+    let (Some(first), Some(second)) = (entry(fs, one), entry(fs, other)) else {
+        return Ok(false);
+    };
+    if first.inode != second.inode {
+        return Ok(false);
+    }
+    if first.dir != second.dir {
+        return Ok(true);
+    }
+    if first.name == second.name {
+        return Err(same_file(one, other));
+    }
+    // Names that differ in case only may be one.
+    let stat = fs.stat(first.dir).map_err(wrong(one))?;
+    Ok(!stat.flags.contains(InodeFlags::CASEFOLD_FL))
+}
+
+fn same_file(one: &[u8], other: &[u8]) -> Failure {
+    let other = crate::text::printable(other);
+    Failure::at(one, format_args!("and {other} are the same file"))
+}
+
+/// Replaces what is at `place`, which exists, by the link that `make` makes: under another name,
+/// which is moved there then. If anything fails, what was there stays.
+fn replace_by_link(
+    fs: &Fs,
+    args: &Ln,
+    place: &[u8],
+    make: impl Fn(&[u8]) -> fourscore::Result<()>,
+) -> Result<()> {
+    let InImage(target) = &args.target;
+    let follow = match args.symbolic {
+        true => Follow::Yes,
+        false => Follow::No,
+    };
+    if let (Some(found), Ok(inode)) = (entry(fs, place), fs.resolve(target, follow))
+        && found.inode == inode
+    {
+        let links = fs.stat(inode).map_err(wrong(target))?.links;
+        if links == 1 || !are_links(fs, target, place)? {
+            return Err(same_file(target, place));
+        }
+        if !args.symbolic {
+            return Ok(());
+        }
+    }
+    let (parent, _) = split(place);
+    let mut attempt = 0_u32;
+    let other = loop {
+        let other = [parent, format!(".ln-{attempt}").as_bytes()].concat();
+        match make(&other) {
+            Err(Error::Exists) => attempt += 1,
+            made => break made.map(|()| other),
+        }
+    };
+    let other = other.map_err(wrong(place))?;
+    fs.paths().rename(&other, place).map_err(|why| {
+        // The first error is the one that counts.
+        let _ = fs.paths().remove_file(&other);
+        wrong(place)(why)
+    })
+}
+
 pub(super) fn ln(fs: &Fs, args: &Ln) -> Result<()> {
     let (InImage(target), InImage(link)) = (&args.target, &args.link);
     let place = match !args.no_target_directory && is_directory(fs, link)? {
         true => below(link, target)?,
         false => link.clone(),
     };
-    let make = || match args.symbolic {
-        true => fs.paths().symlink(target, &place),
-        false => fs.paths().hard_link(target, &place),
+    let make = |place: &[u8]| match args.symbolic {
+        true => fs.paths().symlink(target, place),
+        false => fs.paths().hard_link(target, place),
     };
-    let mut made = make();
+    let made = make(&place);
     if args.force && matches!(made, Err(Error::Exists)) {
-        fs.paths().remove_file(&place).map_err(wrong(&place))?;
-        made = make();
+        return replace_by_link(fs, args, &place, make);
     }
     made.map_err(|why| {
         let missing = || fs.paths().symlink_metadata(target).is_err();

@@ -35,6 +35,11 @@ mknod -m 600 new/null c 1 3
 mknod new/disk b 7 300
 mknod new/fifo p
 rmdir new/deep/er
+write new/two <input
+ln new/two new/names
+ln -f new/names folder/names
+ln -f new/names folder/names
+ln -s deep new/to-deep
 
 # data
 write new/data <input
@@ -77,7 +82,13 @@ setfacl -d -m g:6:rx new
 setfacl -m u:3:r folder/full
 setfacl -b folder/full
 setfacl -k new/deep
+setfacl -m u:8:rwx,g::r new/names
+setfacl -b -m u:9:r new/names
 mkdir new/inherits
+chown -R 8:9 new/to-deep
+chmod 2775 folder
+mkdir -m 750 folder/set-group
+mkdir -m 00750 folder/no-set-group
 "#;
 
 /// What the script writes, and the verb that only `edit` has.
@@ -270,6 +281,51 @@ fn each_verb_is_a_command() {
     edit(&disk, &["uuid", "random"]);
     let header = dumpe2fs_header(Path::new(&disk)).expect("dumpe2fs runs");
     assert_ne!(header["Filesystem UUID"], before);
+    assert_clean(Path::new(&disk));
+}
+
+#[test]
+fn a_file_is_not_lost_to_a_link_to_itself() {
+    require!(Need::Program("e2fsck"));
+    let place = Place::new();
+    let disk = image(&place);
+    let same = |one: &str| format!("DISK: {one}: and /folder/../text.txt are the same file");
+    let itself = same("/text.txt");
+    all_are_refused(
+        &disk,
+        &[
+            (
+                &["ln", "-f", "/text.txt", "/folder/../text.txt"],
+                1,
+                &itself,
+            ),
+            (
+                &["ln", "-sf", "/text.txt", "/folder/../text.txt"],
+                1,
+                &itself,
+            ),
+            (&["mv", "/text.txt", "/folder/../text.txt"], 1, &itself),
+            (
+                &["touch", "-h", "/none"],
+                1,
+                "DISK: /none: no such file or directory",
+            ),
+        ],
+    );
+    edit(&disk, &["touch", "-h", "-c", "/none"]);
+    edit(&disk, &["ln", "-f", "/text.txt", "/empty"]);
+    edit(&disk, &["ln", "-f", "/text.txt", "/empty"]);
+    assert_eq!(stat(&disk, "/text.txt")["links"], 2);
+    let both = "DISK: /text.txt: and /empty are the same file";
+    all_are_refused(&disk, &[(&["mv", "/text.txt", "/empty"], 1, both)]);
+    edit(&disk, &["ln", "-sf", "/text.txt", "/empty"]);
+    assert_eq!(stat(&disk, "/empty")["target"], "/text.txt");
+    assert_eq!(
+        printed(&mut fourscore(&["cat", &disk, "/text.txt"])),
+        "text\n"
+    );
+    let names = printed(&mut fourscore(&["ls", "-a", &disk, "/"]));
+    assert!(!names.contains(".ln"), "{names}");
     assert_clean(Path::new(&disk));
 }
 
