@@ -30,10 +30,13 @@ pub(crate) fn find(path: &Path, text: &str) -> Result<Range<u64>, String> {
     let number = text
         .strip_prefix(['p', 'P'])
         .and_then(|digits| digits.parse().ok());
-    let of_table = |one: &&Partition| {
-        number == Some(one.number) || one.name == text || one.uuid.eq_ignore_ascii_case(text)
-    };
-    let mut named: Vec<&Partition> = all.iter().filter(of_table).collect();
+    let of_table = |one: &&Partition| one.name == text || one.uuid.eq_ignore_ascii_case(text);
+    // A number is one, whatever partitions are called.
+    let numbered = all.iter().filter(|one| number == Some(one.number));
+    let mut named: Vec<&Partition> = numbered.collect();
+    if named.is_empty() {
+        named = all.iter().filter(of_table).collect();
+    }
     if named.is_empty() {
         let has_label = |one: &&Partition| label(&*device, &one.range).as_deref() == Some(text);
         named = all.iter().filter(has_label).collect();

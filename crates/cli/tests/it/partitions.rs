@@ -35,11 +35,11 @@ fn dos_disk(path: &Path) {
         .expect("space");
 }
 
-/// A disk with a GPT: `boot` and `root`, as systemd-repart makes it.
-fn gpt_disk(place: &Place) -> String {
+/// A disk with a GPT: partitions with these names, as systemd-repart makes it.
+fn gpt_disk(place: &Place, names: [&str; 2]) -> String {
     let definitions = place.path("definitions");
     fs::create_dir(&definitions).expect("space");
-    for (nr, label) in [(1, "boot"), (2, "root")] {
+    for (nr, label) in (1..).zip(names) {
         let one = format!(
             "[Partition]\nType=linux-generic\nLabel={label}\nSizeMinBytes=16M\nSizeMaxBytes=16M\n"
         );
@@ -148,7 +148,7 @@ fn a_partition_is_named_by_number_and_uuid() {
 fn a_partition_is_named_by_its_name_in_a_gpt() {
     require!(Need::Program("partx"), Need::Program("systemd-repart"));
     let place = Place::new();
-    let disk = gpt_disk(&place);
+    let disk = gpt_disk(&place, ["boot", "root"]);
     let at = |part: &str| format!("{disk}@{part}");
     printed(&mut fourscore(&["mkfs", "-q", "-L", "label", &at("root")]));
     let uuid = partx(&disk, 2, "UUID");
@@ -174,6 +174,23 @@ fn a_partition_is_named_by_its_name_in_a_gpt() {
          (16 MiB) (name one, as in disk.img@p2)\n"
     );
     assert_eq!(said, expected);
+}
+
+#[test]
+fn a_number_is_that_of_a_partition_whatever_others_are_called() {
+    require!(Need::Program("partx"), Need::Program("systemd-repart"));
+    let place = Place::new();
+    let disk = gpt_disk(&place, ["p2", "p1"]);
+    printed(&mut fourscore(&[
+        "mkfs",
+        "-q",
+        "-L",
+        "two",
+        &format!("{disk}@p2"),
+    ]));
+    let start = partx(&disk, 2, "START");
+    let info = printed(&mut fourscore(&["info", &format!("{disk}@{start}s")]));
+    assert!(info.contains("two"), "{info}");
 }
 
 #[test]
