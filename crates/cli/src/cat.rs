@@ -5,6 +5,7 @@
 //! over, so that a sparse file stays sparse. If it is a pipe, long runs are spliced. A file that
 //! cannot be read does not keep the others from being printed; the exit status says that it failed.
 
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use serde_json::json;
 
 use crate::args::{Cat, OnePath};
 use crate::content::{Stopped, for_each_run, read_exactly};
+use crate::extract;
 use crate::facts::{Facts, Kind};
 use crate::failure::{Failure, Problems, Result};
 use crate::image::Image;
@@ -99,6 +101,23 @@ pub(crate) fn file(
         Stopped::Visitor(failure) => failure,
     })?;
     out.zeros(stat.size_bytes - at)
+}
+
+/// Copies the data of a regular file to an open file of the host, which is empty, or is none that
+/// has a length: a pipe, a terminal or a device, such as `/dev/stdout`.
+pub(crate) fn copy(image: &Image, path: &[u8], stat: &Stat, file: File) -> Result<File> {
+    let host = |why| image.failure(path, why);
+    if file.metadata().map_err(host)?.is_file() {
+        let copied = extract::copy_content(image, stat, &file, &mut Vec::new());
+        let shown = image.shown(path);
+        return copied
+            .map(|()| file)
+            .map_err(|why| why.named(shown.as_bytes()));
+    }
+    let mut out = Stdout::over(file.try_clone().map_err(host)?)?;
+    self::file(image, path, stat, &mut Vec::new(), &mut out)?;
+    out.finish()?;
+    Ok(file)
 }
 
 /// Runs `readlink`.

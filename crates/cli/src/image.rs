@@ -143,8 +143,8 @@ impl Image {
         Ok(Self { name, path, fs })
     }
 
-    /// Opens a file of the host for a copy of something in this image, and makes it empty. It is
-    /// created with these permissions, less the umask.
+    /// Opens a file of the host for a copy of something in this image, and makes it empty if it is
+    /// a regular file. It is created with these permissions, less the umask.
     ///
     /// # Errors
     /// The host's; and that of GNU cp if the path leads to the image itself, or to the disk that it
@@ -166,7 +166,9 @@ impl Image {
                 .problem(why)
                 .advise("for a path in the image, add a colon"));
         }
-        file.set_len(0).map_err(failed)?;
+        if file.metadata().map_err(failed)?.is_file() {
+            file.set_len(0).map_err(failed)?;
+        }
         Ok(file)
     }
 

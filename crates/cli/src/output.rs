@@ -46,7 +46,11 @@ impl Stdout {
     /// Opens standard output.
     pub(crate) fn open() -> Result<Self> {
         let fd = io::stdout().as_fd().try_clone_to_owned();
-        let file = File::from(fd.map_err(|error| Failure::stdout(&error))?);
+        Self::over(File::from(fd.map_err(|error| Failure::stdout(&error))?))
+    }
+
+    /// Takes another file as standard output.
+    pub(crate) fn over(file: File) -> Result<Self> {
         let kind = file
             .metadata()
             .map_err(|error| Failure::stdout(&error))?

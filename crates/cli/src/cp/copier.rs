@@ -7,6 +7,8 @@
 //! | file | file, or a symbolic link to one | its data is replaced; with `-a` its attributes too |
 //! | file | a symbolic link to nothing | error |
 //! | file, with `-a` | a file with several names | the name is replaced, the others stay |
+//! | file, with `-a` | a copy that gets more names | as above: they are those of its source |
+//! | no directory, named itself | the copy of another source | error |
 //! | link, device, .. | no directory | replaced |
 //! | directory | directory | merged |
 //! | directory | anything else, also a link to a directory | error |
@@ -38,6 +40,8 @@ use crate::walk::source::Entry;
 
 /// The permissions that new objects do not get, unless all attributes are copied.
 const UMASK: u16 = 0o022;
+/// What a new directory inherits.
+const SET_GROUP_ID: u16 = 0o2000;
 
 /// How objects are copied.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +63,10 @@ pub(super) struct Copier<'i> {
     number: usize,
     /// Copies of files with several names.
     links: HashMap<Identity, InodeNr>,
+    /// The inodes of these copies. Nothing else is written into them.
+    linked: HashSet<InodeNr>,
+    /// Names that were given to sources that are no directories: directory and name.
+    named: HashSet<(InodeNr, Vec<u8>)>,
     /// Directories that were made, which must not be copied into themselves.
     made: HashSet<InodeNr>,
     pub(super) problems: Problems,
@@ -81,6 +89,8 @@ pub(super) struct To {
     /// The directory.
     pub(super) dir: InodeNr,
     pub(super) path: Vec<u8>,
+    /// Whether there was a slash behind a path at which nothing is.
+    pub(super) has_slash: bool,
 }
 
 impl To {
@@ -132,6 +142,8 @@ impl<'i> Copier<'i> {
             manner,
             number,
             links: HashMap::new(),
+            linked: HashSet::new(),
+            named: HashSet::new(),
             made: HashSet::new(),
             problems: Problems::default(),
             attributes: Attributes::default(),
@@ -149,9 +161,15 @@ impl<'i> Copier<'i> {
         let mut place = To {
             dir: to.dir,
             path: to.path.clone(),
+            has_slash: false,
         };
         let mut levels: Vec<Level<S>> = Vec::new();
-        let begun = self.begin(from, to);
+        let begun = self
+            .check_name(from, to)
+            .and_then(|()| self.begin(from, to));
+        if matches!(begun, Ok(None)) {
+            self.named.insert((to.dir, to.name().to_vec()));
+        }
         levels.extend(self.reported(from.path, begun).flatten());
         while let Some(level) = levels.last_mut() {
             path.truncate(level.from_bytes);
@@ -211,10 +229,37 @@ impl<'i> Copier<'i> {
         .ok()
     }
 
+    /// Refuses to write over the copy of another source, which would be lost, and to make a file at
+    /// a path with a slash at its end. `from` is a source that was named itself.
+    fn check_name<S: Original>(&self, from: &From<'_, S>, to: &To) -> Result<()> {
+        let mut scratch = S::Scratch::default();
+        let facts = from.tree.facts(from.open, from.entry, &mut scratch)?;
+        if facts.kind == Kind::Directory || !self.manner.recursive && facts.kind != Kind::File {
+            return Ok(());
+        }
+        if to.has_slash {
+            return Err(self.at(to, Error::NotADirectory));
+        }
+        let is_copy = self.named.contains(&(to.dir, to.name().to_vec()));
+        match is_copy && !self.manner.no_clobber && self.fs().lookup(to.dir, to.name()).is_ok() {
+            true => {
+                let source = crate::text::printable(from.path.as_os_str().as_bytes());
+                let why = format_args!("was just made, and is not written over with {source}");
+                Err(self.at(to, why))
+            }
+            false => Ok(()),
+        }
+    }
+
     /// Copies an object; of a directory only itself, whose entries are to be copied then.
     fn begin<S: Original>(&mut self, from: &From<'_, S>, to: &To) -> Result<Option<Level<S>>> {
         let mut scratch = S::Scratch::default();
-        let facts = from.tree.facts(from.open, from.entry, &mut scratch)?;
+        let mut facts = from.tree.facts(from.open, from.entry, &mut scratch)?;
+        if self.manner.archive {
+            // From the beginning: another owner later would take set-ID bits and capabilities away.
+            facts.uid = self.manner.uid.unwrap_or(facts.uid);
+            facts.gid = self.manner.gid.unwrap_or(facts.gid);
+        }
         tracing::info!(
             from = crate::text::printable(from.path.as_os_str().as_bytes()),
             to = crate::text::printable(&to.path),
@@ -246,12 +291,16 @@ impl<'i> Copier<'i> {
         {
             return Err(Failure::new("", "is not copied into itself"));
         }
-        let found = self.make_way(facts.kind, found, to)?;
         let has_links = self.manner.archive && facts.links > 1 && facts.kind != Kind::Directory;
-        if has_links && let Some(&copy) = self.links.get(&identity) {
-            if found.is_none_or(|found| found.inode != copy) {
-                self.link(copy, found, to)?;
-            }
+        let copy = self.links.get(&identity).filter(|_| has_links).copied();
+        if let (Some(copy), Some(found)) = (copy, &found)
+            && found.inode == copy
+        {
+            return Ok(None);
+        }
+        let found = self.make_way(facts.kind, found, to)?;
+        if let Some(copy) = copy {
+            self.link(copy, found, to)?;
             return Ok(None);
         }
         let is_new = found.is_none();
@@ -261,6 +310,7 @@ impl<'i> Copier<'i> {
         };
         if has_links {
             self.links.insert(identity, inode);
+            self.linked.insert(inode);
         }
         let begun = Begun {
             facts,
@@ -279,10 +329,12 @@ impl<'i> Copier<'i> {
     fn finish<S: Original>(&mut self, from: &From<'_, S>, begun: &Begun, to: &To) -> Result<()> {
         let (facts, inode) = (&begun.facts, begun.inode);
         match self.manner.archive {
-            true => self.keep_attributes(from, facts, inode, to)?,
+            true => return self.keep_attributes(from, facts, inode, to),
             // A new directory could be filled whatever its mode is.
             false if begun.is_new && facts.kind == Kind::Directory => {
-                let permissions = Some(plain_bits(facts) & !UMASK);
+                let made = self.fs().stat(inode).map_err(|why| self.at(to, why))?;
+                let inherited = made.mode.permissions() & SET_GROUP_ID;
+                let permissions = Some(plain_bits(facts) & !UMASK | inherited);
                 let change = AttributeChange {
                     permissions,
                     ..AttributeChange::default()
@@ -342,7 +394,8 @@ impl<'i> Copier<'i> {
         let is_written_into = match kind {
             Kind::Directory => true,
             Kind::File => {
-                found.file_type == FileType::Regular && !(self.manner.archive && found.links > 1)
+                let has_names = found.links > 1 || self.linked.contains(&found.inode);
+                found.file_type == FileType::Regular && !(self.manner.archive && has_names)
             }
             _ => false,
         };
@@ -530,6 +583,9 @@ impl<'i> Copier<'i> {
 
     /// Copies what `read` gives, to its end, to a file.
     pub(super) fn stream(&mut self, mut read: impl std::io::Read, to: &To) -> Result<()> {
+        if to.has_slash {
+            return Err(self.at(to, Error::NotADirectory));
+        }
         let found = self.existing(Kind::File, to)?;
         if found.is_some() && self.manner.no_clobber {
             return Ok(());

@@ -35,7 +35,9 @@ struct Job<'i> {
     image: &'i Image,
     location: Location,
     to: &'i [u8],
-    /// Whether sources go into the directory `to`.
+    /// Whether `to` is a directory, or a symbolic link to one.
+    is_directory: bool,
+    /// Whether sources go into it.
     into: bool,
     manner: Manner,
 }
@@ -59,6 +61,7 @@ impl<'i> Job<'i> {
             image,
             location: location(spec)?,
             to,
+            is_directory,
             into: is_directory && !args.no_target_directory,
             manner: Manner {
                 recursive: args.recursive || args.archive,
@@ -122,8 +125,11 @@ impl<'i> Job<'i> {
     fn place(&self, source: &[u8]) -> Result<To> {
         let name = last_component(source);
         let is_merged = matches!(name, b"" | b"." | b"..");
+        let has_slash = self.to.ends_with(b"/");
         let path = match self.into && !is_merged {
             true => [self.to, b"/", name].concat(),
+            // A symbolic link to the directory is followed.
+            false if self.is_directory && (self.into || has_slash) => [self.to, b"/."].concat(),
             false => self.to.to_vec(),
         };
         let end = path.iter().rposition(|&byte| byte != b'/');
@@ -132,7 +138,12 @@ impl<'i> Job<'i> {
         let parent = &path[..slash.unwrap_or(0)];
         let dir = self.image.fs.resolve(parent, Follow::Yes);
         let dir = dir.map_err(|why| self.image.failure(&path, why))?;
-        Ok(To { dir, path })
+        let has_slash = has_slash && !self.is_directory;
+        Ok(To {
+            dir,
+            path,
+            has_slash,
+        })
     }
 
     fn stream(&self, copier: &mut Copier<'_>) -> Result<()> {

@@ -252,6 +252,5 @@ fn file_out(image: &Image, from: &Path, to: Destination<'_>) -> Result<()> {
     }
     let target = to.of(from);
     let file = image.open_copy(&target, facts.permissions & 0o777)?;
-    let copied = extract::copy_content(image, &stat, &file, &mut Vec::new());
-    copied.map_err(|why| image.failure(path, why))
+    crate::cat::copy(image, path, &stat, file).map(drop)
 }

@@ -67,6 +67,15 @@ fn file_data(file: &File, size: u64, buffer: &mut Vec<u8>, sink: &mut Sink<'_>) 
     let failed = |error: std::io::Error| Failure::new("", error);
     buffer.resize(COPY_BYTES, 0);
     let mut end = 0;
+    // Files of procfs have no size, and data.
+    while size == 0 {
+        let count = file.read_at(buffer, end).map_err(failed)?;
+        if count == 0 {
+            return Ok(());
+        }
+        sink(end, &buffer[..count])?;
+        end += count as u64;
+    }
     while end < size {
         let mut at = match rustix::fs::seek(file, SeekFrom::Data(end)) {
             Err(Errno::NXIO) => break,

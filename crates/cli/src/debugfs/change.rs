@@ -15,6 +15,7 @@ use crate::text::printable;
 use crate::time;
 
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
+const CAPABILITIES: &[u8] = b"security.capability";
 
 fn wrong(name: &[u8]) -> impl Fn(Error) -> Failure {
     move |why| Failure::at(name, why)
@@ -146,8 +147,24 @@ pub(super) fn set_inode_field(session: &mut Session, arguments: &[Vec<u8>]) -> R
             return Err(Failure::at(field, why));
         }
     }
+    let is_owner = change.uid.is_some() || change.gid.is_some();
+    if is_owner {
+        // As in debugfs, another owner takes nothing away.
+        change.permissions = Some(stat.mode.permissions());
+    }
+    let capabilities = match is_owner {
+        true => session.fs().xattr(stat.inode, CAPABILITIES).ok(),
+        false => None,
+    };
     let set = session.fs().set_attributes(stat.inode, &change);
-    set.map_err(wrong(file))
+    set.map_err(wrong(file))?;
+    if let Some(value) = capabilities {
+        let set = session
+            .fs()
+            .set_xattr(stat.inode, CAPABILITIES, &value, SetXattr::Any);
+        set.map_err(wrong(file))?;
+    }
+    Ok(())
 }
 
 /// Permissions from a mode, whose type has to be that of the file.
@@ -164,7 +181,7 @@ fn permissions(stat: &fourscore::Stat, value: &[u8]) -> Result<u16> {
 }
 
 /// A number: decimal, octal with 0, or hexadecimal with 0x.
-fn unsigned(text: &[u8]) -> Result<u32> {
+pub(super) fn unsigned(text: &[u8]) -> Result<u32> {
     let digits = std::str::from_utf8(text).unwrap_or_default();
     let parsed = match digits.as_bytes() {
         [b'0', b'x' | b'X', ..] => u32::from_str_radix(&digits[2..], 16),

@@ -36,16 +36,17 @@ pub(super) fn cat(session: &mut Session, arguments: &[Vec<u8>], out: &mut Stdout
 }
 
 /// `dump [-p] FILE HOST_FILE`
-pub(super) fn dump(session: &mut Session, arguments: &[Vec<u8>], _: &mut Stdout) -> Result<()> {
+pub(super) fn dump(session: &mut Session, arguments: &[Vec<u8>], out: &mut Stdout) -> Result<()> {
     let (letters, rest) = options(arguments, b"p")?;
     let (name, to) = two(rest)?;
     let stat = session.stat(name)?;
     if stat.file_type != FileType::Regular {
         return Err(Failure::at(name, "is no regular file"));
     }
+    // It may be standard output itself, under the name of a device.
+    out.flush()?;
     let file = session.image.open_copy(host(to), 0o666)?;
-    let copied = extract::copy_content(&session.image, &stat, &file, &mut Vec::new());
-    copied.map_err(|failure| failure.named(name))?;
+    let file = cat::copy(&session.image, name, &stat, file)?;
     if letters.contains(&b'p') {
         keep_attributes(&file, &stat).map_err(wrong_host(to))?;
     }

@@ -26,6 +26,7 @@ mod request;
 mod session;
 mod show;
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
@@ -49,7 +50,7 @@ pub(crate) struct Debugfs {
     catastrophic: bool,
     /// One request
     #[arg(short = 'R', value_name = "REQUEST", conflicts_with = "file")]
-    request: Option<String>,
+    request: Option<OsString>,
     /// Reads requests from a file, one on a line; - is standard input
     #[arg(short = 'f', value_name = "FILE")]
     file: Option<PathBuf>,
@@ -68,7 +69,12 @@ pub(crate) fn run(args: &Debugfs) -> Result<()> {
     let mut out = Stdout::open()?;
     let mut unknown = 0_u32;
     if let Some(request) = &args.request {
-        run_line(&mut session, request.as_bytes(), &mut out, &mut unknown)?;
+        run_line(
+            &mut session,
+            request.as_encoded_bytes(),
+            &mut out,
+            &mut unknown,
+        )?;
     } else {
         let mut lines = input(args)?;
         let mut line = Vec::new();

@@ -7,6 +7,7 @@ use fourscore_ondisk::extent::ExtentState;
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 
+use super::change::unsigned;
 use super::session::{Session, one, options, two};
 use crate::facts::{Facts, Time};
 use crate::failure::{Failure, Result};
@@ -137,7 +138,7 @@ fn attributes(stat: &Stat, acl_block: u64) -> String {
         FileType::Socket => "socket",
     };
     let mut text = format!(
-        "Inode: {}   Type: {}    Mode:  {:04o}   Flags: 0x{:x}\n\
+        "Inode: {}   Type: {}    Mode:  0{:03o}   Flags: 0x{:x}\n\
          Generation: {}    Version: 0x{:08x}:{:08x}\n\
          User: {:5}   Group: {:5}   Project: {:5}   Size: {}\n\
          File ACL: {acl_block}\n\
@@ -268,7 +269,8 @@ pub(super) fn ea_get(session: &mut Session, arguments: &[Vec<u8>], out: &mut Std
     let value = session.fs().xattr(session.inode(file)?, name);
     let value = value.map_err(|why| Failure::at(name, why))?;
     if letters.contains(&b'V') {
-        return out.write(&value);
+        out.write(&value)?;
+        return out.write(b"\n");
     }
     let form = match letters.contains(&b'x') {
         true => Form::Hex,
@@ -294,10 +296,7 @@ pub(super) fn blocks(session: &mut Session, arguments: &[Vec<u8>], out: &mut Std
 /// `bmap FILE BLOCK`: the place of a block, 0 in a hole.
 pub(super) fn bmap(session: &mut Session, arguments: &[Vec<u8>], out: &mut Stdout) -> Result<()> {
     let (name, block) = two(arguments)?;
-    let parsed = std::str::from_utf8(block)
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let block: u32 = parsed.ok_or_else(|| Failure::at(block, "is no number of a block"))?;
+    let block = unsigned(block)?;
     let extents = session.fs().extents(session.inode(name)?);
     let extents = extents.map_err(|why| Failure::at(name, why))?;
     let found = extents

@@ -115,6 +115,37 @@ fn files_are_copied_and_replaced() {
     assert_eq!(sparse.permissions().mode() & 0o7777, 0o644);
 }
 
+#[test]
+fn an_owner_for_all_copies_keeps_set_id_bits() {
+    require!(Need::Root, Need::Program("e2fsck"));
+    let place = Place::new();
+    let (image, file) = (place.text("image"), place.path("file"));
+    printed(&mut fourscore(&["mkfs", "-q", &image, "16M"]));
+    fs::write(&file, "text").expect("space");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o6755)).expect("its owner");
+    let inside = format!("{image}:/");
+    let owner = ["cp", "-a", "--owner", "5:6", text(&file), &inside];
+    printed(&mut fourscore(&owner));
+    let walk = printed(&mut fourscore(&["walk", &image]));
+    assert!(walk.contains("/file f 6755 5 6 "), "{walk}");
+    place.check("image").expect("clean");
+}
+
+#[test]
+fn a_copy_goes_to_what_has_no_length() {
+    let place = Place::new();
+    let (image, file) = (place.text("image"), place.path("file"));
+    printed(&mut fourscore(&["mkfs", "-q", &image, "16M"]));
+    fs::write(&file, "text\n").expect("space");
+    let inside = format!("{image}:/file");
+    printed(&mut fourscore(&["cp", text(&file), &inside]));
+    printed(&mut fourscore(&["cp", &inside, "/dev/null"]));
+    let copied = printed(&mut fourscore(&["cp", &inside, "/dev/stdout"]));
+    assert_eq!(copied, "text\n");
+    let dump = ["debugfs", "-R", "dump file /dev/stdout", &image];
+    assert_eq!(printed(&mut fourscore(&dump)), "text\n");
+}
+
 fn inside_dir(place: &Place) -> String {
     fs::create_dir(place.path("dir")).expect("a folder");
     place.text("dir")

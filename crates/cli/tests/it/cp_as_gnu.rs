@@ -71,10 +71,22 @@ other DST/two
 -a setgid DST/setgid
 -r setgid DST/setgid2
 -r sticky DST/sticky
+-r dir DST/setgid
+-r dir/. DST/to-dir
+-r dir/. DST/to-dir/
+-r -T dir DST/to-dir/
+file DST/newname/
+-r link DST/newname/
+-r dir DST/newname/
+file over/file DST/merged
+-a hard1 over/hard1 hard2 DST/a-new
+-n file over/file DST/real
+/proc/version DST/version
 ";
 
 fn make_sources(folder: &Path) {
     fs::create_dir_all(folder.join("dir/sub/deep")).expect("space");
+    fs::create_dir(folder.join("over")).expect("space");
     for (name, content, mode) in [
         ("file", "file\n", 0o640),
         ("other", "other\n", 0o777),
@@ -82,6 +94,8 @@ fn make_sources(folder: &Path) {
         ("dir/one", "one\n", 0o600),
         ("dir/sub/two", "two\n", 0o666),
         ("hard1", "hard\n", 0o644),
+        ("over/file", "over file\n", 0o644),
+        ("over/hard1", "over hard1\n", 0o644),
     ] {
         let path = folder.join(name);
         fs::write(&path, content).expect("space");

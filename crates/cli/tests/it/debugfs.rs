@@ -1,8 +1,10 @@
 //! The command under the names of other programs of e2fsprogs beside these programs: the same
 //! requests print the same, and change an image in the same way.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -25,6 +27,8 @@ impl Place {
         fs::write(tree.join("hello"), "hello\n").expect("room");
         fs::hard_link(tree.join("hello"), tree.join("dir/hard")).expect("room");
         fs::write(tree.join("big"), [5; 70_001]).expect("room");
+        let set_ids = fs::Permissions::from_mode(0o6755);
+        fs::set_permissions(tree.join("big"), set_ids).expect("its owner");
         symlink("hello", tree.join("link")).expect("room");
         symlink("x".repeat(80), tree.join("long")).expect("room");
         for name in ["debugfs", "dumpe2fs", "e2fsck", "fsck.ext4", "resize2fs"] {
@@ -140,6 +144,7 @@ fn requests_print_what_debugfs_prints() {
         "blocks /big",
         "bmap /big 7",
         "bmap /big 7000",
+        "bmap /big 0x7",
         "ncheck 12 13 14",
         "testi /hello",
         "testi <40>",
@@ -165,6 +170,20 @@ fn requests_print_what_debugfs_prints() {
         );
         assert_eq!(ours, theirs, "{request}");
     }
+    // comparable() takes the line break for nothing.
+    let [ours, theirs] = [Whose::Ours, Whose::Theirs].map(|whose| {
+        let request = ["-R", "ea_get -V /hello user.a"];
+        place.run("debugfs", whose, &request, &place.image()).stdout
+    });
+    assert_eq!(ours, theirs);
+    let request = OsStr::from_bytes(b"stat /no\xff");
+    let output = Command::new(place.folder.path().join("debugfs"))
+        .arg("-R")
+        .arg(request)
+        .arg(place.image())
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
 #[test]
@@ -201,7 +220,8 @@ fn changes_leave_what_debugfs_leaves() {
          mknod dev c 5 1\n\
          symlink way \"/a b\"\n\
          ea_set copy user.k v\n\
-         sif copy mode 0100600\n\
+         ea_set -f {host} copy security.capability\n\
+         sif copy mode 0106755\n\
          sif copy uid 1000\n\
          sif copy gid 0x10\n\
          sif copy mtime 20260203040506\n"
