@@ -67,14 +67,8 @@ fn file_data(file: &File, size: u64, buffer: &mut Vec<u8>, sink: &mut Sink<'_>) 
     let failed = |error: std::io::Error| Failure::new("", error);
     buffer.resize(COPY_BYTES, 0);
     let mut end = 0;
-    // Files of procfs have no size, and data.
-    while size == 0 {
-        let count = file.read_at(buffer, end).map_err(failed)?;
-        if count == 0 {
-            return Ok(());
-        }
-        sink(end, &buffer[..count])?;
-        end += count as u64;
+    if size == 0 {
+        return unsized_data(file, buffer, sink);
     }
     while end < size {
         let mut at = match rustix::fs::seek(file, SeekFrom::Data(end)) {
@@ -93,6 +87,20 @@ fn file_data(file: &File, size: u64, buffer: &mut Vec<u8>, sink: &mut Sink<'_>) 
         }
     }
     Ok(())
+}
+
+/// Passes on the data of a file whose size is 0: it may be one of procfs, which has some.
+fn unsized_data(file: &File, buffer: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
+    let mut at = 0;
+    loop {
+        let count = file.read_at(buffer, at);
+        let count = count.map_err(|error| Failure::new("", error))?;
+        if count == 0 {
+            return Ok(());
+        }
+        sink(at, &buffer[..count])?;
+        at += count as u64;
+    }
 }
 
 /// A tree of an image, with the number of the image among those that are open.
