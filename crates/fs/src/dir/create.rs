@@ -11,6 +11,7 @@ use fourscore_ondisk::dirent::write::NewEntry;
 use fourscore_ondisk::inode::{DeviceNr, FileType};
 
 use crate::dir::changed::ChangedDir;
+use crate::dir::find::Keep;
 use crate::dir::new_inode::{self, Kind, Made, NewAttributes, Opening};
 use crate::dir::{entries, find, leaf};
 use crate::inode::cached::CachedInode;
@@ -66,6 +67,9 @@ pub(crate) fn symlink(
 ) -> Result<InodeNr> {
     if target.is_empty() {
         return Err(Error::NotFound);
+    }
+    if target.contains(&0) {
+        return Err(Error::InvalidArgument("a target with a zero byte"));
     }
     if target.len() >= mount.core.geometry().block_size().bytes().min(4096) {
         return Err(Error::NameTooLong);
@@ -218,8 +222,13 @@ fn add_link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<
     new_inode::check_name(name)?;
     let pinned_dir = cache::pin_directory(&mount.core, dir)?;
     let pinned = cache::pin_inode(&mount.core, inode)?;
-    if pinned.file_type()? == FileType::Directory {
-        return Err(Error::NotPermitted);
+    let may_be_named = mount.core.superblock().may_be_named(inode);
+    if pinned.file_type()? == FileType::Directory || !may_be_named {
+        return match find::find_name(&mount.core, dir, name, Keep::Nothing) {
+            Ok(_) => Err(Error::Exists),
+            Err(Error::NotFound) => Err(Error::NotPermitted),
+            Err(error) => Err(error),
+        };
     }
     if let Some(()) = leaf::link_in_leaf(mount, dir, &pinned_dir, name, inode, &pinned)? {
         return Ok(());

@@ -334,3 +334,26 @@ fn a_file_system_that_is_read_refuses_changes() {
         );
     }
 }
+
+#[test]
+fn links_that_linux_refuses_are_not_made() {
+    require!(Need::Program("mkfs.ext4"), Need::Program("e2fsck"));
+    let (image, fs) = mounted();
+    let owner = fourscore::NewAttributes::owned_by(0, 0);
+    let root = fourscore::InodeNr::ROOT;
+    for target in [&b"a\0b"[..], &[&[b'q'; 100][..], b"\0"].concat()] {
+        let made = fs.symlink(root, b"symbolic", target, &owner);
+        assert!(matches!(made, Err(Error::InvalidArgument(_))), "{made:?}");
+    }
+    let dir = fs.mkdir(root, b"dir", &owner).unwrap();
+    fs.create(root, b"taken", &owner).unwrap();
+    // The inode of reserved descriptors has no name.
+    let reserved = fourscore::InodeNr(7);
+    for inode in [dir, reserved] {
+        let made = fs.link(inode, root, b"new");
+        assert!(matches!(made, Err(Error::NotPermitted)), "{made:?}");
+        let made = fs.link(inode, root, b"taken");
+        assert!(matches!(made, Err(Error::Exists)), "{made:?}");
+    }
+    unmount_clean(fs, &image);
+}
