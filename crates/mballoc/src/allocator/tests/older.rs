@@ -111,8 +111,8 @@ fn a_request_that_counts_pending_clusters_as_free_fails_after_a_search() {
             claim.map(|claim| bench.mark(claim, tid))
         };
         let ahead = |len, tid| claim(len, tid, bench.allocator.reserve_ahead(u64::from(len)));
-        // These are counted: a reservation ahead may leave one core with too few tokens and another,
-        // to which the thread has moved, with as many too many.
+        // These are counted: a reservation ahead may leave one core with too few tokens, and
+        // another, to which the thread has moved, with as many too many.
         let mut taken = [(); 2].map(|()| {
             let reservation = bench.allocator.reserve(300, Privilege::User).unwrap();
             claim(300, Tid(1), reservation).unwrap()
