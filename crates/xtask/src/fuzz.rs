@@ -46,25 +46,6 @@ const SANCOV_FLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// How programs for libFuzzer are compiled: a profile of the workspace.
-#[derive(Clone, Copy)]
-enum Profile {
-    /// For a campaign: they run fast.
-    Fuzz,
-    /// For the smoke run: they are compiled fast.
-    Smoke,
-}
-
-impl Profile {
-    /// The name of the profile, and of its folder in that of the build.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Fuzz => "fuzz",
-            Self::Smoke => "fuzz-smoke",
-        }
-    }
-}
-
 /// The package with the targets.
 const PACKAGE: &str = "fourscore-fuzz";
 
@@ -99,7 +80,7 @@ pub(crate) struct Options {
 /// Fuzzes, or lists what there is to fuzz.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.smoke {
-        build(workspace, &targets(workspace)?, Profile::Smoke)?;
+        build(workspace, &targets(workspace)?)?;
         return smoke(workspace);
     }
     let targets = targets(workspace)?;
@@ -122,7 +103,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             return Ok(());
         }
     };
-    build(workspace, &chosen, Profile::Fuzz)?;
+    build(workspace, &chosen)?;
     let mut steps = Steps::default();
     for target in &chosen {
         steps.step(format!("fuzz {target}"), || {
@@ -149,8 +130,7 @@ fn campaign(workspace: &Workspace, target: &str, runs: u64) -> Result<()> {
     let mut total = counts.load()?;
     while total < runs {
         let chunk = CHUNK_RUNS.min(runs - total);
-        let run = Execution::of_campaign(chunk);
-        total += Running::start(workspace, target, run)?.finish()?;
+        total += Running::start(workspace, target, chunk, None)?.finish()?;
         counts.store(total)?;
     }
     println!("{target}: {total} executions");
@@ -160,7 +140,7 @@ fn campaign(workspace: &Workspace, target: &str, runs: u64) -> Result<()> {
 /// Begins the build of all targets beside other steps. It has a folder of its own, so it waits for
 /// no other build.
 pub(crate) fn build_beside(workspace: &Workspace) -> Result<Build> {
-    let command = build_command(workspace, &targets(workspace)?, Profile::Smoke)?;
+    let command = build_command(workspace, &targets(workspace)?)?;
     Build::beside(workspace, "fuzz", command)
 }
 
@@ -179,7 +159,12 @@ pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
         if running.len() == cores {
             outcome = outcome.and(finish_first(&mut running));
         }
-        running.push_back(Running::start(workspace, target, Execution::SMOKE)?);
+        running.push_back(Running::start(
+            workspace,
+            target,
+            SMOKE_RUNS,
+            Some(SMOKE_SECONDS),
+        )?);
     }
     while !running.is_empty() {
         outcome = outcome.and(finish_first(&mut running));
@@ -216,10 +201,10 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>> {
 }
 
 /// The command that builds the programs of `targets`.
-fn build_command(workspace: &Workspace, targets: &[String], profile: Profile) -> Result<Command> {
+fn build_command(workspace: &Workspace, targets: &[String]) -> Result<Command> {
     let mut command = cargo(workspace);
     command
-        .args(["build", "--profile", profile.name(), "--package", PACKAGE])
+        .args(["build", "--profile", "fuzz", "--package", PACKAGE])
         .args(["--features", "libfuzzer", "--target", &host_triple()?])
         .args(targets.iter().flat_map(|target| ["--bin", target]))
         .env("RUSTFLAGS", SANCOV_FLAGS)
@@ -228,8 +213,8 @@ fn build_command(workspace: &Workspace, targets: &[String], profile: Profile) ->
 }
 
 /// Builds the programs of `targets`, and writes the first inputs of all targets.
-fn build(workspace: &Workspace, targets: &[String], profile: Profile) -> Result<()> {
-    run_command(&mut build_command(workspace, targets, profile)?)?;
+fn build(workspace: &Workspace, targets: &[String]) -> Result<()> {
+    run_command(&mut build_command(workspace, targets)?)?;
     let seeds = ["build", "--package", PACKAGE, "--bin", SEEDS];
     write_seeds(workspace, &Programs::build(workspace, &seeds)?)
 }
@@ -261,34 +246,6 @@ fn host_triple() -> Result<String> {
         .to_owned())
 }
 
-/// How a target is executed.
-#[derive(Clone, Copy)]
-struct Execution {
-    /// Of its program.
-    profile: Profile,
-    /// The number of inputs.
-    runs: u64,
-    /// The longest that it takes, in seconds, if there is a limit.
-    seconds: Option<u64>,
-}
-
-impl Execution {
-    const SMOKE: Self = Self {
-        profile: Profile::Smoke,
-        runs: SMOKE_RUNS,
-        seconds: Some(SMOKE_SECONDS),
-    };
-
-    /// A number of inputs of a campaign.
-    const fn of_campaign(runs: u64) -> Self {
-        Self {
-            profile: Profile::Fuzz,
-            runs,
-            seconds: None,
-        }
-    }
-}
-
 /// A target that is being executed.
 struct Running {
     target: String,
@@ -297,20 +254,20 @@ struct Running {
 }
 
 impl Running {
-    /// Starts a target.
-    fn start(workspace: &Workspace, target: &str, execution: Execution) -> Result<Self> {
+    /// Starts a target for a number of executions.
+    fn start(workspace: &Workspace, target: &str, runs: u64, seconds: Option<u64>) -> Result<Self> {
         let corpus = workspace.path("fuzz/corpus").join(target);
         let artifacts = workspace.path("fuzz/artifacts").join(target);
         fs::create_dir_all(&corpus)?;
         fs::create_dir_all(&artifacts)?;
         let program = build_folder(workspace)
             .join(host_triple()?)
-            .join(execution.profile.name())
+            .join("fuzz")
             .join(target);
         let mut command = Command::new(&program);
         command
             .arg(&corpus)
-            .arg(format!("-runs={}", execution.runs))
+            .arg(format!("-runs={runs}"))
             .arg(format!("-rss_limit_mb={MEMORY_LIMIT_MIB}"))
             .arg(format!("-timeout={INPUT_SECONDS}"))
             .arg(format!("-artifact_prefix={}/", artifacts.display()))
@@ -323,7 +280,7 @@ impl Running {
                 command.arg(seeds);
             }
         }
-        if let Some(seconds) = execution.seconds {
+        if let Some(seconds) = seconds {
             command.arg(format!("-max_total_time={seconds}"));
         }
         let child = command
