@@ -4,9 +4,9 @@
 //! **Not here.** The state of a read-write mount ([`crate::mount::state::Mount`]).
 //!
 //! **Invariants.** The fields do not change while the file system is open, except for the
-//! superblock of one that grows ([`crate::grow`]): its sizes and counts become larger, and nothing
-//! that it says of what exists changes. A core does not refer to a mount, so a mount and its parts
-//! may keep counted references to their core.
+//! superblock of one that grows ([`crate::grow`]): its sizes and counts become larger, and what it
+//! says about existing groups stays the same. A core does not refer to a mount, so a mount and its
+//! parts may keep counted references to their core.
 //!
 //! **Locking.** None of its own: the caches guard themselves.
 
@@ -35,11 +35,11 @@ use crate::xattr::shared::SharedXattrs;
 pub(crate) struct Core {
     /// The device that reads go to, or the overlay of a replayed journal over it.
     pub(crate) device: Arc<dyn BlockDevice>,
-    /// It gets another version when the file system grows.
+    /// A growth publishes another version.
     pub(crate) superblock: Arc<Versions<Superblock>>,
     pub(crate) buffers: Arc<BufferCache>,
     pub(crate) inodes: ClockCache<InodeNr, InodeCell>,
-    /// The source of the numbers of lives: an inode gets a new one each time it is loaded.
+    /// Numbers the lives of inodes in memory: each load of an inode begins another life.
     pub(crate) lives: Serial,
     pub(crate) names: NameCache,
     /// The changes of fast commits, which are in no block; `None` unless a crash left some.
@@ -65,7 +65,7 @@ pub(crate) struct Live {
     pub(crate) xattrs: Arc<SharedXattrs>,
     /// `None` in a mount with only one transaction, which reuses blocks at once.
     pub(crate) reuse: Option<Arc<ReuseClock>>,
-    /// Clusters that only changes of what is mapped may use, for nodes of extent trees.
+    /// Clusters that are reserved for nodes of extent trees ([`crate::mount::metadata_reserve`]).
     pub(crate) kept_clusters: u64,
 }
 

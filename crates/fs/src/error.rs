@@ -38,8 +38,8 @@ pub enum Error {
     /// The file system is not ext2, ext3 or ext4, or it is of a kind that is not opened.
     #[error("{0}")]
     Refused(SuperblockRejected),
-    /// The journal is on a device of its own, which was not given: it must be replayed before the
-    /// file system is read, or the file system was to be written.
+    /// The journal is on a device of its own, which was not given. It is needed to write the file
+    /// system, and to read one whose journal must be replayed.
     #[error("its journal is on a device that was not given (UUID {uuid})")]
     JournalNotGiven {
         /// The journal's UUID, by which its device is known (`s_journal_uuid`).
@@ -120,7 +120,7 @@ pub enum Error {
     /// The object does not allow it, whatever the rights of the caller are.
     #[error("operation not permitted")]
     NotPermitted,
-    /// The object's type does not have what is to be set, or its permissions do not allow it.
+    /// The permissions do not allow it, or an object of this type cannot have what is to be set.
     #[error("permission denied")]
     AccessDenied,
     /// The directory accepts only inodes of its own project (`PROJINHERIT_FL`).
@@ -194,9 +194,9 @@ impl Error {
         }
     }
 
-    /// Returns the error number of an [`io::Error`] that was made of an error of this crate, as
-    /// [`Error::errno`] gives it, or that has one of the host, in the numbers of Linux. `None` for
-    /// any other error.
+    /// Returns the error number of an [`io::Error`], in the numbers of Linux: that of
+    /// [`Error::errno`] if the error was made from one of this crate, else the number that the host
+    /// gave. `None` if there is neither.
     #[must_use]
     pub fn errno_of(error: &io::Error) -> Option<i32> {
         let payload = error.get_ref();

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A guard keeps alive all memory that other threads retire meanwhile, and the blocks that they
-//! free cannot be reused. With a device of high latency, and a read that hangs in the worst case,
-//! that would be felt by all threads.
+//! free cannot be reused. If a guard were held while a slow device is read, or one that hangs, all
+//! threads would lack that memory and those blocks.
 //!
 //! **Invariants.**
 //! - The result of code that noted a miss is discarded, whether or not the code passed the failure
@@ -59,7 +59,7 @@ pub(crate) enum Missed {
     Inode(InodeNr, fn(&Core, InodeNr) -> Result<()>),
     /// Bytes of the device that are not cached: data.
     Data { offset: u64, len: usize },
-    /// The same, where the reader has another way if they cannot be read.
+    /// As `Data`, for a reader that can do without the bytes if they cannot be read.
     Hint { offset: u64, len: usize },
 }
 
@@ -318,8 +318,8 @@ impl Loader {
 }
 
 /// Returns the result of `look`, which is called with a guard, and again with another one for each
-/// block or inode that was not in memory. The caller holds no guard, and what `look` reads does not
-/// change meanwhile, or is one object: otherwise [`crate::inode::consistent`] is needed.
+/// block or inode that was not in memory. The caller holds no guard. What `look` reads must be one
+/// object, or must not change meanwhile; for anything else see [`crate::inode::consistent`].
 ///
 /// # Errors
 /// Those of `look`; what was missed cannot be loaded.

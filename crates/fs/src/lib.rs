@@ -16,7 +16,7 @@
 //! [`Paths`] has the calls of `std::fs`: by path, and with files that implement `Read`, `Write` and
 //! `Seek`. The calls of [`Fs`] take inode numbers, and there is nothing to close. Each call looks
 //! its number up in the inode cache. That costs some ten nanoseconds and writes no memory that
-//! another core reads; the count of a counted handle would be a cache line that all its users
+//! another core reads; the reference count of a handle would be a cache line that all its users
 //! contend for.
 //!
 //! | module | responsibility |
@@ -122,7 +122,7 @@ pub use crate::xattr::share::{
 #[cfg(feature = "sabotage")]
 pub use crate::txn::faults::Sabotage;
 
-/// Parts of the file system by themselves, for the measuring runner.
+/// Parts of the library without a file system around them, for measurements.
 #[cfg(feature = "lab")]
 pub mod lab {
     pub use crate::txn::fast_commit::alone::{ChangeTime, FastCommitsAlone};

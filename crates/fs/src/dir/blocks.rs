@@ -5,8 +5,8 @@
 //! [`crate::dir::index`]).
 //!
 //! **Model.** A [`Course`] is the position of a walk. Each call visits the entries of the next
-//! [`READAHEAD_BLOCKS`] blocks at most, which are read together, and notes the next position;
-//! [`Course::accept`] takes that over. Between two calls the caller holds no epoch guard: a
+//! [`READAHEAD_BLOCKS`] blocks at most, which are read together, and notes the next position, which
+//! [`Course::accept`] makes the current one. Between two calls the caller holds no epoch guard: a
 //! directory may have millions of names, and retired memory is not freed while a guard is held.
 //!
 //! **Invariants.** Work is bounded by the content of the file system: a directory with more blocks
@@ -183,8 +183,8 @@ pub(crate) fn break_if(done: bool) -> ControlFlow<()> {
     }
 }
 
-/// Calls `visit` for each entry as it is stored, until it returns false. It may be called again for
-/// entries that it was called for. The caller holds the directory's lock.
+/// Calls `visit` for each entry as it is stored, until it returns false. It may be called twice for
+/// the same entry. The caller holds the directory's lock.
 pub(crate) fn visit_stored(
     core: &Core,
     dir: &CachedInode,
@@ -347,9 +347,9 @@ fn is_buffered(core: &Core, block: PhysBlock) -> bool {
     core.buffers.cached(block, &epoch::pin()).is_some()
 }
 
-/// Returns block number `nr` of those in `passing`, for listing block `at` of the directory; `None`
-/// if it is not there or not valid. It may have been written while it was read, so the caller then
-/// reads it through the cache.
+/// Returns the block at index `nr` of `passing`, which is block `at` of the directory. Returns
+/// `None` if it is missing or not valid. The caller then reads it through the cache, since it may
+/// have been written while it was read.
 fn passing_block<'b>(
     core: &Core,
     dir: &CachedInode,

@@ -4,7 +4,7 @@
 //! **Invariants.** A departure begins before the first block changes, and ends when all readers see
 //! the change. Names of inline, encrypted and case-folding directories are not cached.
 //!
-//! **Locking.** A thread that has a name depart holds the directory's lock, exclusive or shared.
+//! **Locking.** A thread that makes a name depart holds the directory's lock, exclusive or shared.
 
 use fourscore_ondisk::InodeNr;
 use fourscore_ondisk::dirent::MAX_NAME_BYTES;
@@ -18,8 +18,8 @@ use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
 use crate::inode::cell::InodeCell;
 
-/// A name that departs. The thread that has it depart holds the lock of its directory, exclusive or
-/// shared, so that the directory stays in memory.
+/// A name that departs. The thread that makes it depart holds the lock of its directory, exclusive
+/// or shared, so that the directory stays in memory.
 #[derive(Debug)]
 pub(crate) struct Departure {
     dir: Arc<InodeCell>,

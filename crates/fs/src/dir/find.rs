@@ -90,12 +90,12 @@ pub(crate) fn lookup_once(core: &Core, dir: InodeNr, name: &[u8]) -> Result<Inod
     find_name(core, dir, name, Keep::Nothing)
 }
 
-/// Returns the inode that the name refers to, according to the blocks of `dir`. For
+/// Returns the inode that the name refers to, according to the blocks of `dir`. The callers are
 /// [`find::find_name`](crate::dir::find::find_name) and holders of the directory's lock.
 ///
 /// # Errors
-/// `Corrupt` also for a name of an inode that may have none, so that no operation changes such an
-/// inode by its name.
+/// `Corrupt` also if the inode must not have a name, so that no operation changes such an inode
+/// through a name.
 pub(crate) fn look_up_once(
     core: &Core,
     dir: &CachedInode,
@@ -116,7 +116,7 @@ fn named_reserved(dir: &CachedInode, found: InodeNr) -> Error {
     error.in_inode(dir.nr()).into()
 }
 
-/// Returns the inode of the name, whether it may have one or not.
+/// Returns the inode that the name refers to, even one that must not have a name.
 fn search(core: &Core, dir: &CachedInode, name: &[u8], guard: &Guard) -> Result<InodeNr> {
     if name.len() > MAX_NAME_BYTES {
         return Err(Error::NameTooLong);
@@ -187,8 +187,8 @@ fn search_blocks(
 enum Attempt<'n> {
     /// The name was found or is missing.
     Ended(Result<InodeNr>),
-    /// The name was found, and its inode is not in memory. The name is cached under the key if none
-    /// has departed since the moment.
+    /// The name was found, and its inode is not in memory. Once the inode is loaded, the name is
+    /// cached under the key, unless a name has departed since the moment.
     FoundAbsent(InodeNr, Option<(NameKey<'n>, Moment)>),
     /// The directory seems to be damaged, which is checked under its lock.
     FoundDamage,
@@ -234,8 +234,8 @@ fn try_to_find<'n>(
     }
 }
 
-/// Whether an inode in memory holds the value of an attribute. No name refers to such an inode; but
-/// the inode of a name may have been deleted, and its number used again.
+/// Whether an inode in memory holds the value of an attribute. No name should refer to such an
+/// inode, but the inode of a name may have been deleted and its number reused for one.
 fn is_value(cell: &InodeCell, guard: &epoch::Guard) -> bool {
     cell.version(guard)
         .is_ok_and(|inode| inode.not_a_value().is_err())

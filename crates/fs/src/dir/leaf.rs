@@ -71,7 +71,7 @@ struct Leaf<'w> {
 #[derive(Clone, Copy)]
 struct Place {
     room: Room,
-    /// What a fast commit has to know of the space.
+    /// What a fast commit needs to know about the space.
     noted: NotedRoom,
     region: RegionId,
 }
@@ -252,8 +252,7 @@ fn lock_leaf<'w>(
     }))
 }
 
-/// Whether each name has one leaf where it is or would be added: by the index, or because there is
-/// only one leaf.
+/// Whether each name belongs to exactly one leaf: because there is an index, or only one leaf.
 fn has_leaves(core: &Core, dir: &CachedInode) -> bool {
     let block_bytes = core.geometry().block_size().bytes() as u64;
     let is_a_leaf = dir.size_bytes() == block_bytes

@@ -34,10 +34,10 @@ pub(crate) fn search_leaf(
     Ok(found.map_err(|error: DirentError| Corrupt::from(error).in_inode(dir.nr()))?)
 }
 
-/// Returns the result of `look` on the bytes of a leaf of `dir`. A leaf to which names are being
-/// added is not copied for this: otherwise an operation that looks for a name before it adds it
-/// would copy the leaf for each name. So `look` may run under the lock of the leaf's buffer, and
-/// must do nothing but examine the bytes.
+/// Returns the result of `look` on the bytes of a leaf of `dir`. As a rule this does not freeze a
+/// mutable copy of the leaf. An operation that looks for a name before it adds one would otherwise
+/// copy the leaf for each name. So `look` may run under the lock of the leaf's buffer, and must do
+/// nothing but examine the bytes.
 pub(crate) fn look_at_leaf<R>(
     core: &Core,
     dir: &CachedInode,

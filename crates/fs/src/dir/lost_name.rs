@@ -99,8 +99,8 @@ pub(crate) fn plan_lost_name(
 }
 
 /// Plans the end of an inode, as far as the plan has space: its data blocks, its attributes, its
-/// place on the orphan list and the inode itself. If it is a part, the inode needs a place on the
-/// orphan list, and further plans until it is all.
+/// place on the orphan list and the inode itself. If the plan has space for a part only, the inode
+/// needs a place on the orphan list, and further plans end it.
 pub(crate) fn plan_end(
     mount: &Mount,
     plan: &mut Plan<'_>,

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A *moment* is the departure count of a directory, read while no departure is in progress. The
-//! count is in the directory's cell ([`crate::inode::cell::InodeCell`]). A thread that has a name
+//! count is in the directory's cell ([`crate::inode::cell::InodeCell`]). A thread that makes a name
 //! depart holds this cell and has written to it already.
 //!
 //! **Invariants.** As long as a sure entry can be found here, its name refers to the inode in the

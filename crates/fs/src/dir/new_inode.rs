@@ -141,7 +141,7 @@ impl Kind<'_> {
 }
 
 /// Applies a plan that creates the inode of `slot` with a name in a directory. `publication` and
-/// `publish` publish the change; `last`, the directory's, notes the transaction.
+/// `publish` make the change visible. `last` is the directory's, and notes the transaction.
 pub(crate) fn apply_creating(
     core: &Core,
     plan: Plan<'_>,

@@ -135,8 +135,8 @@ pub(crate) fn rename_leaving_whiteout(
     rename_revalidated(mount, from, to, replace, Some(owner))
 }
 
-/// As [`rename_and`], with the old name looked up again if an inode is gone. If it was the replaced
-/// inode, the new name is examined: a name that refers to the value of an attribute is damage.
+/// As [`rename_and`], but `NotFound` is returned only if the old name is missing; otherwise the
+/// rename is restarted. If the new name refers to the value of an attribute, that is `Corrupt`.
 fn rename_revalidated(
     mount: &Mount,
     from: (InodeNr, &[u8]),

@@ -199,8 +199,8 @@ impl Fs {
     /// write by that caller removes are removed, at the latest when the data becomes visible.
     ///
     /// # Errors
-    /// As [`Fs::write_at`]. With these the file has kept its privileges, except for `Io`,
-    /// `Corrupt`, and `NoSpace` if the data would have begun in a written block.
+    /// As [`Fs::write_at`]. After an error the file has its privileges still. They may be gone only
+    /// after `Io`, `Corrupt`, and `NoSpace` for data that begins in a written block.
     pub fn write_at_as(
         &self,
         caller: &Caller<'_>,
@@ -213,14 +213,15 @@ impl Fs {
 
     /// As [`Fs::write_at`], for a caller that has cached data which users wrote earlier: flags that
     /// the file got since then do not prevent this write. Linux, too, checks when data is written
-    /// and not when its page cache writes it back. The caller may know the times, and pass them.
+    /// and not when its page cache writes it back. `written_at` says whether the call sets the
+    /// file's times or the caller does.
     ///
     /// Calls for one file run concurrently if they overwrite blocks that the file has. If two of
     /// them write the same bytes at the same time, either result may be kept.
     ///
     /// # Errors
-    /// As [`Fs::write_all_at`], also if just a part was written; but `NotPermitted` for a file with
-    /// verity only.
+    /// As [`Fs::write_all_at`], also in that a write of just a part is an error. Of the flags only
+    /// that of verity leads to `NotPermitted`.
     pub fn write_back_at(
         &self,
         inode: InodeNr,

@@ -11,7 +11,7 @@
 //! | `quota` | usage and limits |
 //! | `xattrs` | extended attributes |
 //! | `open_inode` | inodes that are kept open |
-//! | `staged` | changes of which all become durable, or none |
+//! | `staged` | changes that become durable all together or not at all |
 //! | `replace` | blocks of metadata that are replaced at once |
 
 mod files;

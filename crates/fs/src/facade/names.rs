@@ -54,8 +54,8 @@ impl Fs {
     /// Makes a device node, a fifo or a socket; `device` is used for device nodes only.
     ///
     /// # Errors
-    /// As [`Fs::create`]; `InvalidArgument` for other types, and for a device number that does
-    /// not fit.
+    /// As [`Fs::create`]; `InvalidArgument` for other types, and for a device number that does not
+    /// fit.
     pub fn mknod(
         &self,
         dir: InodeNr,

@@ -18,10 +18,10 @@ impl Fs {
         control::report(&self.core, self.mount.as_deref(), kind)
     }
 
-    /// Returns how full the file system is, as [`Fs::statfs`] does, for a user who looks at
-    /// `inode`. In a directory whose new files inherit its project (flag `PROJINHERIT`), and if the
-    /// mount keeps the project's limits, they are the size, and what the project does not use is
-    /// free, as in Linux.
+    /// Returns how full the file system is, as statfs(2) on `inode` reports it. As in Linux, that
+    /// is about a project if new files in `inode` inherit its project (flag `PROJINHERIT`) and the
+    /// mount enforces limits of projects: its limits are the size, and what it does not use is
+    /// free.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, `Io`.
@@ -29,7 +29,7 @@ impl Fs {
         control::statfs_at(&self.core, self.mount.as_deref(), inode)
     }
 
-    /// Sets the limits of an identifier; of 0 there are none. They are kept by mounts with the
+    /// Sets the limits of an identifier; 0 means no limit. They are enforced by mounts with the
     /// option for the kind (`usrquota`, `grpquota`, `prjquota`): an operation that would exceed
     /// them fails with `QuotaExceeded`, unless its caller is exempt
     /// ([`exempt_from_quota`](crate::exempt_from_quota)). Limits of space are rounded up to KiB.

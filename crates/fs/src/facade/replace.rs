@@ -1,4 +1,4 @@
-//! **Purpose.** [`replace_blocks`]: new contents for blocks of a file system that is not mounted.
+//! **Purpose.** [`replace_blocks`]: replaces blocks of an unmounted file system, all or none.
 
 use std::collections::BTreeMap;
 

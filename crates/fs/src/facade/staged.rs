@@ -1,4 +1,4 @@
-//! **Purpose.** [`Staged`]: changes of a file system of which all become durable, or none.
+//! **Purpose.** [`Staged`]: changes of a file system that become durable together or not at all.
 
 use std::fmt;
 
@@ -62,8 +62,8 @@ impl Staged {
     }
 
     /// Makes all changes durable. When this returns they are in their home locations, and the
-    /// journal is empty. If there is an error, or a crash, the file system has all changes or
-    /// none: all if the transaction was durable already, which the next mount replays.
+    /// journal is empty. If there is an error, or a crash, the file system has all changes or none:
+    /// all if the transaction was durable already, which the next mount replays.
     ///
     /// # Errors
     /// `NotOneTransaction` if the changes are more than the journal holds at once, before anything

@@ -30,7 +30,8 @@ pub struct Stats {
     /// The name cache, in names. Hits and misses are not counted.
     pub names: CacheCounts,
     /// The sections in which operations spent their time, while a profile was on
-    /// ([`crate::profile`]). As waits for locks, they are of all file systems of the process.
+    /// ([`crate::profile`]). Like the waits for locks, these are sums over all file systems of the
+    /// process.
     pub profile: Totals,
     /// The statistics of a read-write mount; `None` if the file system was opened for reading.
     pub mount: Option<MountStats>,
@@ -47,9 +48,9 @@ pub struct MountStats {
     /// The number of groups that have their buddy in memory now; see
     /// [`MountOptions::buddy_bytes`](crate::MountOptions::buddy_bytes).
     pub groups_loaded: u32,
-    /// How many plans were restarted, because a block that they change had left the cache when
-    /// they were applied, or because a new transaction had begun. No operation restarts more than
-    /// 64 times.
+    /// How many plans were restarted, because a block that they change had left the cache when they
+    /// were applied, or because a new transaction had begun. No operation restarts more than 64
+    /// times.
     pub plan_restarts: u64,
     /// The cache of attributes to share; `None` in a mount that shares none (`no_mbcache`).
     pub xattr_sharing: Option<XattrSharingStats>,

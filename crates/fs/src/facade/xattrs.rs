@@ -35,9 +35,8 @@ impl Fs {
     /// Returns the value of the attribute with the full name `name`.
     ///
     /// # Errors
-    /// `NoAttribute` if there is none; `Unsupported` for a name outside the namespaces
-    /// `user.`, `trusted.`, `security.`, `gnu.` and the two ACLs; `InvalidArgument` for a prefix
-    /// alone.
+    /// `NoAttribute` if there is none; `Unsupported` for a name outside the namespaces `user.`,
+    /// `trusted.`, `security.`, `gnu.` and the two ACLs; `InvalidArgument` for a prefix alone.
     pub fn xattr(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>> {
         get::xattr(&self.core, inode, name)
     }

@@ -30,7 +30,7 @@ pub(crate) struct Claimer<'a> {
     pub(crate) locked: &'a mut Changing,
     /// How much to search for.
     pub(crate) sizing: Sizing,
-    /// Where the hole ends of which the blocks are a part, as far as the caller knows.
+    /// The end of the hole that contains the blocks, as far as the caller knows it.
     pub(crate) hole_end: LogicalBlock,
 }
 

@@ -1,5 +1,5 @@
-//! **Purpose.** Writes of several buffers at once, and copies from one file to another or inside
-//! of one: pwritev(2) and copy_file_range(2).
+//! **Purpose.** Writes of several buffers at once, and copies from one file to another or inside of
+//! one: pwritev(2) and copy_file_range(2).
 //!
 //! **Model.** A copy goes through a buffer, piece by piece. Holes and preallocated parts of the
 //! source become holes, so that a copy takes no more space than its source. Linux copies zeroes

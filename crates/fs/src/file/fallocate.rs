@@ -13,8 +13,8 @@
 //! more, a crash leaves the steps that were committed: a part at the front of the range is
 //! preallocated, punched or zeroed, or a part of the file has moved already. Linux needs several
 //! transactions sooner than that. Zeroes in blocks that stay mapped go where data goes. With
-//! `data=journal` they are part of the step; else they are on the device before it, and a crash
-//! between the two leaves the zeroes alone.
+//! `data=journal` they are part of the step; else they are on the device before the step, and a
+//! crash between the two leaves only the zeroes.
 //!
 //! **References.** fallocate(2); `ext4_fallocate` of Linux.
 
@@ -180,8 +180,8 @@ pub(crate) fn change_range(
     }
 }
 
-/// A move of blocks to other offsets. When it is dropped, readers that found the blocks earlier
-/// notice that; the inode is still locked.
+/// A move of blocks to other offsets of the file. The drop, which comes before the inode is
+/// unlocked, makes readers notice that found the blocks earlier.
 struct Moving<'a> {
     mount: &'a Mount,
     change: Option<Change<'a>>,
@@ -242,8 +242,8 @@ impl<'a> Steps<'a> {
         start..end.max(start)
     }
 
-    /// How much to search for: what the call asks, as Linux does, if it may be one extent;
-    /// otherwise the size class of the file.
+    /// How much to search for. A length that one extent can have is searched for exactly, as in
+    /// Linux; for a longer one it is the size class of the file.
     fn sizing(&self, bytes: &Range<u64>) -> Sizing {
         let blocks = (bytes.end.div_ceil(1 << self.bits())) - (bytes.start >> self.bits());
         match blocks <= u64::from(ExtentState::Unwritten.max_blocks()) {

@@ -24,8 +24,8 @@ use crate::{Error, Result};
 pub enum WrittenAt {
     /// It does: the file's times become the time of the call.
     Now,
-    /// It does not: the caller that cached the data sets them with
-    /// [`Fs::note_times`](crate::Fs::note_times): the file's times stay as they are.
+    /// It does not: the file's times stay as they are. The caller that cached the data sets them
+    /// with [`Fs::note_times`](crate::Fs::note_times).
     ByCaller,
 }
 

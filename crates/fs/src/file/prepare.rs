@@ -23,8 +23,8 @@ use crate::{Error, Result};
 /// Zeroes the bytes behind `size` in the block that holds it, since they are going to be visible.
 /// They are zeroed as by [`prepare::zero_in_block`](crate::file::prepare::zero_in_block).
 ///
-/// As in Linux, an encrypted file keeps them: without its key, zeroes would make the last unit of
-/// its encryption unreadable. They are the end of that unit, and zeroes once it is decrypted.
+/// As in Linux, the bytes of an encrypted file stay: they are the end of its last encryption unit,
+/// which zeroes would make unreadable. They are zeroes once that unit is decrypted.
 pub(crate) fn zero_tail(
     core: &Core,
     plan: &mut Plan<'_>,

@@ -5,8 +5,8 @@
 //! and behind the file's size are never returned, whatever blocks lie there.
 //!
 //! **Locking.** None as a rule: the module [`consistent`] says how a read sees one state of a file
-//! that is being written. No cache line is written that another thread reads, and no epoch guard
-//! is held while the device is read.
+//! that is being written. No cache line is written that another thread reads, and no epoch guard is
+//! held while the device is read.
 
 use std::io::IoSliceMut;
 use std::iter;
@@ -86,8 +86,8 @@ struct Places {
     are_journaled: bool,
 }
 
-/// Runs of bytes that follow each other in a file. Most reads have one, which takes no memory of
-/// the heap.
+/// Runs of bytes that follow each other in a file. Most reads have one run, which needs no heap
+/// memory.
 struct Runs {
     first: ByteRun,
     more: Vec<ByteRun>,

@@ -4,11 +4,11 @@
 //! changed what its data is found by: size and map. An inode that was reloaded may have been
 //! changed by any transaction up to the one that was running then.
 //!
-//! **Crash safety.** A transaction is durable with its commit block. Data that was written in place
-//! since then is not part of it. So where the commit may have flushed the device too early for that
-//! data, the device is flushed once more. A write that overwrites data and changes nothing of the
-//! inode ([`crate::file::write`]) joins no transaction at all. The inode knows that there may be
-//! such data, and an inode that was reloaded assumes it.
+//! **Crash safety.** A transaction is durable with its commit block. Its flush does not cover data
+//! that was written in place later. So if the inode's last transaction was durable before the call,
+//! and there may be such data, the device is flushed once more. A write that overwrites data and
+//! changes nothing of the inode ([`crate::file::write`]) joins no transaction at all. The inode
+//! knows that there may be such data, and an inode that was reloaded assumes it.
 
 use fourscore_journal::Flushed;
 use fourscore_ondisk::inode::FileType;

@@ -27,8 +27,8 @@
 //!
 //! Privileges (set-id bits, capabilities) that a write by a user removes are removed with its first
 //! part, in the plan that maps it: a write that is refused removes none. Bytes that are overwritten
-//! in place are visible at once, so before these the privileges are removed in a plan of their own,
-//! also if the blocks that follow then find no space.
+//! in place are visible at once. So a plan of its own removes the privileges before these are
+//! written, even if the blocks that follow then find no space.
 //!
 //! **Locking.** The inode's lock is held for the whole call, device writes included: writers of one
 //! file come one after the other. Data that the caller cached

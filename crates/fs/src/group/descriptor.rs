@@ -9,14 +9,14 @@
 //! sealed since the mount, or there is no mount, its descriptor decides; the descriptor in memory
 //! may lag behind a bitmap that was sealed ([`crate::group::table`]).
 //!
-//! **Invariants.** A bitmap that is not verified holds what the last seal found, or what the device
-//! held at the mount:
+//! **Invariants.** A bitmap whose bytes are not verified yet holds what the last seal found, or
+//! what the device held at the mount:
 //! - A buffer with changes that are not sealed, or not at the home location yet, does not leave the
-//!   cache, and its bytes have the tag of the writer. So a buffer that is loaded holds the bytes of
-//!   the last seal, in the log or not, whichever checkpoints were made.
+//!   cache, and its bytes are verified: the writer has tagged them. So a buffer that is loaded
+//!   holds the bytes of the last seal, in the log or not, whichever checkpoints were made.
 //! - A block that joined a transaction without a change is a copy of such bytes.
-//! - A growth changes bitmaps of old groups as any writer does. A new group is known to the mount
-//!   when all steps are at their places, so its descriptor is right until its first seal.
+//! - A growth changes bitmaps of old groups as any writer does. The mount knows a new group only
+//!   once all steps are in their places, so its descriptor is right until its first seal.
 //! - Nothing but a seal writes a checksum of a bitmap, so the descriptor of a bitmap that was never
 //!   sealed does not lag.
 //!

@@ -113,8 +113,8 @@ impl Sealed {
 /// The largest count of a descriptor that is believed: more than any group has.
 const MOST_COUNTED: u32 = 1 << 30;
 
-/// Returns a count of a group. It begins with what a descriptor says, which may be less than there
-/// is, so that threads that take what there is take more than was counted. Such a count is 0.
+/// Returns a count of a group; 0 if it has wrapped below zero. A count begins with what the
+/// descriptor says. If that is less than the bitmap has, threads can take more than was counted.
 fn counted(count: u32) -> u32 {
     count.cast_signed().max(0).cast_unsigned()
 }
@@ -225,8 +225,8 @@ struct Changed {
 /// All groups.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    /// That of [`Core`](crate::core::Core). It has groups that are just being added before
-    /// `extent` has them.
+    /// The superblock of [`Core`](crate::core::Core). During a growth it has the new groups earlier
+    /// than `extent`.
     superblock: Arc<Versions<Superblock>>,
     buffers: Arc<BufferCache>,
     /// The groups that there were at the mount.
@@ -236,13 +236,13 @@ pub(crate) struct Groups {
     changed: PerCore<Changed>,
 }
 
-/// How far the groups reach: one version for each growth, and all that is added with it.
+/// How far the groups reach. Each growth publishes one version, with all that it adds.
 #[derive(Debug)]
 pub(crate) struct Extent {
     /// The superblock of this size.
     pub(crate) superblock: Superblock,
-    /// The sums over all groups when they were read or added. With the changes that cores have made
-    /// since, a directory is placed by them, without a look at each group.
+    /// The sums over all groups when they were read or added. Together with the changes that cores
+    /// have made since, they place a directory without a look at each group.
     sums_at_first: Totals,
     /// The groups that were added since the mount.
     added: Box<[Arc<CachePadded<Group>>]>,
@@ -266,7 +266,7 @@ pub(crate) struct Added {
     pub(crate) groups: Vec<Group>,
     /// The blocks of descriptors, of all groups.
     pub(crate) tables: Vec<DescriptorBlock>,
-    /// The free clusters from now on of groups that were there before.
+    /// The new counts of free clusters of groups that were there before.
     pub(crate) free: BTreeMap<GroupNr, u32>,
 }
 
@@ -301,12 +301,12 @@ impl BitsChange {
     }
 }
 
-/// What a change of a bitmap counts for.
+/// Which fields of the descriptor change with a bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// The fields of its descriptor follow from the bits alone.
+    /// Those that follow from the bits.
     Bits,
-    /// The group gets one directory more or fewer, which is stored in the descriptor only.
+    /// Those, and the number of directories, which no bit says: it changes by one.
     Directory,
 }
 
@@ -404,8 +404,8 @@ impl Groups {
         made.map_err(|error| Refused::new(error, buffer.block()))
     }
 
-    /// Counts nothing of a group as free any more: its bitmap is damaged, so that no bit of it is
-    /// changed from now on.
+    /// Sets the free count of a group to 0: the bitmap is damaged, so no bit of it is changed from
+    /// now on.
     pub(crate) fn retire(&self, group: GroupNr, map: Map) {
         let Some(state) = self.get(group) else {
             return;
@@ -638,7 +638,8 @@ impl Groups {
         }
     }
 
-    /// Whether `block` is a block of descriptors, which follow from other blocks of a transaction.
+    /// Whether `block` is a block of descriptors, whose content follows from other blocks of a
+    /// transaction.
     pub(crate) fn is_descriptors(&self, block: PhysBlock) -> bool {
         self.first_group_of(block).is_some()
     }

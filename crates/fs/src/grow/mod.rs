@@ -1,12 +1,12 @@
-//! **Purpose.** Growing while the file system is mounted: the part of the mount, which makes the
-//! changes of another program durable and then lets all threads use what they added.
+//! **Purpose.** The mount's part in growing: it makes the changes that its caller has prepared
+//! durable, and then lets all threads use what they added.
 //!
-//! **Not here.** Which blocks change, and how: crate `fourscore_resize`, whose steps are the same
-//! for a file system that is not mounted. How long the device is.
+//! **Not here.** Which blocks change, and how: crate `fourscore_resize` decides that, with the same
+//! steps as for a file system that is not mounted. The length of the device.
 //!
-//! **Model.** A growth keeps operations out as freezing does ([`crate::mount::freezer`]): threads
-//! that change something wait at its door, and threads that read do not. So the device holds all of
-//! the file system, and blocks can be replaced as a whole.
+//! **Model.** A growth keeps operations out as freezing does ([`crate::mount::freezer`], the *door*
+//! below): threads that change something wait, and threads that read do not. So the device holds
+//! all of the file system, and blocks can be replaced as a whole.
 //!
 //! ```text
 //! close the door -> commit, checkpoint
@@ -23,23 +23,23 @@
 //! | allocator | new groups are found and then counted ([`fourscore_mballoc::Growth`]) |
 //!
 //! **Invariants.**
-//! - *No block behind the end that the superblock has in its place is ever in the log*: nothing is
-//!   allocated there before the step was checkpointed. So recovery, which checks block numbers by
-//!   that superblock, needs to know nothing of growing.
-//! - *The superblock is the last block of a step that gets to its place.* Linux reads the
+//! - *The log has no block behind the end that the superblock on the device states*: nothing is
+//!   allocated there before the step is checkpointed. So recovery, which checks block numbers
+//!   against that superblock, needs to know nothing about growing.
+//! - *The superblock is the last block of a step that is written to its place.* Linux reads the
 //!   descriptors of all groups that it names before it replays the log, and refuses the file system
 //!   if one is wrong.
 //! - A bitmap is sealed with the size of the superblock that is committed with it: the version is
 //!   published inside the handle, and the transaction before it is durable by then.
-//! - A group whose bitmap changes is pinned in the allocator, which has its clusters as they were
-//!   until the end.
+//! - A group whose bitmap changes is pinned in the allocator. Until the end of the growth the
+//!   allocator has the group's clusters as they were.
 //!
 //! **Locking.** The door. No lock is held.
 //!
-//! **Crash safety.** Each step is one transaction: see `fourscore_resize`. What a step needs in
-//! blocks that are free, or behind the end, its caller has written before; the commit flushes it.
-//! When it is durable its blocks are written to their places ahead of the checkpoint, which then
-//! has only the superblock to change.
+//! **Crash safety.** Each step is one transaction: see `fourscore_resize`. Before a step the caller
+//! writes what the step needs in free blocks, or behind the end; the commit flushes that. When the
+//! step is durable its blocks are written to their places ahead of the checkpoint, which then has
+//! only the superblock to change.
 
 mod step;
 

@@ -62,8 +62,8 @@ enum Content<'s> {
     Whole(&'s [u8]),
     /// As `Whole`, the bitmap of a group.
     Bitmap(GroupNr, &'s [u8]),
-    /// The superblock, in those of its bytes that differ between these two: others may have
-    /// changed meanwhile.
+    /// The superblock. Only the bytes that differ between these two change: others may have changed
+    /// meanwhile.
     Superblock {
         before: &'s RawSuperblock,
         after: &'s RawSuperblock,

@@ -7,14 +7,14 @@
 //! commits, so that no operation reads or keeps what the device held there.
 //!
 //! Without a log, a crash may leave a new name together with the old inode that had its number. So
-//! a freed number is held back until the transaction that freed it is durable. So it is with fast
-//! commits, where a new inode with that number would be tainted as the old one is.
+//! a freed number is held back until the transaction that freed it is durable. The same holds with
+//! fast commits: a new inode with that number would be tainted as the old one is.
 //!
 //! **Invariants.** An inode is claimed by one operation at a time. An inode that is free in memory
 //! is free in the bitmap on disk too; the reverse holds when nothing is claimed.
 //!
 //! **Locking.** One lock for each group. Device I/O (the first read of a bitmap) and the handle
-//! that zeroes a block happen under it. It comes right before handles.
+//! that zeroes a block happen under it. In the order of locks it comes right before handles.
 
 use fourscore_block::{Structure, VerifiedAs};
 use fourscore_journal::Credits;

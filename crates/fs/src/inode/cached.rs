@@ -175,10 +175,10 @@ fn layout(inode: &Inode, file_type: FileType, superblock: &Superblock) -> Layout
     }
 }
 
-/// Whether a symbolic link has its target in `i_block`: this is so if it uses no space besides its
-/// xattr block. The size does not decide, since a short target may have been written to a block. If
-/// values of attributes may be in inodes, whose space counts for the link too, the size decides
-/// instead.
+/// Whether a symbolic link has its target in `i_block`. It has if it uses no space besides its
+/// xattr block; a short target may have been written to a block, so its size says nothing. Only
+/// where values of attributes may be in inodes, whose space counts for the link too, the size
+/// decides.
 fn is_fast_symlink(inode: &Inode, superblock: &Superblock) -> bool {
     let incompat = superblock.features().incompat;
     if incompat.contains(Incompat::EA_INODE) {

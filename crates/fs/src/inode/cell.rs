@@ -45,14 +45,14 @@ pub(crate) struct InodeCell {
     version: EpochCell<CachedInode>,
     /// Odd while a change of several objects is published (see [`crate::inode::consistent`]).
     sequence: SeqCount,
-    /// Counts names that have left, if the inode is a directory.
+    /// Counts the departures of names, if the inode is a directory ([`crate::dir::name_cache`]).
     departures: Departures,
     /// The position of its lock in the lock order.
     place: Place,
     locks: Locks,
 }
 
-/// The part of a cell that threads write which use the inode, on cache lines of its own.
+/// The part of a cell that is written by threads that use the inode, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Locks {
@@ -89,8 +89,8 @@ pub(crate) struct Changing {
 }
 
 /// Writes that overwrote data and changed nothing of the inode, and so joined no transaction. fsync
-/// must make them durable in another way. For the holder of the inode's lock, which is exclusive,
-/// or shared by writers that run in parallel.
+/// must make them durable in another way. To be used under the inode's lock, exclusive or shared:
+/// writers that overwrite data run in parallel.
 #[derive(Debug, Default)]
 pub(crate) struct UnjoinedWrites {
     /// The number of such writes, including one that may have happened before the inode was loaded.
@@ -155,8 +155,8 @@ impl Changing {
 }
 
 impl InodeCell {
-    /// Creates a cell for `inode`, which transactions up to `last` may have changed, up to `time`.
-    /// `lives` numbers the times that an inode is loaded.
+    /// Creates a cell for `inode`. Transactions up to `last`, and units of fast commits up to
+    /// `time`, may have changed it. `lives` numbers the loads of inodes.
     pub(crate) fn new(inode: CachedInode, last: Option<Tid>, time: Time, lives: &Serial) -> Self {
         let changing = Changing {
             last: LastChange::of(last, time),
@@ -196,7 +196,8 @@ impl InodeCell {
         }
     }
 
-    /// Publishes a version of a hidden file, which no lock of an inode guards.
+    /// Publishes a version of a quota file, for the holder of the lock of insertion: that lock
+    /// stands for the inode's.
     pub(crate) fn replace_hidden(&self, version: CachedInode) {
         self.version.store(Some(Box::new(version)));
     }
@@ -213,7 +214,7 @@ impl InodeCell {
         &self.sequence
     }
 
-    /// Returns the state that says whether a name has left the directory in between.
+    /// Returns the count that says whether a name has departed from the directory since a moment.
     pub(crate) fn departures(&self) -> &Departures {
         &self.departures
     }

@@ -24,7 +24,7 @@
 //!
 //! A reader of data finds the places of the data in this way, drops its guard, and reads the
 //! device. Without a guard the grace period does not wait for the reader, and the blocks may
-//! already hold other data. Two things tell the reader that they do not, and one of them is enough:
+//! already hold other data. Either of two comparisons shows that they do not:
 //!
 //! - the file system's reuse clock has not advanced since the reader held its guard
 //!   ([`crate::inode::reuse`]): one comparison, which nearly always succeeds;
@@ -33,15 +33,15 @@
 //!
 //! Data that is in buffers (data=journal) needs the counts, because a change may forget the
 //! buffers: the device never had that data. What is not in memory is loaded without a guard as well
-//! ([`crate::guard`]); the reader then begins again and is not counted as an attempt.
+//! ([`crate::guard`]); the reader then begins again, which does not count as an attempt.
 //!
 //! After [`UNLOCKED_ATTEMPTS`] attempts the reader takes the inode's lock shared and reads once
 //! more. The inode cannot change then, so that result is final. Readers therefore make progress
 //! beside any number of writers, and damage on disk is reported only if it is there while no thread
 //! changes the inode.
 //!
-//! `Plan::apply` applies a plan. Its changes become visible in this order, all inside the
-//! handle, and each step begins only after the step before it:
+//! `Plan::apply` applies a plan. Its changes become visible in this order, all inside the handle,
+//! and each step begins only after the step before it:
 //!
 //! 1. Removed names leave the name cache.
 //! 2. The sequence counts of the changed inodes become odd, if the change spans several objects.
@@ -67,8 +67,8 @@
 //!   smaller size.
 //! - What is read is checked against the size of the file system, which grows. A reader without a
 //!   lock that has read the size too early finds `Corrupt`, and reads again under the lock, where
-//!   it repeats that until the size stays the same. A thread that changes something reads the size
-//!   behind the last lock of what it checks.
+//!   it repeats that until the size stays the same. A thread that changes something takes all locks
+//!   of what it checks before it reads the size.
 //! - A read of data that overlaps a truncation may return zeroes behind the new size, as in Linux.
 //! - A count belongs to the inode in memory. When the inode leaves the cache, its count becomes odd
 //!   forever ([`SeqCount::close`](crate::inode::sequence::SeqCount::close)). The next thread that

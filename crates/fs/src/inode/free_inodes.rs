@@ -50,7 +50,7 @@ pub(crate) struct Inodes {
 }
 
 impl Inodes {
-    /// Returns the inodes of a file system that can get `room` groups.
+    /// Returns the inodes of a file system that can grow to `room` groups.
     pub(crate) fn new(core: &Core, geometry: &Geometry, room: u32) -> Self {
         Self {
             placement: Versions::new(placement_in(core, geometry)),
@@ -126,8 +126,8 @@ impl Used {
     /// Copies the bitmap of `group`, to which these inodes belong, unless that was done before.
     ///
     /// # Errors
-    /// `Corrupt`: what is wrong with the bitmap for the first caller, and that its inodes are not
-    /// used for later ones; `Io`.
+    /// `Corrupt`: the first caller gets what is wrong with the bitmap, later ones only that the
+    /// group's inodes are not used; `Io`.
     pub(crate) fn look(&mut self, core: &Core, group: GroupNr) -> Result<()> {
         if self.is_damaged {
             let damaged = Corrupt::from(RelationError::InodesOutOfUse);

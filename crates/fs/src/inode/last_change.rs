@@ -1,5 +1,5 @@
-//! **Purpose.** The last change of an inode: its transaction and its time, which say what a thread
-//! waits for that wants the inode durable.
+//! **Purpose.** The last change of an inode: its transaction and its time. They determine what
+//! fsync waits for.
 //!
 //! **Locking.** Written by threads that hold the inode's lock, exclusive or shared.
 

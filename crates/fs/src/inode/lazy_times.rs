@@ -3,9 +3,9 @@
 //!
 //! **Model.** An operation that changes only times (an access that is noted, a write to blocks that
 //! are mapped) publishes a new version of the inode and keeps its cell in memory, on a list of the
-//! current core. A plan that takes the slot of such an inode finds the times put into that slot.
-//! The times are written with the next other change, by fsync, syncfs, freezing and unmounting,
-//! when the list is full, and by the first change on the same core that finds them a day old.
+//! current core. When a plan takes the slot of such an inode, the times are copied into it. The
+//! times are written with the next other change, by fsync, syncfs, freezing and unmounting, when
+//! the list is full, and by the first change on the same core that finds them a day old.
 //! Directories are left out: several threads change the slot of a directory at once, each starting
 //! from the bytes in the slot.
 //!

@@ -1,7 +1,7 @@
 //! **Purpose.** Allocates the slots of the orphan file.
 //!
 //! **Model.** The file is a number of blocks, each with space for some thousand inode numbers. A
-//! core first searches a block of its own and takes the slot there that was released last. It goes
+//! core first searches a block of its own, near the slot that was claimed or released last. It goes
 //! on to other blocks only if that block is locked by another thread or full. So cores that unlink
 //! open files contend only if there are more cores than blocks.
 //!

@@ -1,5 +1,5 @@
-//! **Purpose.** The reuse clock: it advances before a place on the device that a reader may have
-//! found can hold other data than the file had there.
+//! **Purpose.** The reuse clock. A reader may have found where the data of a file lies; the clock
+//! advances before that place can hold other data.
 //!
 //! **Model.** A reader of data finds the places of the data under an epoch guard, drops the guard,
 //! and reads the device. If the clock has not advanced in between, what it read was data of the

@@ -50,9 +50,8 @@ impl SeqCount {
         }
     }
 
-    /// Whether the objects have not changed since `begun`, and no change was in progress then. What
-    /// a reader reads in between is loaded with acquire ordering, so this load is not moved before
-    /// it.
+    /// Whether the objects have not changed since `begun`, and no change was in progress then. The
+    /// reader's own loads have acquire ordering, so this load is not moved before them.
     pub(crate) fn is_still(&self, begun: Sequence) -> bool {
         let is_same = self.life == begun.life && self.count.load(Ordering::Acquire) == begun.count;
         is_same && !begun.is_in_change()

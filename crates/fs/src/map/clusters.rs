@@ -145,7 +145,8 @@ pub(crate) fn place_in_cluster(
     Ok(Some(place.map_err(|error| error.in_inode(inode.nr()))?))
 }
 
-/// Returns a location for the unmapped blocks of `hole`: for as many as go to one kind of location.
+/// Returns a location for the unmapped blocks at the front of `hole`, for as many as have the same
+/// kind of location.
 pub(crate) fn place_for(
     plan: &mut Plan<'_>,
     inode: &CachedInode,

@@ -24,8 +24,8 @@ pub(crate) struct Budget {
     blocks: u32,
 }
 
-/// Takes `blocks` out of the tree, and frees what was mapped there,
-/// from the front on and as far as the plan has space.
+/// Takes `blocks` out of the tree, and frees what was mapped there, from the front on and as far as
+/// the plan has space.
 pub(crate) fn cut_extents(
     plan: &mut Plan<'_>,
     inode: &CachedInode,

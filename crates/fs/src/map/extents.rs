@@ -6,7 +6,7 @@
 //! **Model.** Every change descends from the root in the inode's slot to the leaf in question, adds
 //! the nodes on the way to the plan, and changes that path. A change that finds no space in the
 //! path returns the number of nodes that it needs; they are allocated, and the change is retried.
-//! A change of what is mapped may use blocks for them that are kept for it
+//! If the change is one of mapped blocks, the nodes may be allocated from a reserve
 //! ([`crate::mount::metadata_reserve`]), so a hole can be punched on a full disk.
 //!
 //! **Locking.** The inode's lock is held.

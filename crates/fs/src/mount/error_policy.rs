@@ -45,8 +45,9 @@ impl fmt::Debug for PanicHook {
     }
 }
 
-/// Damage that was found by threads that went on without what is damaged, each piece once. It is
-/// noted by the next operation that changes something, at its end ([`crate::mount::errors`]).
+/// Damage that failed no operation, because the thread that found it could do without what is
+/// damaged; each piece once. It is noted by the next operation that changes something, at its end
+/// ([`crate::mount::errors`]).
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     is_any: AtomicBool,

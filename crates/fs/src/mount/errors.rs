@@ -16,10 +16,10 @@
 //! As in Linux, an abort discards changes that were not committed: the broken structure may have
 //! corrupted them.
 //!
-//! Damage that an operation does not need, such as a bitmap of a group in whose place another one
-//! serves, fails no operation. It is kept ([`Found`](crate::mount::error_policy::Found)) until the
-//! end of the next operation that changes something, which notes it first. If that stops writing,
-//! this operation fails.
+//! Damage of something that an operation can do without fails no operation: if the bitmap of a
+//! group is damaged, another group serves. It is kept
+//! ([`Found`](crate::mount::error_policy::Found)) until the end of the next operation that changes
+//! something, which notes it first. If that stops writing, this operation fails.
 //!
 //! **Not here.** Readers: they change nothing, so errors that they find are returned and not noted.
 //!
@@ -153,8 +153,9 @@ pub(crate) fn noting<T>(mount: &Mount, result: Result<T>) -> Result<T> {
     result
 }
 
-/// As [`noting`], after damage was found without which operations go on. An operation that had no
-/// space without it fails with that damage, as in Linux.
+/// As [`noting`], for a mount with damage that is not noted yet
+/// ([`Found`](crate::mount::error_policy::Found)). As in Linux, an operation that found no space
+/// because of it fails with the damage.
 #[cold]
 fn noting_found<T>(mount: &Mount, result: Result<T>, at: &'static Location<'static>) -> Result<T> {
     let mut found = mount.errors.found.take();
@@ -171,8 +172,8 @@ fn noting_found<T>(mount: &Mount, result: Result<T>, at: &'static Location<'stat
     }
 }
 
-/// Whether an error only says that something is not used since its damage was found, which was
-/// noted then.
+/// Whether an error only repeats that something is out of use. Its damage was noted when it was
+/// found.
 fn is_noted(error: &Corrupt) -> bool {
     use RelationError::{GroupOutOfUse, InodesOutOfUse};
     matches!(
@@ -216,7 +217,8 @@ fn note_error(mount: &Mount, error: &Error, at: &'static Location<'static>) {
     }
 }
 
-/// Returns the damage for which a commit, that no operation makes alone, has aborted the journal.
+/// Returns the damage that a seal has found, for which it has aborted the journal. A seal belongs
+/// to no operation that could return it.
 fn damage_at_seal(mount: &Mount) -> Option<&Corrupt> {
     mount.quota.as_deref()?.damage()
 }

@@ -11,13 +11,13 @@
 //! map of n  = its tree on disk, laid over with ADD_RANGE and DEL_RANGE in log order
 //! names in d = entries on disk, laid over with CREAT, LINK and UNLINK in log order
 //! ```
-//! `Fs::inode_change` is queried when an inode is loaded, `Fs::range_edits` when a block is mapped,
-//! and `Fs::dir_changes` when a directory is searched or listed.
+//! `Core::inode_change` is queried when an inode is loaded, `Core::range_edits` when a block is
+//! mapped, and `Core::dir_changes` when a directory is searched or listed.
 //!
 //! **How records are applied.** As in the kernel (`ext4_fc_replay_*`): each record sets a state, so
 //! applying it twice does no harm. A record about an inode that is not in use is ignored. INODE
-//! leaves the block map alone, unless the content is inline. LINK and CREAT leave a name alone that
-//! exists. UNLINK does nothing without the name, and removes one link from its inode even if the
+//! leaves the block map alone, unless the content is inline. LINK and CREAT leave an existing name
+//! alone. UNLINK does nothing without the name, and removes one link from its inode even if the
 //! name now refers to another inode. CREAT of a directory makes an empty one. An inode without
 //! links is deleted. Names in encrypted directories are never fast-committed; records about such
 //! names are ignored.
@@ -209,8 +209,8 @@ impl DirChanges {
     }
 
     /// Returns every name that differs, with the inode that it refers to now; `None` if it was
-    /// removed. A removed name is its own key: systems that write fast commits write none for a
-    /// directory that does not compare names byte by byte.
+    /// removed. A removed name is its own key: no system writes fast commits about a directory that
+    /// does not compare names byte by byte.
     pub(crate) fn changed_names(
         &self,
     ) -> impl Iterator<Item = (&[u8], Option<(InodeNr, FileType)>)> {

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! **Invariants.** *No thread is inside while the file system is frozen.* Entering and freezing are
-//! the two sides of Dekker's protocol: each writes its own word, then reads the other's, all in
-//! one total order. So at least one sees the other.
+//! the two sides of Dekker's protocol: each writes its own word, then reads the other's, all in one
+//! total order. So at least one sees the other.
 //!
 //! **Locking.** Entering and leaving write a word of this core and read one that only freezing
 //! writes. A thread that waits to enter may hold locks of inodes, as in Linux. No thread enters

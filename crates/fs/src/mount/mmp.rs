@@ -17,8 +17,8 @@
 //! taken this host for dead, it reads the block first. If the number is not its own then, both
 //! hosts write, and the journal is aborted.
 //!
-//! **Locking.** One lock is held while the block is written or compared. So a thread that takes
-//! the lock to freeze or unmount the file system finds no write in progress.
+//! **Locking.** One lock is held while the block is written or compared. So a thread that takes the
+//! lock to freeze or unmount the file system finds no write in progress.
 //!
 //! **Crash safety.** The block is in no transaction; it is written past the journal, durably. A
 //! host that ends without releasing the file system leaves the number, and the next host waits.

@@ -14,7 +14,7 @@
 //! a removed file had been. It must fit into one transaction: a quarter of the journal. If it does
 //! not, nothing is written.
 //!
-//! **Invariants.** The log holds one transaction at most, of blocks that are as they shall be: no
+//! **Invariants.** The log holds one transaction at most. Its blocks have their final content: no
 //! hook changes them when they are committed.
 //!
 //! **Crash safety.** The journal was empty, so no older copy of a block can be replayed over a new
@@ -29,9 +29,9 @@
 //! | checkpoint, empty log | all of them, in their places |
 //! | superblock without `needs_recovery`, with FUA | the same, unmounted |
 //!
-//! The transaction has the superblock as well. Its copy there says `needs_recovery`, because the
-//! kernel ignores the log of a superblock that does not, and a checkpoint may be cut short when
-//! the superblock is in its place and other blocks are not.
+//! The transaction has the superblock as well. Its copy in the log says `needs_recovery`. Otherwise
+//! a checkpoint that is cut short after the superblock, and before other blocks, would leave a log
+//! that the kernel ignores.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSlice;
@@ -107,8 +107,8 @@ impl Plan {
     }
 }
 
-/// Makes the content of `memory`, a file system that was unmounted, durable on `device`, which it
-/// lies over.
+/// Makes the content of `memory` durable on `device`. `memory` is a copy-on-write snapshot of that
+/// device, and the file system in it was unmounted.
 ///
 /// # Errors
 /// `NotOneTransaction`, before anything was written; `Corrupt` for a bitmap that cannot be read;
@@ -157,7 +157,7 @@ struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Opens the journal for a transaction of so many blocks.
+    /// Opens the journal for a transaction of `blocks` blocks.
     fn begin(core: &'a Core, log: Log, plan: &Plan, blocks: usize) -> Result<Self> {
         let device = Arc::clone(&core.device);
         let journal = Journal::open(log, device, Arc::new(NoHook), plan.journal)?;
@@ -174,7 +174,7 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Writes the blocks, of which `clean` is the superblock when they are in their places.
+    /// Writes the blocks. `clean` becomes the superblock when all of them are in their places.
     fn commit(self, contents: Vec<(PhysBlock, Vec<u8>)>, clean: &RawSuperblock) -> Result<()> {
         let (core, device) = (self.core, &*self.core.device);
         device.flush()?;

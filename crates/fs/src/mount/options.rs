@@ -127,13 +127,12 @@ impl MountOptions {
     /// `relatime`, `strictatime`, `noatime`, `nodiratime`, `diratime`, `lazytime`, `nolazytime`,
     /// `discard`, `nodiscard`, `cache_size=BYTES` with K, M or G (the memory of the caches), the
     /// limits of the automatic bypass (`mbcache_low`, `mbcache_high`, `mbcache_window`,
-    /// `mbcache_probe`, `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)),
-    /// `usrquota` (`quota`), `grpquota` and `prjquota`, with which limits are kept
-    /// ([`Fs::set_quota`](crate::Fs::set_quota)), `noquota`,
-    /// `stripe=BLOCKS` ([`MountOptions::stripe`]), `prefetch_block_bitmaps`,
-    /// `no_prefetch_block_bitmaps` ([`BitmapLoading`]) and the tunables of
-    /// [`Fs::tune`](crate::Fs::tune) (`mb_optimize_scan=0`). Of two that contradict each other the
-    /// later one counts.
+    /// `mbcache_probe`, `mbcache_pause`, see [`BypassLimits`](crate::BypassLimits)), `usrquota`
+    /// (`quota`), `grpquota` and `prjquota`, with which limits are enforced
+    /// ([`Fs::set_quota`](crate::Fs::set_quota)), `noquota`, `stripe=BLOCKS`
+    /// ([`MountOptions::stripe`]), `prefetch_block_bitmaps`, `no_prefetch_block_bitmaps`
+    /// ([`BitmapLoading`]) and the tunables of [`Fs::tune`](crate::Fs::tune)
+    /// (`mb_optimize_scan=0`). Of two that contradict each other the later one counts.
     ///
     /// # Errors
     /// `MountOption` with the option that is unknown or whose value is invalid. Whether a tunable
@@ -237,15 +236,15 @@ impl MountOptions {
     }
 
     /// Allows everything that is written through this mount to use the blocks that are reserved for
-    /// the super-user (`s_r_blocks_count`), as Linux allows the super-user. For a program that has
-    /// an image for itself. No blocks are kept for nodes of extent trees then, either.
+    /// the super-user (`s_r_blocks_count`), as Linux allows the super-user. This is for a program
+    /// that has an image for itself. No blocks are kept for nodes of extent trees then, either.
     #[must_use]
     pub fn use_reserve(mut self) -> Self {
         self.privilege = Privilege::Root;
         self
     }
 
-    /// Returns the kinds whose limits are kept.
+    /// Returns the kinds whose limits are enforced.
     pub(crate) fn enforced_quota(&self) -> Enforced {
         self.quota
     }
@@ -402,8 +401,8 @@ impl MountOptions {
         self.grpid.unwrap_or(default)
     }
 
-    /// Returns these options, and for those that are not set the ones that the superblock holds as
-    /// text (`s_mount_opts`). As in Linux, none of those is refused.
+    /// Returns these options, completed by those that the superblock holds as text
+    /// (`s_mount_opts`). As in Linux, an option there that is not understood is ignored.
     pub(crate) fn over(&self, superblock: &Superblock) -> Self {
         let mut stored = Self::new();
         let text = String::from_utf8_lossy(superblock.mount_opts());

@@ -133,7 +133,7 @@ fn begin_marked(
     begin(core, log.transpose()?, options, device, Scope::All)
 }
 
-/// Sets what options tune, and finishes the orphans.
+/// Sets the tunables that the options name, and finishes the orphans.
 fn finish_recovery(mut mount: Box<Mount>, options: &MountOptions) -> Result<Box<Mount>> {
     let tuned = options.tune(mount.allocator().tunables(), &mount.core.inode_readahead);
     match tuned.and_then(|()| recovery::finish_orphans(&mount)) {
@@ -305,8 +305,7 @@ fn grace_period(core: &Core, options: &MountOptions, reuse: &Arc<ReuseClock>) ->
     )
 }
 
-/// Returns the allocator's options, for a mount with the only transaction `only` if it has just
-/// one.
+/// Returns the allocator's options. `only` is the transaction of a mount that has just one.
 fn allocator_options(
     core: &Core,
     options: &MountOptions,

@@ -82,8 +82,8 @@ pub(crate) fn replay_onto_device(
     }
 }
 
-/// Finishes everything on the orphan list. An inode that cannot be deleted stays there, for
-/// the next mount or e2fsck; the error is noted as the mount option `errors=` says.
+/// Finishes everything on the orphan list. An inode that cannot be deleted stays there, for the
+/// next mount or e2fsck; the error is noted as the mount option `errors=` says.
 ///
 /// # Errors
 /// `Corrupt` for an inode on the orphan list that is free or cannot be a file; the error of a

@@ -38,7 +38,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Mount {
     pub(crate) core: Arc<Core>,
-    /// The device of the file system, with effective flushes even without barriers.
+    /// The device of the file system. Its flushes are effective even if the mount has no barriers.
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) allocator: Arc<Allocator>,

@@ -2,7 +2,7 @@
 //! durable together with the changes that need them.
 //!
 //! **Not here.** The fields that are written when a file system is mounted and unmounted
-//! ([`crate::mount::state`]).
+//! ([`crate::mount::mark`]).
 //!
 //! **Model.** A plan takes only the field that it changes, so that other plans can change other
 //! fields. The mount's copy of the superblock stays as it was: an operation that needs a new

@@ -1,5 +1,5 @@
-//! **Purpose.** Open files with a position, for everything that takes `std::io::{Read, Write,
-//! Seek}`.
+//! **Purpose.** Open files with a position, for everything that takes
+//! `std::io::{Read, Write, Seek}`.
 //!
 //! **Model.** A [`File`] keeps its inode open, so it can be used after its last name is removed.
 //! Nothing is buffered here: each read and each write is a call of [`Fs`] by inode number.

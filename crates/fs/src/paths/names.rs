@@ -2,8 +2,8 @@
 //!
 //! **Not here.** Removing a directory with everything in it (`remove`).
 //!
-//! **References.** mkdir(2), unlink(2), rmdir(2), rename(2), symlink(2), link(2): each error is
-//! the one of Linux for the same path.
+//! **References.** mkdir(2), unlink(2), rmdir(2), rename(2), symlink(2), link(2): each error is the
+//! one of Linux for the same path.
 
 use fourscore_ondisk::inode::FileType;
 
@@ -119,7 +119,7 @@ pub(crate) fn hard_link(fs: &Fs, original: &[u8], path: &[u8]) -> Result<()> {
     })
 }
 
-/// Refuses a place at which no name can be made but that of a directory.
+/// Refuses a place where only the name of a directory could be made.
 fn check_new(fs: &Fs, place: &Place<'_>) -> Result<()> {
     if !place.is_name() {
         return Err(Error::Exists);

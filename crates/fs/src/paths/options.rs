@@ -2,8 +2,8 @@
 
 use crate::{Error, Result};
 
-/// How a file is opened. The options are those of [`std::fs::OpenOptions`]; each is off until it
-/// is called. ([`OpenOptions`](crate::OpenOptions) are those of a file system.)
+/// How a file is opened. The options are those of [`std::fs::OpenOptions`]; each is off until it is
+/// called. ([`OpenOptions`](crate::OpenOptions) are those of a file system.)
 ///
 /// ```no_run
 /// # use fourscore::{FileOptions, Fs, Result};
@@ -107,8 +107,8 @@ impl FileOptions {
         self
     }
 
-    /// Sets the permissions of a file that is made, from which the umask of
-    /// [`Paths`](crate::Paths) is taken away: 0o666 unless set.
+    /// Sets the permissions of a file that is made, from which the umask of [`Paths`](crate::Paths)
+    /// is taken away: 0o666 unless set.
     #[must_use]
     pub fn mode(mut self, permissions: u16) -> Self {
         self.mode = permissions;

@@ -2,8 +2,8 @@
 //! the inode to which the path referred.
 //!
 //! **Model.** Between the resolution of a path and the call by inode number, other threads may
-//! remove the inode, and its number may be reused. A call that changes something therefore pins
-//! the inode and resolves the path again: a pinned number is not reused. A call that only reads
+//! remove the inode, and its number may be reused. A call that changes something therefore pins the
+//! inode and resolves the path again: a pinned number is not reused. A call that only reads
 //! resolves the path again afterwards, and pins nothing, so that it writes no shared memory. Either
 //! starts again if the path refers to another inode by then.
 //!

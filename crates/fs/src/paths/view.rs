@@ -40,8 +40,9 @@ const LINK: u16 = 0o777;
 /// # }
 /// ```
 ///
-/// [`Fs::paths`] borrows the file system. For files that outlive the borrow, such as those that
-/// are handed to threads, [`Paths::new`] takes an `Arc<Fs>`; then each open file counts in that.
+/// [`Fs::paths`] borrows the file system. For files that outlive the borrow, such as those that are
+/// handed to threads, [`Paths::new`] takes an `Arc<Fs>`; then each open file holds a reference to
+/// it.
 ///
 /// Paths are anything that is [`AsPath`]; they start at the root. The calls resolve symbolic links,
 /// `.`, `..` and trailing slashes as Linux does, and fail with the errors that `std::fs` has on
@@ -194,8 +195,8 @@ impl<F: Deref<Target = Fs>> Paths<F> {
         remove::remove_dir_all(&self.fs, path.path_bytes())
     }
 
-    /// Moves a name, and replaces the one that it gets if that exists, in one step. Symbolic links
-    /// at the end of either path are not followed.
+    /// Moves the name `from` to `to`, in one step. If `to` exists it is replaced. Symbolic links at
+    /// the end of either path are not followed.
     ///
     /// # Errors
     /// As [`Fs::rename`].

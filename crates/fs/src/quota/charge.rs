@@ -1,4 +1,4 @@
-//! **Purpose.** What a plan changes of usage, and of whose.
+//! **Purpose.** The changes of usage that a plan makes: by user, group and project.
 //!
 //! **Not here.** The rules for what an inode is charged ([`crate::quota`]).
 //!
@@ -156,7 +156,7 @@ impl Plan<'_> {
         memory.map_or(0, |memory| memory.charges.len())
     }
 
-    /// Has the blocks of entries join the transaction.
+    /// Adds the blocks of entries to the transaction.
     #[inline]
     pub(crate) fn join_charges(&self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
         match (&self.mount.quota, &self.memory.quota) {
@@ -231,8 +231,8 @@ fn charged(core: &Core, nr: InodeNr, slot: &[u8]) -> Result<Option<Charged>> {
     Ok(Some(Charged { inode, usage }))
 }
 
-/// Returns the number of values of an inode that are in inodes of their own: of its version after a
-/// plan with this memory, or of the one before.
+/// Returns how many attributes of an inode have their values in inodes. With `memory`, that of a
+/// plan, the blocks are as the plan leaves them; without, as they are before it.
 fn values(core: &Core, inode: &Inode, memory: Option<&Memory>) -> Result<i64> {
     let nr = inode.number();
     let mut values = 0;

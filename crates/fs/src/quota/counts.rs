@@ -2,15 +2,15 @@
 //! at the seal of their transaction.
 //!
 //! **Model.** A core has a [`Local`] for each identifier that plans on it have changed. The first
-//! plan of a transaction there has the block of the entry join, and keeps it for the seal; further
+//! plan there in a transaction adds the entry's block to it, and keeps it for the seal; further
 //! ones only add to the count. The seal, when no handle is open, adds all counts to the entries.
 //!
 //! ```text
 //! entry after the seal of T = entry after the seal of T-1 + counts of all cores in T
 //! ```
 //!
-//! **Invariants.** A count belongs to the transaction in `tid`, whose blocks include the entry's.
-//! A thread that moves to another core uses the count that it has found before.
+//! **Invariants.** A count belongs to the transaction in `tid`, whose blocks include the entry's. A
+//! thread that moves to another core uses the count that it has found before.
 //!
 //! **Locking.** The lock of a core's table, then that of a count; both are leaves but for the lock
 //! of a buffer. The seal takes them while no handle is open, so no thread that holds them waits.
@@ -40,8 +40,8 @@ pub(super) struct Counts {
     sealed: Mutex<Vec<(Arc<Local>, Arc<Buffer>)>>,
     /// Identifiers whose entries may be idle.
     pub(super) idle: Idle,
-    /// Set by the seal that could not change an entry, whose block was freed as metadata in the
-    /// same transaction: a structure of the image has the block as well. The journal is aborted.
+    /// Set by a seal that cannot change an entry, because its block was freed as metadata in the
+    /// same transaction: the image has another structure in the block. The journal is aborted.
     damage: OnceLock<Corrupt>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Local {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The transaction of the rest; `None` if there is no count.
+    /// The transaction that the fields below belong to; `None` if there is no count.
     tid: Option<Tid>,
     /// The block of the entry, which has joined the transaction.
     buffer: Option<Arc<Buffer>>,
@@ -106,7 +106,7 @@ impl Counts {
         Arc::clone(local)
     }
 
-    /// Has the block of an entry join the transaction of `handle`, unless it has done so on that
+    /// Adds the block of an entry to the transaction of `handle`, unless that was done on this
     /// core. `held` is the block, if the caller has loaded it.
     pub(super) fn join(
         &self,
@@ -131,8 +131,8 @@ impl Counts {
     }
 
     /// Adds the counts of all cores to the entries, in the transaction that is being sealed. They
-    /// are added up before an entry is changed: what one core gives back another may have taken, so
-    /// that the count of one core can be less than minus the usage.
+    /// are added up before an entry is changed, since the count of one core alone could make the
+    /// usage negative: it may give back what was taken on another core.
     pub(super) fn at_seal(&self, sealing: &mut Sealing<'_>) {
         let mut sealed = self.sealed.lock();
         for core in self.cores.iter() {
@@ -171,8 +171,8 @@ impl Counts {
         sealing.fail();
     }
 
-    /// Has no core know the identifier any more. Counts that plans have found, or that wait for the
-    /// seal, still add to its entry.
+    /// Removes the identifier from the tables of all cores. Counts that plans have found, or that
+    /// wait for the seal, still add to its entry.
     pub(super) fn forget(&self, key: Key) {
         for core in self.cores.iter() {
             core.lock().known.remove(&key);

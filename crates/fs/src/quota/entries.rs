@@ -4,14 +4,14 @@
 //!
 //! **Model.** A new entry is a plan of its own, made while another plan waits to be applied. It
 //! changes only words of the tree and the new entry, so it covers nothing that a seal writes.
-//! Blocks that the file does not have yet are mapped before, by plans of their own: blocks of
-//! zeroes behind those that the header counts, which a crash may leave there.
+//! Blocks that the file lacks are mapped before, by plans of their own. Until the entry is added
+//! they hold zeroes and the header does not count them; a crash may leave them so.
 //!
 //! Before an entry is added, a few that are idle are removed ([`crate::quota::idle`]), each by a
 //! plan of its own. So a caller that gives objects one identifier after the other, as the owner of
 //! a file may do with its project, does not fill the file system with entries, which are charged to
-//! no owner. An identifier whose usage changes in the running transaction has its entry until that
-//! is sealed, so a transaction to which many were added is committed.
+//! no owner. An entry whose usage changes in the running transaction stays until that is sealed. So
+//! a transaction in which many entries were added is committed.
 //!
 //! **Invariants.** An identifier is forgotten, and its entry removed, only while nothing but the
 //! table of known identifiers refers to it: then no plan is about to change its usage, and no count
@@ -160,8 +160,8 @@ impl Quota {
         !is_in_use
     }
 
-    /// Removes the idle entries that are known to be so, at the end of a mount: the next one does
-    /// not know them. What has changed must be committed.
+    /// Removes the entries on the list of idle ones at the end of a mount, since the next mount
+    /// does not have that list. All changes must be committed before.
     pub(crate) fn remove_all_idle(&self, mount: &Mount) -> Result<()> {
         let _inserting = self.lock_insertion();
         self.remove_idle(mount, self.counts.idle.len())
@@ -232,9 +232,9 @@ impl QuotaFile {
         Ok(())
     }
 
-    /// Maps a block of zeroes at `logical`, unless one is mapped there, and has the size include
-    /// it, up to `blocks` blocks of 1 KiB. A plan of its own: what the next one finds in the map
-    /// must be in its blocks.
+    /// Maps a block of zeroes at `logical`, unless one is mapped there, and sets the size to its
+    /// end, at most to `blocks` blocks of 1 KiB. This is a plan of its own, because the next plan
+    /// must find the block in the map.
     fn grow_to(self, mount: &Mount, logical: LogicalBlock, blocks: u32) -> Result<()> {
         let core = &*mount.core;
         let inode = self.load(core)?;

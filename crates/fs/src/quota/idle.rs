@@ -3,8 +3,8 @@
 //! **Not here.** Removing the entries ([`crate::quota::entries`]).
 //!
 //! **Model.** An identifier is listed when its entry is added, since the plan that needs it may
-//! fail, and when a seal or a change of limits leaves nothing in it. Who takes it off the list
-//! looks at the entry: it may be in use again.
+//! fail, and when a seal or a change of limits leaves nothing in it. A thread that takes it off the
+//! list looks at the entry, which may be in use again.
 //!
 //! **Invariants.** An identifier is listed once, and the list is bounded. One that finds no space
 //! there keeps its entry until it is listed again.

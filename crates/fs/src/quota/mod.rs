@@ -11,7 +11,7 @@
 //! | `state` | the quota of a mount |
 //! | `idle` | identifiers whose entries may be removed |
 //! | `entries` | adding entries to quota files, and removing them |
-//! | `memory`, `charge` | what a plan changes of the usage of whom |
+//! | `memory`, `charge` | the changes of usage that a plan makes |
 //! | `control` | reading usage, setting limits |
 //!
 //! **Not here.** The bytes of quota files (`fourscore_ondisk::quota`).

@@ -20,7 +20,7 @@ use crate::quota::usage::Key;
 use crate::txn::order;
 use crate::{Error, Result};
 
-/// The kinds whose limits a mount keeps.
+/// The kinds whose limits a mount enforces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Enforced {
     pub(crate) user: bool,

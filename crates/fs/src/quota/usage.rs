@@ -2,7 +2,7 @@
 
 use fourscore_ondisk::quota::QuotaKind;
 
-/// Who uses something.
+/// The user, group or project that uses something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(super) kind: QuotaKind,

@@ -24,8 +24,8 @@
 //! next restart is for another block, and there are at most as many restarts as blocks.
 //!
 //! The blocks that joined before one was refused stay in their transaction, which may be committed
-//! before the plan is applied, or without it. So what joins is valid as it is: a block as it was,
-//! with the tag of its last change, and a bitmap that was never written with its initial bytes.
+//! before the plan is applied, or without it. So what joins is valid without the plan: a block has
+//! the content and tag of its last change, a bitmap that was never written its initial bytes.
 //!
 //! **Invariants.** The order in which a plan becomes visible is stated in
 //! [`crate::inode::consistent`]. All steps are in one handle, so a transaction is sealed before all
@@ -168,8 +168,8 @@ impl Plan<'_> {
         self.try_to_apply(last, publication, publish)
     }
 
-    /// Makes all changes and publishes them. For callers that have something to undo before the
-    /// plan, if it fails, returns its claims. A plan that was applied is empty.
+    /// Makes all changes and publishes them. After an error the plan still has its claims, for
+    /// callers that must undo something before it returns them. A plan that was applied is empty.
     pub(crate) fn try_to_apply(
         &mut self,
         last: &[&LastChange],
@@ -219,9 +219,9 @@ impl Plan<'_> {
         self.join_fresh(handle)
     }
 
-    /// Adds the blocks that this plan has allocated. They are made again if they have left the
-    /// cache, so they are not refused: a transaction has no content of a block unless the plan that
-    /// has allocated it is applied in it. Nothing would revoke such a copy in the log, and a later
+    /// Adds the blocks that this plan has allocated. A buffer that has left the cache is made
+    /// again, and not refused: a restart would leave those that have joined in a transaction in
+    /// which the plan is not applied. Nothing would revoke such a copy in the log, and a later
     /// transaction that allocates the block may write it to its home location.
     fn join_fresh(&mut self, handle: &mut Handle<'_>) -> std::result::Result<(), Refused> {
         let buffers = &self.mount.core.buffers;

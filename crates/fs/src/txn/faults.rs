@@ -56,8 +56,8 @@ pub enum Sabotage {
     UnorderedRecords,
     /// Blocks that a fast commit refers to are used again before the full commit.
     RecordedBlockReused,
-    /// The number of a freed inode is used again before the full commit, and nothing that the
-    /// freed inode tainted taints the new one.
+    /// The number of a freed inode is used again before the full commit, and nothing that the freed
+    /// inode tainted taints the new one.
     FreedNumberReused,
     /// A fast commit has units without those that they depend on.
     UnclosedCut,

@@ -5,8 +5,8 @@
 //! tick, and when a core has cut much off files. A free is stamped with the time. A tick retires a
 //! marker through the epochs. When the last reader that was active before the tick has ended, the
 //! marker is dropped and notifies the allocator that the grace period of everything stamped so far
-//! has ended. Just before that the reuse clock advances, for readers that hold no guard
-//! ([`crate::inode::reuse`]). That wakes the threads that wait for space ([`crate::txn::space`]).
+//! has ended. The notification wakes the threads that wait for space ([`crate::txn::space`]). Just
+//! before it the reuse clock advances, for readers that hold no guard ([`crate::inode::reuse`]).
 //!
 //! A commit also evicts buddies that were not used since the previous commit, if more of them are
 //! in memory than the mount allows.
@@ -29,8 +29,8 @@ use crate::mount::discards::Discards;
 const EVICTED_PER_COMMIT: u32 = 1024;
 
 /// If a core has cut this many bytes off files, it ticks. Blocks that were written and freed in one
-/// transaction can then be reused while they are in the CPU's caches, and the host has their pages.
-/// A tick takes some microseconds, far less than writing this much.
+/// transaction can then be reused while they are in the caches of the CPU and of the host. A tick
+/// takes some microseconds, far less than writing this much.
 const MUCH_BYTES: u64 = 4 << 20;
 
 /// The grace-period clock of one file system.

@@ -3,9 +3,9 @@
 //! **Model.** A thread takes locks in ascending order of their levels, and locks of the same level
 //! in ascending order of their numbers. Inodes are ordered by their inode numbers, and locks of
 //! attributes by their places in their table ([`crate::txn::striped`]); of every other level a
-//! thread holds one lock at a time. Handles come after all of them (`fourscore_journal`),
-//! so a thread with an open handle takes none. After handles come buffers (`fourscore_block`) and,
-//! last, groups (`fourscore_mballoc`), which are held one at a time.
+//! thread holds one lock at a time. Handles come after all of them (`fourscore_journal`), so a
+//! thread with an open handle takes none. After handles come buffers (`fourscore_block`) and, last,
+//! groups (`fourscore_mballoc`), which are held one at a time.
 
 use fourscore_sync::rank::Rank;
 

@@ -3,8 +3,8 @@
 //!
 //! **Model.** Planning reads blocks and may wait for the device. It collects changes: *regions* of
 //! metadata blocks, which are copied into the plan and changed there; bits of bitmaps; claims and
-//! frees of clusters. None of them is visible yet. [`Plan::apply`] opens a handle with the
-//! credits that the plan needs and makes all changes.
+//! frees of clusters. None of them is visible yet. [`Plan::apply`] opens a handle with the credits
+//! that the plan needs and makes all changes.
 //!
 //! ```text
 //! plan (reads, may fail, may wait for the device)      nothing has happened
@@ -14,9 +14,8 @@
 //!
 //! A block may leave the cache between planning and joining. Then the handle is closed, the block
 //! is loaded again and kept there, and the plan restarts with joining. A block that has joined
-//! stays in the cache.
-//! Blocks that the plan has allocated join last and are made again if they have left the cache, so
-//! a restart leaves none of them in the transaction.
+//! stays in the cache. Blocks that the plan has allocated join last and are made again if they have
+//! left the cache, so a restart leaves none of them in the transaction.
 //!
 //! **Invariants.**
 //! - There is no device I/O under the open handle, and no lock except those of buffers and groups,
@@ -122,15 +121,15 @@ impl<'f> Plan<'f> {
         self.gone_values.iter().any(|gone| gone.is(nr))
     }
 
-    /// Has the sequence counts of the changed inodes raised when the plan is applied
-    /// ([`crate::inode::consistent`]). This is needed where a reader would be misled that sees one
-    /// object before the change and another after it.
+    /// Makes the plan raise the sequence counts of the changed inodes when it is applied
+    /// ([`crate::inode::consistent`]). This is needed where a reader must not see one object before
+    /// the change and another one after it.
     pub(crate) fn raise_sequence(&mut self) {
         self.raises_sequence = true;
     }
 
-    /// Has the changed inodes count that blocks of theirs were unmapped or freed: a reader of their
-    /// data holds no guard, so the blocks may hold other data when it reads them.
+    /// Makes the changed inodes count that blocks of theirs were unmapped or freed. A reader of
+    /// their data holds no guard, so the blocks may hold other data by the time it reads them.
     pub(crate) fn count_free(&mut self) {
         let faults = self.mount.core.faults;
         let is_left_out =
@@ -270,7 +269,7 @@ impl<'f> Plan<'f> {
         Ok(region)
     }
 
-    /// Has all of a slot written: the plan sets the field that links orphans.
+    /// Makes the plan write all of a slot, because it sets the field that links orphans.
     pub(crate) fn set_whole(&mut self, region: RegionId) {
         let kind = &mut self.memory.regions[region.0].kind;
         if let RegionKind::Slot(nr) = *kind {

@@ -3,11 +3,11 @@
 //! **Not here.** What follows from it: the plan loads the block again and restarts
 //! (`crate::txn::apply`).
 //!
-//! **Model.** A block that has joined a transaction stays in the cache. Only if it is freed as
-//! metadata before the transaction ends, a change of it is refused all the same. An operation that
-//! frees a block holds the lock of the one structure that has it, so the change is of another
-//! structure: the image has two that use the block. Changes of the plan were made before that one,
-//! so the journal is aborted ([`Applying`]).
+//! **Model.** A block that has joined a transaction stays in the cache. A change of it is refused
+//! only if the block is freed as metadata before the transaction ends. An operation that frees a
+//! block holds the lock of the one structure that has it. So the refused change is of another
+//! structure: the image has two that use the block. Other changes of the plan were made before, so
+//! the journal is aborted ([`Applying`]).
 
 use fourscore_journal::{Handle, ModifyError};
 use fourscore_ondisk::relation::RelationError;

@@ -340,8 +340,8 @@ impl SpaceQueue {
         ask().map_err(|error| self.refused(error))
     }
 
-    /// Notes what a refused request for space has to wait for, if this thread has its turn.
-    /// Returns the error.
+    /// Notes what a refused request for space has to wait for, if this thread has its turn. Returns
+    /// the error.
     #[cold]
     pub(crate) fn refused(&self, error: fourscore_mballoc::Error) -> Error {
         if let fourscore_mballoc::Error::CommitFirst { tid, .. } = error {

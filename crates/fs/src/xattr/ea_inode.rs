@@ -111,7 +111,8 @@ pub(crate) fn value_for(
 enum Equal {
     /// This inode holds it, and has got a user.
     Shared(InodeNr),
-    /// There is none, or none to be used. A new one is to be offered like this, if at all.
+    /// There is none that can be used. `offer` says under which key, and for which users, the new
+    /// one is offered to the sharing cache, if at all.
     None { offer: Option<(ShareKey, Users)> },
 }
 

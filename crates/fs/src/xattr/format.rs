@@ -1,6 +1,6 @@
 //! **Purpose.** The forms of extended attributes that the features of a file system allow: whether
-//! values may be in inodes, and the range of valid inode numbers for these; what a change that is
-//! refused means to a caller.
+//! values may be in inodes, and which numbers these inodes may have. Also the errors of refused
+//! changes.
 
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::xattr::{EaInodes, XattrEditError};

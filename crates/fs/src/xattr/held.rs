@@ -5,13 +5,13 @@
 //! blocks: the one that the inode leaves and the one that it moves to. It keeps them until it is
 //! dropped, so that its notes are true until the cache has them.
 //!
-//! That includes what the plan makes, if it is offered to the cache. The inode that gets it may be
-//! new and without a lock: once its name can be seen, another thread may take the attributes from
-//! it, and free what this plan has not offered yet.
+//! A block or value that the plan makes is locked too, if it is offered to the cache. The inode
+//! that gets it may be new and not locked. Once the inode's name is visible, another thread may
+//! remove the attributes, and so free what this plan is about to offer.
 //!
 //! **Locking.** Locks of one kind are taken in their own order, each once. A value that is found
-//! when locks are held already is locked only if that needs no waiting, or is next in the order.
-//! A new block is locked only if that needs no waiting.
+//! when locks are held already is locked only if that needs no waiting, or is next in the order. A
+//! new block is locked only if that needs no waiting.
 
 use fourscore_ondisk::{InodeNr, PhysBlock};
 use fourscore_sync::MutexGuard;
@@ -155,7 +155,7 @@ impl<'f> XattrLocks<'f> {
     }
 }
 
-/// Tells the cache what a plan, which has been applied, has done. The plan still holds its locks.
+/// Enters the notes of a plan that has been applied into the cache. The plan still holds its locks.
 pub(crate) fn carry_out(mount: &Mount, notes: &mut Vec<Note>) {
     let Some(sharing) = mount.sharing() else {
         return notes.clear();

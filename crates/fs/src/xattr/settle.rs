@@ -74,7 +74,7 @@ pub(crate) struct Draft {
     old: Option<PhysBlock>,
     /// Its content; empty if it has none.
     before: Vec<u8>,
-    /// Whether the block was read from the device for this.
+    /// Whether making the draft has read the block from the device.
     is_loaded: bool,
     /// The content after the change; empty if there are no attributes left.
     pub(crate) after: Vec<u8>,
@@ -367,7 +367,8 @@ impl Draft {
         self.write_new(plan)
     }
 
-    /// Counts the copies of entries as users of their values, but for those that got a user for it.
+    /// Counts each entry of the new block as a user of its value, unless the value has got a user
+    /// for that entry already (`gained`).
     ///
     /// # Errors
     /// `NoSpace`, as in Linux, if no transaction has space for so many values. Only another program

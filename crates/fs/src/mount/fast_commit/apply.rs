@@ -98,9 +98,9 @@ struct Apply<'a, 'r, B> {
     dirs: HashMap<InodeNr, DirChanges>,
     /// The inodes on the orphan list before the first record.
     orphans: HashSet<InodeNr>,
-    /// Records of the current commit about inodes that are not in use yet. For a file that was made
-    /// without a name, a commit has the record of its later name, and of its ranges, before that of
-    /// the inode.
+    /// Records of the current commit about inodes that are not in use yet. A commit may have
+    /// records of the name and the ranges of a file before the record of its inode, if the file was
+    /// made without a name.
     early: HashMap<InodeNr, Vec<Record<'r>>>,
 }
 

@@ -21,7 +21,8 @@ fn stamp(time: SystemTime) -> Timestamp {
     Timestamp::new(seconds, since.subsec_nanos()).unwrap_or_default()
 }
 
-/// As on Linux; here always an error, and so nothing takes a file system for this host.
+/// Always an error here, so this host never mounts a file system with the feature `mmp` for
+/// writing.
 pub(crate) fn node_name() -> Result<Vec<u8>> {
     let what = "multi-mount protection (mmp) keeps other hosts away only if this one runs Linux";
     Err(Error::Unsupported(what.into()))

@@ -162,8 +162,8 @@ impl FastCommits {
         self.lists.now()
     }
 
-    /// Whether the changes of inode `nr` up to `time` are durable, the last of which are in the
-    /// transaction `tid`, or in an earlier one if the inode was loaded since.
+    /// Whether the changes of inode `nr` up to `time` are durable. `tid` is the transaction of the
+    /// last of them, or a later one if the inode was loaded since.
     pub(crate) fn covered(&self, nr: InodeNr, tid: Tid, time: Time) -> Covered {
         // The watermark is set after the taints.
         let is_past = time.0 <= self.watermark.load(Ordering::Acquire);

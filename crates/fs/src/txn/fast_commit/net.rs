@@ -23,15 +23,14 @@
 //! **Why any state between is consistent.** The records of a component take its objects from the
 //! state of the last commit, full or fast, to the state at the cut, and units outside of it have
 //! changed none of these objects since. A directory that a name is added to exists in both states,
-//! or is tainted. Blocks that were freed since the last full commit are not reused before the
-//! next one, so what a record refers to holds nothing else; an inode number that was freed is
-//! tainted. Without the tainted components the file system is as if their operations had not
-//! happened yet.
+//! or is tainted. Blocks that were freed since the last full commit are not reused before the next
+//! one, so what a record refers to holds nothing else; an inode number that was freed is tainted.
+//! Without the tainted components the file system is as if their operations had not happened yet.
 //!
-//! **The first record.** e2fsck reads the inode of the journal before it replays the log, and
-//! keeps the block of the inode table. Inodes in that block look as they were before the log, until
-//! an inode of another block is read. So the first record of a transaction is the INODE record of
-//! an inode in another block that loses no name; it follows again where it belongs. Without such an
+//! **The first record.** e2fsck reads the inode of the journal before it replays the log, and keeps
+//! the block of the inode table. Inodes in that block look as they were before the log, until an
+//! inode of another block is read. So the first record of a transaction is the INODE record of an
+//! inode in another block that loses no name; it follows again where it belongs. Without such an
 //! inode the commit is a full one.
 //!
 //! **Space in directories.** Replay puts names wherever there is space: in any block, or with an

@@ -14,7 +14,7 @@ use fourscore_ondisk::{InodeNr, PhysBlock};
 
 use crate::txn::fast_commit::reason::Reason;
 
-/// The blocks of a directory in one of which replay puts a name.
+/// The blocks of a directory among which replay chooses one for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Space {
     /// Any block: the directory has no index.
@@ -52,7 +52,7 @@ pub(crate) enum Note {
         name: Piece,
         room: Room,
     },
-    /// A name of the inode was removed. A free space of at most `freed` bytes came of it.
+    /// A name of the inode was removed, which left a free space of at most `freed` bytes.
     Removed {
         dir: InodeNr,
         nr: InodeNr,

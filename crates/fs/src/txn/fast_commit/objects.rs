@@ -128,7 +128,7 @@ impl Objects {
         (at, object)
     }
 
-    /// Takes an inode that is added from now on for another one than that with this number so far.
+    /// Forgets the number `nr`: an inode with it that is added later is another object.
     pub(crate) fn forget(&mut self, nr: InodeNr) {
         let inodes = &self.inodes;
         let is_known = |&at: &Place| inodes[at as usize].nr == nr;

@@ -9,12 +9,12 @@
 //! | fields    | further fields    | attributes: as before, or nothing if the inode is new |
 //! ```
 //!
-//! They count nothing but the map. So an inode that is charged for more, a block of attributes or
-//! values in inodes of their own, is in no record.
+//! Replay counts nothing but the map. So an inode that is charged for more, a block of attributes
+//! or values in inodes of their own, is in no record.
 //!
-//! No record is of a directory. What names change of its slot follows from the records of names: a
-//! slot needs none if it differs in nothing else, and if the unit has names in this directory. An
-//! access is noted in no record either: it is lost, unless a full commit follows.
+//! Directories get no INODE record. What names change in the slot is *unsaid*: it follows from
+//! their records, if the slot differs in nothing else and the unit has names in this directory. An
+//! access is unsaid too, and lost unless a full commit follows.
 //!
 //! | a directory's slot differs in | names in the unit | without |
 //! |---|---|---|
@@ -55,8 +55,8 @@ const UNUSUAL: InodeFlags = InodeFlags::INLINE_DATA_FL
 pub(crate) enum Verdict {
     /// By this many bytes from the start of the slot.
     Image { len: usize },
-    /// It need not be: of a directory only an access was noted, or what its names change, which
-    /// have records of their own.
+    /// It needs no record: of a directory, only the time of an access has changed, or what follows
+    /// from the records of its names.
     Unsaid,
     /// By no record.
     Tainted(Reason),

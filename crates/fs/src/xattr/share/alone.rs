@@ -60,8 +60,8 @@ impl SharingAlone {
         })
     }
 
-    /// Takes a block with this content: one that exists and has space for a user, or a new
-    /// one. `None` if there are too many blocks.
+    /// Takes a block with this content: one that exists and has space for a user, or a new one.
+    /// `None` if there are too many blocks.
     pub fn take(&self, content: &[u8]) -> Option<TakenBlock> {
         let (look, key) = self.sharing.look(Space::Enough, || self.key(content));
         let offer = match look {

@@ -15,8 +15,8 @@
 //! lookups pay from about 5 hits in 100 on. The two thresholds lie on both sides of that, so that a
 //! workload at the border does not switch with every window. The first pause is an eighth of the
 //! limit and the next ones twice as long each, so that a first window without hits, which every
-//! workload has, costs little. What a probe offers stays in the
-//! cache, so equal contents are noticed even if they are further apart than one probe is long.
+//! workload has, costs little. What a probe offers stays in the cache, so equal contents are
+//! noticed even if they are further apart than one probe is long.
 //!
 //! Only lookups and offers are left out. A block that loses its last user is always removed from
 //! the cache.

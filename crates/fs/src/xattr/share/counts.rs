@@ -11,8 +11,8 @@ use fourscore_sync::{Counter, PerCore};
 /// One lookup in this many is timed.
 const TIMED: u32 = 64;
 
-/// Statistics of the cache of shared attributes: how often it is asked and what that is good for.
-/// They count blocks of attributes and values in inodes of their own alike, unless a field says
+/// Statistics of the cache of shared attributes: how often it is queried, and what that saves. They
+/// count blocks of attributes and values in inodes of their own alike, unless a field says
 /// otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -82,8 +82,9 @@ use known::{Allowance, Choice, Known, Proof};
 /// heap.
 const ENTRY_BYTES: usize = size_of::<Known>() + 96;
 /// The memory of the sharing cache for each content that it knows, in bytes: its entry, and its
-/// part of what is set aside for places of cores. So this is by what the limit
-/// [`MountOptions::xattr_sharing_bytes`](crate::MountOptions::xattr_sharing_bytes) is divided.
+/// part of what is set aside for places of cores. The limit
+/// [`MountOptions::xattr_sharing_bytes`](crate::MountOptions::xattr_sharing_bytes) divided by this
+/// is the number of contents that it can know.
 pub const XATTR_SHARING_ENTRY_BYTES: u64 = (ENTRY_BYTES + ENTRY_BYTES / 3) as u64;
 /// A core may have its own place when a foreign one has a multiple of this many users.
 const PER_OWN_PLACE: u64 = 32;
