@@ -20,7 +20,7 @@
 //!   overwritten at mount (with *FUA*), and after each full commit (durable with the next flush).
 //!   It cannot be overwritten before the commit block is durable, because until then only the fast
 //!   commits hold what was synced. Recovery by Linux and by this crate takes such a HEAD for an old
-//!   one, since the log does not end with the transaction before it. e2fsck gives the log up
+//!   one, since the log does not end with the transaction before it. e2fsck discards such a log
 //!   (docs/FINDINGS.md, 6).
 //!
 //! # Crash safety

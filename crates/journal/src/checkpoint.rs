@@ -44,12 +44,12 @@
 //! Without the flush the tail could pass blocks that are still in the device's volatile cache, and
 //! after a crash neither the log nor the home location would have them.
 //!
-//! A log that wraps around when it is empty gets two tails, both with FUA, and both with the number
-//! of the transaction that is committed next: where the head is, by the checkpoint, and at the
-//! first block. A crash after either finds no transaction there, since the blocks hold older
-//! numbers, and all is in place; fast commits of that transaction are replayed after either. Only
-//! then is the transaction written. If it were written before the second tail, recovery would begin
-//! where the head was, and drop an acknowledged commit.
+//! When an empty log wraps around, the tail is written twice, with FUA and with the number of the
+//! next transaction: the checkpoint sets it to the head, then it is set to the first block. A crash
+//! after either write finds no transaction there, since the blocks hold older numbers, and
+//! everything is in place; fast commits of the next transaction are replayed. Only then is that
+//! transaction written. If it were written before the second tail, recovery would begin at the old
+//! head, and drop an acknowledged commit.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -203,7 +203,8 @@ impl LogSpace {
     }
 
     /// Lets the next transaction begin at the first block of the log, which is empty. Returns the
-    /// tail that the superblock must have before; `None` if it has it, because the head was there.
+    /// tail that must be written to the superblock first; `None` if the head was at the first
+    /// block, so that the superblock has it.
     fn wrap_around(&self) -> Option<Tail> {
         let mut lists = self.lists.lock();
         debug_assert!(lists.transactions.is_empty(), "the log is not empty");

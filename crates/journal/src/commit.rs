@@ -14,8 +14,8 @@
 //!
 //! # Invariants
 //! - One transaction commits at a time, in the order of their tids.
-//! - A waiter is woken when its transaction is durable, or with the error that aborted the
-//!   journal. Deferred frees and other callbacks of the transaction have run before.
+//! - A waiter is woken when its transaction is durable, or with the error that aborted the journal.
+//!   Deferred frees and other callbacks of the transaction have run before.
 //!
 //! # Locking
 //! The lock of this module guards the role and the state of the waiters; it is not held across I/O,
@@ -61,13 +61,13 @@ use crate::transaction::{ChangedBuffer, Changes, OnCommit};
 /// The longest wait for more threads that want the same commit.
 const MAX_BATCHING: Duration = Duration::from_millis(5);
 
-/// The shortest such wait asleep: a sleep takes about that long, however short it is to be.
+/// The shortest such wait that is slept. The host's shortest sleep takes about as long.
 const MIN_BATCHING: Duration = Duration::from_micros(50);
 
-/// The shortest such wait at all: in less, no thread comes back from the last commit.
+/// The shortest such wait. No thread that the last commit has woken comes back sooner.
 const MIN_AWAKE: Duration = Duration::from_micros(2);
 
-/// Commits that take longer on average are waited for asleep from the beginning.
+/// If commits take longer than this on average, threads sleep at once instead of waiting awake.
 const LONGEST_AWAKE: Duration = Duration::from_micros(40);
 
 /// The state of the commit queue.
@@ -200,13 +200,14 @@ impl Queue {
         self.arrived.notify_all();
     }
 
-    /// Requests the commit of `tid`, with the injected fault of `Inner::fast_commit_early`.
+    /// Requests the commit of `tid`, for the injected fault that `Inner::fast_commit_early`
+    /// implements.
     #[cfg(feature = "sabotage")]
     pub(crate) fn request(&self, tid: Tid) {
         self.waiting.lock().request(tid);
     }
 
-    /// Gives other threads time to wait for a commit, with that fault.
+    /// Gives other threads time to wait for a commit, for the same fault.
     #[cfg(feature = "sabotage")]
     pub(crate) fn wait_for_arrival(&self) {
         let mut waiting = self.waiting.lock();

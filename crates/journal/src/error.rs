@@ -59,8 +59,8 @@ pub enum Error {
 pub enum During {
     /// Data was written that a transaction exposes.
     OrderedData(Tid),
-    /// The blocks of a transaction were written to the log, its new blocks to their home
-    /// locations, or made durable there.
+    /// The blocks of a transaction were written to the log, its new blocks to their home locations,
+    /// or made durable there.
     Log(Tid),
     /// The commit block of a transaction was written.
     Commit(Tid),

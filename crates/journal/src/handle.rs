@@ -277,9 +277,9 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
-    /// Calls `then` when the transaction is durable and no checkpoint of a block that it revoked
-    /// is in flight any more; never, if the journal is aborted before. The committer calls it: it
-    /// must be quick, start no handle and wait for no commit.
+    /// Calls `then` when the transaction is durable and no checkpoint of a block that it revoked is
+    /// in flight any more; never, if the journal is aborted before. The committer calls it: it must
+    /// be quick, start no handle and wait for no commit.
     pub fn on_commit(&mut self, then: OnCommit) {
         let mut list = self.journal.running().of(self.place.core);
         list.on_commit.push(then);

@@ -1,5 +1,5 @@
-//! **Purpose.** Commits without a log: writes a transaction to its home locations, in an order
-//! that limits the damage of a crash to what e2fsck can repair.
+//! **Purpose.** Commits without a log: writes a transaction to its home locations, in an order that
+//! limits the damage of a crash to what e2fsck can repair.
 //!
 //! # Model
 //! ```text

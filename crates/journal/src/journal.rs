@@ -300,8 +300,8 @@ impl Journal {
         self.inner.logged.is_some()
     }
 
-    /// Opens a handle that may add up to `credits` blocks to the running transaction. Waits while
-    /// a transaction is being sealed, and while the running one has too few credits left.
+    /// Opens a handle that may add up to `credits` blocks to the running transaction. Waits while a
+    /// transaction is being sealed, and while the running one has too few credits left.
     ///
     /// # Errors
     /// [`Error::TooManyCredits`] if no transaction has that many, [`Error::Aborted`].

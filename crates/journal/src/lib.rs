@@ -26,7 +26,7 @@
 //! | [`recovery`] | finding the blocks that a replay of the log writes |
 //! | `replay` | writing them |
 //! | [`fast_commit`] | finding the valid records of the fast-commit area |
-//! | `stats` | statistics of commits |
+//! | `stats`, `error` | statistics of commits, and errors |
 //! | `sabotage` | injected faults, for the crash tests |
 //!
 //! # Theory of operation
@@ -41,10 +41,10 @@
 //! order. To *seal* a transaction is to end it and to start the next one (jbd2 goes through
 //! `T_LOCKED`, `T_SWITCH` and `T_FLUSH`).
 //!
-//! **Running.** A handle joins by a read-modify-write of its core's slot and changes buffers,
-//! which remember their transaction. The first change of a buffer puts it on a list of this core.
-//! Nothing else is shared: handles on different cores that change different buffers write no
-//! common cache line.
+//! **Running.** A handle joins by a read-modify-write of its core's slot and changes buffers, which
+//! remember their transaction. The first change of a buffer puts it on a list of this core. Nothing
+//! else is shared: handles on different cores that change different buffers write no common cache
+//! line.
 //!
 //! **Sealing.** The gate closes, and opens when every handle has left, the lists are detached and
 //! the credits are reset. *No handle of T+1 runs before T has drained*: if one did, a handle of T
@@ -52,11 +52,11 @@
 //! with half of an operation of T+1, or with changes that depend on it. The time under the closed
 //! gate does not depend on the number of changes.
 //!
-//! **Committing.** The buffers of T are sealed one by one while handles of T+1 run, and written
-//! to the log piece by piece, so that a piece fits into a core's cache. A handle that wants to
-//! change a buffer that T has dirtied, and that is not sealed yet, first saves T's version; the
-//! tids decide that under the buffer's lock. So no handle waits for the commit's I/O. The file
-//! system's hook writes checksums into the sealed bytes, once.
+//! **Committing.** The buffers of T are sealed one by one while handles of T+1 run, and written to
+//! the log piece by piece, so that a piece fits into a core's cache. A handle that wants to change
+//! a buffer that T has dirtied, and that is not sealed yet, first saves T's version; the tids
+//! decide that under the buffer's lock. So no handle waits for the commit's I/O. The file system's
+//! hook writes checksums into the sealed bytes, once.
 //!
 //! **Committed.** The bytes stay in memory until they are durable at their home locations. A block
 //! that is committed again moves to the newer transaction; one that is revoked is dropped.
@@ -88,10 +88,9 @@
 //! docs/internals/journal.md has a table of what each flush prevents.
 //!
 //! # Lock order
-//! role of committer -> role of checkpointer -> superblock -> {queue, lists of the log space,
-//! lists of a core, gate, statistics}. The last are leaves, except the queue, under which the gate
-//! is read for an abort. A buffer's lock is a leaf as well; the file system's `finish` runs under
-//! it.
+//! role of committer -> role of checkpointer -> superblock -> {queue, lists of the log space, lists
+//! of a core, gate, statistics}. The last are leaves, except the queue, under which the gate is
+//! read for an abort. A buffer's lock is a leaf as well; the file system's `finish` runs under it.
 #![forbid(unsafe_code)]
 
 mod area;

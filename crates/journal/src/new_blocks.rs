@@ -21,10 +21,10 @@
 //!   ([`Novelty::Allocated`]) and its buffer was not sealed before. Blocks with a fixed place, such
 //!   as bitmaps that were never used, and preallocated ones go to the log: an older copy may be
 //!   there.
-//! - A transaction has no content of a block that is allocated unless it allocates the block: an
-//!   operation that may still give up its claim, or try again in a later transaction, does not add
-//!   the block. Otherwise such a copy would be in the log, and nothing would revoke it when a later
-//!   transaction allocates the block.
+//! - A newly allocated block is part of no transaction but the one that allocates it: an operation
+//!   that may still give up its claim, or try again in a later transaction, does not add the block.
+//!   Otherwise a copy would be in the log that nothing revokes when a later transaction allocates
+//!   the block.
 //! - No older copy of the block is replayed over it. A block that was in the log was freed by a
 //!   transaction that is durable, and whose revoke record recovery finds before this transaction. A
 //!   block that the same transaction has revoked is logged, since its revoke record is void then.

@@ -9,8 +9,8 @@
 //! replayed(b) = the last copy of b in a committed transaction T, unless a revoke record
 //!               for b exists in a committed transaction >= T
 //! ```
-//! 1. *Scan*: walk the log from `s_start`, transaction by transaction, until a block is not the
-//!    one expected next. Note each copy, and where the revoke blocks are.
+//! 1. *Scan*: walk the log from `s_start`, transaction by transaction, until a block is not the one
+//!    expected next. Note each copy, and where the revoke blocks are.
 //! 2. *Revoke*: read the revoke blocks of committed transactions and mark the copies they void.
 //! 3. *Resolve*: keep the last copy of each block.
 //!
@@ -46,8 +46,8 @@
 //! the whole file system has to be checked after the replay.
 //!
 //! # Invariants
-//! - Each block of the log is read once by the scan, revoke blocks once more. Positions are
-//!   counted from `s_start` and only grow, so a forged log ends after one turn of the ring.
+//! - Each block of the log is read once by the scan, revoke blocks once more. Positions are counted
+//!   from `s_start` and only grow, so a forged log ends after one turn of the ring.
 //! - Memory: 16 bytes for each copy, 8 for each revoke block; revoke records are not kept.
 //! - No copy to replay is outside the file system or inside the journal.
 //!

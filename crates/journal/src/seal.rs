@@ -2,9 +2,9 @@
 //! system's hook in between.
 //!
 //! # Model
-//! Gate closed and drained -> the hook may add a few blocks -> lists detached, credits reset
-//! -> gate open on the next transaction -> (handles run) -> each buffer of the sealed transaction
-//! is finished by the hook and sealed.
+//! Gate closed and drained -> the hook may add a few blocks -> lists detached, credits reset ->
+//! gate open on the next transaction -> (handles run) -> each buffer of the sealed transaction is
+//! finished by the hook and sealed.
 //!
 //! # Invariants
 //! The time while the gate is closed does not depend on the number of changes. An empty transaction
