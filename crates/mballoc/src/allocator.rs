@@ -1,9 +1,9 @@
 //! **Purpose.** The allocator's interface: reserve, allocate, mark or give back, free.
 //!
 //! **Model.** A request is answered by the first of these that can: the inode's preallocation, the
-//! locality group of this core, a search. When a search finds nothing although the caller holds
-//! tokens, the space is in preallocations, which are then discarded, or concurrent requests move
-//! it: the search is repeated until it succeeds or has failed `MAX_ATTEMPTS` times.
+//! locality group of this core, a search. The caller holds tokens, so if a search finds nothing,
+//! the space is in preallocations, or concurrent requests move it. The preallocations are
+//! discarded, and the search is repeated until it succeeds or has failed `MAX_ATTEMPTS` times.
 //!
 //! **Locking.** An inode's list, a core's list and group locks, one at a time and never two.
 
@@ -129,8 +129,8 @@ impl Allocator {
         &self.table.shared.stats
     }
 
-    /// Counts accesses as if the words of a group lay as in ext4: its state on the line of its free
-    /// counts, its lock elsewhere.
+    /// Makes the counting build assign the words of a group to cache lines as ext4 does: its state
+    /// to the line of its free counts, its lock to another one.
     #[cfg(feature = "count")]
     pub fn lay_out_as_ext4(&self, cores: &fourscore_sync::count::Cores) {
         self.table.lay_out_as_ext4(cores);
@@ -157,10 +157,10 @@ impl Allocator {
         taken.or_else(|_| self.reserve_slow(clusters, privilege))
     }
 
-    /// Reserves clusters without counting whether there are as many, for comparison with ext4: its
-    /// counter has freed clusters at once, those included that wait for the commit, so there it is
-    /// the search that finds none. A request with such a reservation fails with
-    /// [`Error::CommitFirst`] where any other one would not have been reserved.
+    /// Reserves clusters whether there are as many or not, for comparison with ext4: its counter
+    /// includes freed clusters that still wait for the commit, so that a reservation succeeds and
+    /// the search finds nothing. A request with such a reservation then fails with
+    /// [`Error::CommitFirst`].
     pub fn reserve_ahead(&self, clusters: u64) -> Reservation {
         let core = CoreNr::current();
         self.table.shared.tokens.take_ahead(core, clusters)
@@ -179,9 +179,9 @@ impl Allocator {
     /// preallocation.
     ///
     /// # Errors
-    /// [`Error::BadRequest`]; [`Error::NotContiguous`] if no free run is as long, aligned or low
-    /// as the request needs; [`Error::NoSpace`] and [`Error::CommitFirst`] only if clusters were
-    /// lost to a group that turned out to be unusable, or with [`Allocator::reserve_ahead`];
+    /// [`Error::BadRequest`]; [`Error::NotContiguous`] if no free run is as long, aligned or low as
+    /// the request needs; [`Error::NoSpace`] and [`Error::CommitFirst`] only if clusters were lost
+    /// to a group that turned out to be unusable, or with [`Allocator::reserve_ahead`];
     /// [`Error::Source`] if a bitmap could not be read.
     pub fn allocate(
         &self,
@@ -239,7 +239,8 @@ impl Allocator {
         }
     }
 
-    /// For a request that was reserved ahead and has found nothing.
+    /// Checks that no clusters are pending, for a request that was reserved ahead and has found
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::CommitFirst`] if clusters are pending.
@@ -439,8 +440,8 @@ impl Allocator {
         }
     }
 
-    /// The goal at which `len` clusters for the file's clusters from `start` on would extend an
-    /// existing extent: right after the left neighbour, or else right before the right one.
+    /// The goal at which the file's `len` clusters from `start` on would extend an existing extent:
+    /// right after the left neighbour, or else right before the right one.
     fn continued_goal(
         &self,
         request: &Request,
@@ -542,8 +543,8 @@ impl Allocator {
         discarded
     }
 
-    /// Ends a claim whose [`Claim::change`] has been applied in transaction `tid`: the clusters
-    /// are in use.
+    /// Ends a claim whose [`Claim::change`] has been applied in transaction `tid`: the clusters are
+    /// in use.
     pub fn mark(&self, claim: Claim, tid: Tid) {
         let _section = profile::enter(Section::Bitmap);
         let run = claim.end();
@@ -697,9 +698,9 @@ impl Allocator {
     }
 }
 
-/// The file's cluster for the start of a run that is shorter than its window: the run is aligned to
-/// the window's end if that covers enough of the request, else to the window's start if that covers
-/// the whole request, else to the request.
+/// The cluster of the file at which a run begins that is shorter than its window. The run ends with
+/// the window if it then covers enough of the request. Else it begins with the window if it then
+/// covers the whole request, else with the request.
 fn best_start(window: Window, request: &Request, asked: u32, len: u32) -> u32 {
     let logical = request.logical.0;
     let end = window.start + window.len;

@@ -8,9 +8,9 @@
 //! **Invariants.** While no change is in progress, a summary bit is set for every word that is not
 //! zero. A summary bit over a zero word is allowed: a search that meets one goes on after it. A
 //! missing bit over a non-zero word is not allowed, because it would hide members for good. It can
-//! be seen only for the few instructions between the clearing of a summary bit and its
-//! restoration. That is harmless because members are hints: a search checks them under the group's
-//! lock, and makes one exact pass over all groups before it gives up.
+//! be seen only for the few instructions between the clearing of a summary bit and its restoration.
+//! That is harmless because members are hints: a search checks them under the group's lock, and
+//! makes one exact pass over all groups before it gives up.
 //!
 //! **Locking.** None. A thread that sets a leaf bit *then* reads the summaries; a thread that
 //! clears a summary bit *then* reads the word below it and sets the bit again if the word is no

@@ -21,8 +21,8 @@
 //!
 //! **Invariants.** All levels and counts follow from the bitmap, except that the levels above it
 //! lack the `deferred` change. `fragments` is the number of maximal runs of free clusters. A change
-//! that cannot be merged with the deferred one first brings the trees up to date.
-//! [`Buddy::check`] recomputes all of it.
+//! that cannot be merged with the deferred one first brings the trees up to date. [`Buddy::check`]
+//! recomputes all of it.
 //!
 //! **References.** `Documentation/filesystems/ext4/blockgroup.rst`, and the head of
 //! `fs/ext4/mballoc.c` for the meaning of the counters.
@@ -134,9 +134,9 @@ impl Deferred {
 }
 
 impl Buddy {
-    /// The buddy of a group of `clusters` clusters with `orders` orders, whose bitmap block
-    /// starts with `bitmap`. Bits past the group's end count as used, whatever they are; missing
-    /// bytes as well.
+    /// The buddy of a group of `clusters` clusters with `orders` orders, whose bitmap block starts
+    /// with `bitmap`. Bits past the group's end count as used, whatever they are; missing bytes as
+    /// well.
     #[must_use]
     pub fn new(clusters: u32, orders: u32, bitmap: &[u8]) -> Self {
         let leaves = RunTree::leaf_clusters(clusters);

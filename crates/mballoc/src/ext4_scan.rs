@@ -2,16 +2,16 @@
 //! groups one by one (`mb_optimize_scan=0`), with its scan of the extents of a group. Tunables
 //! select it on any mount, for comparison.
 //!
-//! **Model.** ext4's order of criteria. Fast criteria skip groups whose bitmap must be read;
-//! BestAvailLen exists with sets only; GoalLenSlow and AnyFree walk over all groups from the goal.
-//! Each visited group is scanned extent by extent: a fast criterion skips extents shorter than the
-//! goal, others measure all, up to `mb_max_to_scan`, and take the best.
+//! **Model.** The criteria come in ext4's order. Fast criteria skip groups whose bitmap must be
+//! read; BestAvailLen exists with sets only; GoalLenSlow and AnyFree walk over all groups from the
+//! goal. Each visited group is scanned extent by extent: a fast criterion skips extents shorter
+//! than the goal, others measure all, up to `mb_max_to_scan`, and take the best.
 //!
-//! **Locking.** The scan works on a copy of the bitmap, taken in slices of 4 KiB with the lock
-//! held while one slice is copied, and tests an extent again under the lock before it claims it.
-//! ext4 holds the lock for the whole scan, for which its threads contend (83 % of the time of a run
-//! with 64 of them). `mb_scan_locked` restores that. `mb_wait_busy`, `mb_skip_short` and
-//! `mb_best_avail` restore what ext4 did before the changes that they are named after.
+//! **Locking.** The scan works on a copy of the bitmap, taken in slices of 4 KiB with the lock held
+//! while one slice is copied, and tests an extent again under the lock before it claims it. ext4
+//! holds the lock for the whole scan, for which its threads contend (83 % of the time of a run with
+//! 64 of them). `mb_scan_locked` restores that. `mb_wait_busy`, `mb_skip_short` and `mb_best_avail`
+//! restore what ext4 did before the changes that they are named after.
 //!
 //! **References.** `fs/ext4/mballoc.c` of Linux 6.17.
 

@@ -3,8 +3,8 @@
 //!
 //! **Model.** A cluster is `1 << cluster_bits` blocks (one block without bigalloc). Group `g`
 //! starts at block `s_first_data_block + g * clusters_per_group * blocks_per_cluster`; only the
-//! last group may be short. The allocator counts everything in clusters; only the functions of
-//! this module turn clusters into blocks.
+//! last group may be short. The allocator counts everything in clusters; only the functions of this
+//! module turn clusters into blocks.
 
 use std::fmt;
 
@@ -264,8 +264,8 @@ impl Geometry {
         (offset.0 < self.clusters_in(group)).then_some((group, offset))
     }
 
-    /// Cuts `clusters` clusters from the one that holds `block` into one run for each group;
-    /// `None` if some of them are outside of the file system or `clusters` is 0.
+    /// Cuts `clusters` clusters from the one that holds `block` into one run for each group; `None`
+    /// if some of them are outside of the file system or `clusters` is 0.
     #[must_use]
     pub fn runs(&self, block: PhysBlock, clusters: u64) -> Option<Vec<Run>> {
         let (mut group, mut start) = self.locate(block)?;

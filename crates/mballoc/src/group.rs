@@ -65,7 +65,7 @@ pub(crate) struct Loaded {
     pub(crate) listing: Listing,
     /// Whether the group was locked since the last eviction pass.
     pub(crate) touched: bool,
-    /// All free runs of at least this length have been discarded; `None` if not all of any length.
+    /// The length from which on all free runs have been discarded; `None` if there is none.
     pub(crate) trimmed: Option<ClusterCount>,
 }
 
@@ -185,8 +185,7 @@ impl Group {
         }
     }
 
-    /// Counts a state word as if it were on the line of the hints, and the lock as if it were not,
-    /// as in ext4.
+    /// See [`crate::Allocator::lay_out_as_ext4`]; `state` is the group's state word.
     #[cfg(feature = "count")]
     pub(crate) fn lay_out_as_ext4<S>(&self, cores: &fourscore_sync::count::Cores, state: &S) {
         cores.put_beside(state, &self.free);

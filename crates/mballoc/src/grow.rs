@@ -4,8 +4,8 @@
 //! **Not here.** Bitmaps and descriptors of new groups, which the source has before this begins.
 //!
 //! **Model.** All tables have space for more groups from the beginning ([`Allocator::with_room`]),
-//! so nothing moves and no reader learns of another table. What is published is the geometry, and
-//! after it the right to use what it names.
+//! so nothing moves, and readers keep the tables that they have. What is published is the geometry,
+//! and after it tokens, the right to use what it names.
 //!
 //! ```text
 //! counts and listings of new groups -> geometry -> longer last group, freed runs -> tokens
@@ -43,7 +43,7 @@ pub struct Growth<'a> {
 pub(crate) enum Order {
     /// As the module says.
     FindableFirst,
-    /// The fault on purpose of the model.
+    /// The injected fault of the model.
     #[cfg(all(test, feature = "shuttle"))]
     TokensFirst,
 }

@@ -14,8 +14,8 @@
 //! begin_free -> bits cleared -> finish_free -> pending in its group -> free, tokens return
 //! ```
 //!
-//! **Invariants.** A cluster is allocated only if its bit is clear in the group's buddy, under
-//! the group's lock. Tokens never exceed the clusters that are free or preallocated.
+//! **Invariants.** A cluster is allocated only if its bit is clear in the group's buddy, under the
+//! group's lock. Tokens never exceed the clusters that are free or preallocated.
 //!
 //! **Locking.** Allocation and free take no lock and write no cache line that all cores share:
 //! tokens, locality groups and statistics are per core, stream goals per slot, everything else per

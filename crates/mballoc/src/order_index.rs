@@ -2,14 +2,14 @@
 //! order, the average free extent, the largest free extent, the free count of a group whose bitmap
 //! is not loaded) the groups in bins by that property, each bin a [`BitSet`].
 //!
-//! **Not here.** The free space itself (`group`), and the order in which the families of
-//! bins are searched (`search`).
+//! **Not here.** The free space itself (`group`), and the order in which the families of bins are
+//! searched (`search`).
 //!
-//! **Model.** A loaded group with free clusters is in one bin of each of the first three
-//! families. The bins of the largest extent are four to an octave (a factor of two). So a request
-//! for `len` surely fits every group in the bins whose lower bound is `len` or more. These leave
-//! out only groups whose largest extent is less than a quarter longer than `len`, which are all in
-//! the one bin below.
+//! **Model.** A loaded group with free clusters is in one bin of each of the first three families.
+//! The bins of the largest extent are four to an octave (a factor of two). So a request for `len`
+//! surely fits every group in the bins whose lower bound is `len` or more. These leave out only
+//! groups whose largest extent is less than a quarter longer than `len`, which are all in the one
+//! bin below.
 //!
 //! **Invariants.** A group is never listed below its true bin, so no fitting group is hidden. It
 //! may be listed above it for some changes: a file that is written and truncated again and again
@@ -342,8 +342,8 @@ impl OrderIndex {
         }
     }
 
-    /// The bin of an average free extent of `len` clusters, by ext4's rule: half of `len` and
-    /// less is one order less.
+    /// The bin of an average free extent of `len` clusters, by ext4's rule: half of `len` and less
+    /// is one order less.
     #[must_use]
     pub fn average_bin(&self, len: u32) -> u32 {
         floor_log2(len).saturating_sub(1).min(self.orders - 1)

@@ -92,8 +92,8 @@ impl FilePrealloc {
             .sum()
     }
 
-    /// Uses up to `len` clusters of the piece that holds `logical`, if it has `min_len` from
-    /// there on and lies in groups before `limit`.
+    /// Uses up to `len` clusters of the piece that holds `logical`, if it has `min_len` from there
+    /// on and lies in groups before `limit`.
     pub(crate) fn take(
         &self,
         logical: u32,

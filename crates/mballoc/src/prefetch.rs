@@ -2,20 +2,20 @@
 //!
 //! **Model.** Three tests, cheapest first: the number of groups not loaded, one word for the whole
 //! file system that no thread writes any more once it is zero; the same number for the flex group;
-//! the group's own state. The descriptor is read only if all three pass. Groups whose reading
-//! has begun are in a list of the core that began it; when their bitmaps have arrived, later
-//! requests of that core make the buddies, a few each. A request of a core whose own list has
-//! nothing to do looks into the list of one other core, each time of the next one, so a list is
-//! emptied although its core allocates no more. A thread that needs a group before that loads it
-//! itself. Bitmaps that were never written need no I/O and have arrived at once.
+//! the group's own state. The descriptor is read only if all three pass. Groups whose reading has
+//! begun are in a list of the core that began it; when their bitmaps have arrived, later requests
+//! of that core make the buddies, a few each. A request of a core whose own list has nothing to do
+//! looks into the list of one other core, each time of the next one, so a list is emptied although
+//! its core allocates no more. A thread that needs a group before that loads it itself. Bitmaps
+//! that were never written need no I/O and have arrived at once.
 //!
 //! **Locking.** A locked list for each core. One count of the groups in all lists, written when a
 //! batch is begun or finished, is all that a request loads while nothing is being read. The lists
 //! of other cores are tried, never waited for.
 //!
 //! **References.** ext4 repeats the walk over the states for each criterion of each allocation, and
-//! its state words lie in the groups. `mb_prefetch_test` brings back what it did at each group of
-//! the walk before 2026, and after each of the two patches of that year, for comparison.
+//! its state words lie in the groups. For comparison, `mb_prefetch_test` restores its test of a
+//! group as it was before 2026, and after each of two patches of that year.
 
 use fourscore_ondisk::GroupNr;
 use fourscore_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -189,8 +189,8 @@ fn wants_reading(table: &GroupTable, group: GroupNr, test: Test, tally: &mut Tal
     first.unwrap_or_else(|| fetch(tally)).free.0 > 0
 }
 
-/// Makes buddies of bitmaps that were prefetched and that have arrived. Errors are ignored
-/// here; a request that needs the group gets them.
+/// Makes buddies of bitmaps that were prefetched and that have arrived. Errors are ignored here; a
+/// request that needs the group gets them.
 pub(crate) fn finish(table: &GroupTable, started: &Started, core: CoreNr, tally: &mut Tally) {
     if started.is_empty() {
         return;

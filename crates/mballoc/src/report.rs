@@ -87,8 +87,8 @@ pub struct StructsSummary {
     pub max_free_order_lists: Vec<u32>,
     /// `avg_fragment_size_lists`: groups by the order of their average free extent.
     pub avg_fragment_size_lists: Vec<u32>,
-    /// Groups by their largest free extent, as (smallest length of the bin, groups), without
-    /// empty bins.
+    /// Groups by their largest free extent, as (smallest length of the bin, groups), without empty
+    /// bins.
     pub largest_extent_lists: Vec<(u32, u32)>,
     /// Groups whose bitmap is not in memory.
     pub absent_groups: u32,

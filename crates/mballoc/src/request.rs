@@ -6,8 +6,8 @@
 //! Searching for a size class instead of the few clusters that are needed now is what keeps files
 //! in one piece; the surplus is a preallocation, which costs nothing on disk.
 //!
-//! **References.** `ext4_mb_group_or_file` and `ext4_mb_normalize_request` in
-//! `fs/ext4/mballoc.c` for the size classes.
+//! **References.** `ext4_mb_group_or_file` and `ext4_mb_normalize_request` in `fs/ext4/mballoc.c`
+//! for the size classes.
 
 use fourscore_ondisk::{InodeNr, PhysBlock};
 
@@ -150,8 +150,7 @@ impl Request {
 pub(crate) enum Provider {
     /// A search for exactly the request.
     Direct,
-    /// A search from the stream goal, with a preallocation of the inode's own if it is
-    /// normalized.
+    /// A search from the stream goal, with a preallocation of the inode's own if it is normalized.
     Stream,
     /// The locality group of this core.
     Locality,

@@ -12,9 +12,9 @@
 //! **Invariants.** Each node is computed from the bits below it, except those above the few leaves
 //! in `stale`. Clusters past the end of the group count as used.
 //!
-//! **References.** Nothing in ext4 corresponds to it: ext4 knows the largest buddy, which may be
-//! a quarter of the largest extent, and finds the rest by scanning. This tree costs 1.5 KiB a
-//! group at 4 KiB blocks and a few dozen nanoseconds for each change.
+//! **References.** Nothing in ext4 corresponds to it: ext4 knows the largest buddy, which may be a
+//! quarter of the largest extent, and finds the rest by scanning. This tree costs 1.5 KiB a group
+//! at 4 KiB blocks and a few dozen nanoseconds for each change.
 
 use std::ops::Range;
 

@@ -22,9 +22,9 @@
 //! has the whole length.
 //!
 //! **Invariants.** A search that returns nothing has locked and tested every group
-//! ([`Search::exact_pass`]). That is the only walk over all groups, and it is counted. A group
-//! that cannot be loaded is passed over by all of them; if nothing is found without it and the
-//! reason was the device, the search fails with that error.
+//! ([`Search::exact_pass`]). That is the only walk over all groups, and it is counted. Every step
+//! passes over a group that cannot be loaded. If nothing is found without it, and the device was
+//! the reason, the search fails with that error.
 //!
 //! **Locking.** Group locks, one at a time. A busy group is skipped, except at the goal, where
 //! waiting a microsecond is better than splitting a file, in AnyFree and in the exact pass.
@@ -138,11 +138,12 @@ const MAX_BUSY: u32 = 8;
 /// Groups in use by other streams that one criterion skips before it takes the first of them after
 /// all. Each stream is in one group, so up to this many cores all such groups are skipped.
 const MAX_OTHER_STREAMS: u32 = 256;
-/// Groups reserved for metadata that Power2Aligned skips before it leaves each bin in which it
-/// meets another one. Where little else is free, a bin may hold only these, one for each flex
+/// Power2Aligned skips groups that are reserved for metadata. At this many, and at each further
+/// one, it leaves the bin: where little else is free, a bin may hold only these, one for each flex
 /// group.
 const MAX_METADATA_GROUPS: u32 = 8;
-/// The shortest request that starts at the beginning of the free run before its stream goal.
+/// Requests from this length on start not at their stream goal but at the beginning of the free run
+/// that ends there.
 const MIN_LEN_TO_GO_BACK: u32 = 128;
 /// Bitmaps that one criterion reads and waits for before the search goes on to the next.
 const MAX_READS: u32 = 1;

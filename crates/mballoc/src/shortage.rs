@@ -145,8 +145,9 @@ impl Allocator {
         })
     }
 
-    /// Keeps all clusters that are free or become free for requests of `thread` alone, and of no
-    /// other thread any more; `None` ends that. Existing preallocations still serve every thread.
+    /// Keeps all clusters that are free or become free for requests of `thread` alone, in place of
+    /// the thread that was favoured before; `None` ends that. Existing preallocations still serve
+    /// every thread.
     pub fn favour(&self, thread: Option<ThreadId>) {
         self.table().shared.tokens.favour(thread);
     }

@@ -5,8 +5,8 @@
 //! the cores. Most requests are served completely without a search: these count in a single word,
 //! from which the reader derives several counters ([`Quick`]). Those served at a goal count in the
 //! group, under the lock that they hold anyway, where counting is an addition without a locked
-//! instruction. So counting is cheap enough to be on by default; without `mb_stats` only the groups
-//! count, where it costs nothing to go on.
+//! instruction. So counting is cheap enough to be on by default. Without `mb_stats` only the groups
+//! count, since that costs nothing.
 //!
 //! **Locking.** None; no two cores write the same line.
 

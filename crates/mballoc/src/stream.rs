@@ -10,9 +10,9 @@
 //! the goal of the core, or none where goals are shared.
 //!
 //! A goal moves to the end of each run that was found from it. In ext4 it moves also when a file is
-//! continued at its own goal, so that the next file begins behind the one that grew last; so do the
-//! goals that are shared as there. A goal by core stays: otherwise a core that continues a file of
-//! another core would follow it into the group in which that core allocates.
+//! continued at its own goal, so that the next file begins behind the one that grew last. Shared
+//! goals do the same here. A goal by core stays: otherwise a core that continues a file of another
+//! core would follow it into the group in which that core allocates.
 //!
 //! **Locking.** One word for each goal on a line of its own, loaded and stored plainly, and stored
 //! only when it changes.

@@ -1,9 +1,8 @@
 //! **Purpose.** The table of all groups: loads their bitmaps, evicts idle ones, and locks a group.
 //!
-//! **Model.** The state of a group is one word: not loaded, being loaded by one thread, loaded,
-//! or unusable. The words of all groups lie side by side, apart from the groups: once all are
-//! loaded no thread writes them, every core keeps them in its cache, and testing one costs a plain
-//! load.
+//! **Model.** The state of a group is one word: not loaded, being loaded by one thread, loaded, or
+//! unusable. The words of all groups lie side by side, apart from the groups: once all are loaded
+//! no thread writes them, every core keeps them in its cache, and testing one costs a plain load.
 //!
 //! ```text
 //! Absent -> Loading -> Loaded -> Absent   (evicted: nothing claimed, nothing pending)
@@ -14,9 +13,9 @@
 //! The thread that finds a group unusable retires its tokens and notes it in the source
 //! ([`GroupSource::unusable`]). Requests for space go on with other groups.
 //!
-//! **Invariants.** One thread at a time makes a buddy of a bitmap, and no bitmap of a group that
-//! is not loaded changes (claims and frees load first). So no buddy is ever made from a bitmap
-//! older than an allocation. The free count of a group's descriptor does not change while it is not
+//! **Invariants.** One thread at a time makes a buddy of a bitmap, and no bitmap of a group that is
+//! not loaded changes (claims and frees load first). So no buddy is ever made from a bitmap older
+//! than an allocation. The free count of a group's descriptor does not change while it is not
 //! loaded, for the same reason. `absent` is the number of groups with free clusters that are not
 //! loaded and not unusable; each flex group has such a count of its own. A full group has nothing
 //! to be found and is read only when clusters of it are freed, so it does not count. A group takes
@@ -207,8 +206,9 @@ impl GroupTable {
     /// Publishes a geometry with more clusters, whose new groups the source has already. Returns
     /// the free clusters of the new groups. No other thread grows the table meanwhile.
     ///
-    /// What a new group counts for comes first, since a thread that loads one takes it back. The
-    /// listings come before the geometry as well: until then no search looks so far.
+    /// The counts of absent groups grow first, since a thread that loads a new group decrements
+    /// them. The groups are also listed before the geometry: until it is published, no search looks
+    /// so far.
     pub(crate) fn grow(&self, new: Geometry) -> u64 {
         let old = self.geometry().groups();
         let added = (old..new.groups().min(self.room)).map(GroupNr);

@@ -4,12 +4,11 @@
 //! **Not here.** Which clusters are free. A token stands for some cluster that is free or in a
 //! preallocation.
 //!
-//! **Model.** `free clusters = sum of the cores' tokens + the two pools + tokens in
-//! reservations`. The root pool holds `s_r_blocks_count`, the reserved pool the clusters that ext4
-//! reserves for writing back delayed data (`reserved_clusters`). Returned tokens fill the reserved
-//! pool first, then the root pool, then go to the core. If clusters are [retired](Tokens::retire)
-//! while their tokens are in reservations, the tokens are owed: returned tokens pay them before
-//! anything else.
+//! **Model.** `free clusters = sum of the cores' tokens + the two pools + tokens in reservations`.
+//! The root pool holds `s_r_blocks_count`, the reserved pool the clusters that ext4 reserves for
+//! writing back delayed data (`reserved_clusters`). Returned tokens fill the reserved pool first,
+//! then the root pool, then go to the core. If clusters are [retired](Tokens::retire) while their
+//! tokens are in reservations, the tokens are owed: returned tokens pay them before anything else.
 //!
 //! A thread that is short of tokens can be [favoured](Tokens::favour): the cores' tokens and those
 //! that are returned are kept for it until it has enough, and no other thread can take them.
@@ -338,9 +337,9 @@ impl Tokens {
         refused.map(|()| Reservation::of(clusters))
     }
 
-    /// Keeps all tokens, including those returned later, for `thread` alone, and for no other
-    /// thread any more; `None` distributes the kept tokens over the cores. Pools that are not full
-    /// are filled first.
+    /// Keeps all tokens, including those returned later, for `thread` alone, in place of the thread
+    /// that was favoured before; `None` distributes the kept tokens over the cores. Pools that are
+    /// not full are filled first.
     pub fn favour(&self, thread: Option<ThreadId>) {
         let mut pools = self.pools.lock();
         pools.favoured = thread;

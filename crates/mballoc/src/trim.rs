@@ -5,8 +5,8 @@
 //!
 //! **Model.** Free runs are claimed, visited, and given back, one after the other. A group that was
 //! visited completely is marked as trimmed until a cluster is freed in it. On a mount that discards
-//! freed clusters ([`Allocator::hold_due`]), pending clusters that are due stay pending until
-//! they have been visited; only a request that runs short of space frees them undiscarded.
+//! freed clusters ([`Allocator::hold_due`]), pending clusters that are due stay pending until they
+//! have been visited; only a request that runs short of space frees them undiscarded.
 //!
 //! **Locking.** A group's lock, one at a time; none is held during a visit.
 

@@ -163,8 +163,8 @@ pub(crate) fn next_set(words: &[u64], from: u32, end: u32) -> u32 {
     next(from, end, |word| words[word])
 }
 
-/// The first clear bit from `from` on and before `end` whose neighbour in its pair (bits 0 and 1,
-/// 2 and 3, and so on) is set, or `end`.
+/// The first clear bit from `from` on and before `end` whose neighbour in its pair (bits 0 and 1, 2
+/// and 3, and so on) is set, or `end`.
 pub(crate) fn next_lone_clear(words: &[u64], from: u32, end: u32) -> u32 {
     next(from, end, |word| {
         let clear = !words[word];
