@@ -1,7 +1,7 @@
 //! **Purpose.** Batches: requests that are submitted to a device together, and their outcomes.
 //!
-//! **Model.** A [`Batch`] owns its buffers. Between two flushes its requests are unordered and
-//! may all be in flight at once; a flush is a barrier:
+//! **Model.** A [`Batch`] owns its buffers. Between two flushes its requests are unordered and may
+//! all be in flight at once; a flush is a barrier:
 //!
 //! ```text
 //!   read a   write b   write c  |flush|  write d  |flush|

@@ -322,9 +322,9 @@ impl Buffer {
         }
     }
 
-    /// A buffer with the content `bytes`, which nothing else owns, that was made in memory: its
-    /// home location holds no older content of it that anything refers to. The content is a draft,
-    /// so that the writer who fills it copies nothing.
+    /// A buffer that is made in memory, with the content `bytes`, which nothing else owns. Nothing
+    /// refers to older content at the block's home location. The content is a draft, so that the
+    /// writer that fills it copies nothing.
     pub(crate) fn made(block: PhysBlock, bytes: Arc<[u8]>, novelty: Novelty) -> Self {
         let draft = Draft {
             verified_as: UNVERIFIED,
@@ -468,8 +468,8 @@ impl Buffer {
     }
 
     /// Adds the block to the transaction `tid` without changing it. If an older transaction has
-    /// changed it and is not sealed yet, the content keeps the tag of that change, so that its
-    /// checksum is written by both. Else it is sealed as it is.
+    /// changed it and is not sealed yet, the content keeps the tag of that change, so that both
+    /// transactions write the checksum. Else the content is sealed as it is.
     ///
     /// # Errors
     /// If the buffer is retired; nothing was done then.

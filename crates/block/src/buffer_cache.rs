@@ -11,15 +11,15 @@
 //! `loading`) from before the read of the device until the buffer is in the cache.
 //!
 //! **Invariants.**
-//! - A block has at most one buffer that can be changed: eviction retires a buffer under its
-//!   lock, and a retired buffer refuses changes, so a change is never lost with an evicted buffer.
+//! - A block has at most one buffer that can be changed: eviction retires a buffer under its lock,
+//!   and a retired buffer refuses changes, so a change is never lost with an evicted buffer.
 //! - Buffers that are dirty, not checkpointed or kept ([`Kept`]) stay in the cache, even over the
 //!   budget.
 //! - Errors are not cached: the next caller reads the device again.
 //!
-//! **Locking.** A hit pins an epoch and reads; it writes no shared memory. No lock and no guard
-//! of this module is held across device I/O, except the load lock. The caller of a function that
-//! may read the device holds no guard either, except for [`BufferCache::load_pinned`].
+//! **Locking.** A hit pins an epoch and reads; it writes no shared memory. No lock and no guard of
+//! this module is held across device I/O, except the load lock. The caller of a function that may
+//! read the device holds no guard either, except for [`BufferCache::load_pinned`].
 
 use std::io;
 
@@ -144,8 +144,8 @@ impl BufferCache {
     /// changes of the block.
     ///
     /// # Errors
-    /// Those of the device, with a [`BlockError`] as payload; `UnexpectedEof` for a block past
-    /// the device's end.
+    /// Those of the device, with a [`BlockError`] as payload; `UnexpectedEof` for a block past the
+    /// device's end.
     pub fn load(&self, block: PhysBlock) -> io::Result<Arc<Buffer>> {
         match self.buffers.get_arc(&block) {
             Some(buffer) => Ok(buffer),
@@ -260,9 +260,9 @@ impl BufferCache {
             .remove_if(&retired.block(), |found| Arc::ptr_eq(found, retired));
     }
 
-    /// Makes a buffer for a `block` that was just allocated, without reading the device. The
-    /// caller overwrites all of it by [`Buffer::modify`] before any other block refers to it. A
-    /// buffer that is still in the cache is returned as it is: its last content may be in the log.
+    /// Makes a buffer for a `block` that was just allocated, without reading the device. The caller
+    /// overwrites all of it by [`Buffer::modify`] before any other block refers to it. A buffer
+    /// that is still in the cache is returned as it is: its last content may be in the log.
     #[must_use]
     pub fn create(&self, block: PhysBlock) -> Arc<Buffer> {
         self.make(block, Novelty::Allocated)
@@ -270,8 +270,8 @@ impl BufferCache {
 
     /// As [`BufferCache::create`], for a block that the running transaction has not allocated, but
     /// whose content no thread reads: it has a fixed place and was never used, such as a bitmap or
-    /// a part of an inode table, or it is preallocated. Another thread may have begun to use it
-    /// meanwhile: then this is its buffer.
+    /// a part of an inode table, or it is preallocated. If another thread has begun to use it
+    /// meanwhile, the buffer of that thread is returned.
     #[must_use]
     pub fn create_unused(&self, block: PhysBlock) -> Arc<Buffer> {
         self.make(block, Novelty::Unused)

@@ -7,12 +7,12 @@
 //! submit a [`Batch`], whose requests a backend may have in flight all at once.
 //!
 //! **Invariants.** Every call transfers all of its bytes or fails with a
-//! [`DeviceError`](crate::error::DeviceError) as its payload; which part of a failed transfer
-//! was carried out is unknown. A backend never retries a failed flush: the writes before it may be
-//! lost for good, and only the caller can handle that.
+//! [`DeviceError`](crate::error::DeviceError) as its payload; which part of a failed transfer was
+//! carried out is unknown. A backend never retries a failed flush: the writes before it may be lost
+//! for good, and only the caller can handle that.
 //!
-//! **Crash safety.** After a crash, any subset of the writes since the last successful flush
-//! may be on the device, each torn at sector boundaries.
+//! **Crash safety.** After a crash, any subset of the writes since the last successful flush may be
+//! on the device, each torn at sector boundaries.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -64,8 +64,8 @@ pub struct HostRange<'a> {
 
 /// A device of bytes that many threads read and write at offsets at the same time.
 ///
-/// Offsets and lengths are in bytes. A read past the end is an error of kind `UnexpectedEof`,
-/// a write past the end of kind `StorageFull`, a write to a read-only device of kind
+/// Offsets and lengths are in bytes. A read past the end is an error of kind `UnexpectedEof`, a
+/// write past the end of kind `StorageFull`, a write to a read-only device of kind
 /// `ReadOnlyFilesystem`.
 pub trait BlockDevice: Send + Sync + Debug {
     /// The size of the device in bytes. It changes only by [`BlockDevice::lengthen`].
@@ -110,8 +110,8 @@ pub trait BlockDevice: Send + Sync + Debug {
         self.flush()
     }
 
-    /// Discards the bytes in `range`: they are not needed any more. Until they are written again,
-    /// a read returns the old bytes or zeroes.
+    /// Discards the bytes in `range`: they are not needed any more. Until they are written again, a
+    /// read returns the old bytes or zeroes.
     ///
     /// Errors: kind `Unsupported` where [`Hints::discard`] is false.
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
@@ -130,8 +130,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     }
 
     /// Drops the bytes in `range` from the host's page cache, so that the next read goes to the
-    /// device itself: for blocks that another host may write. A device that has no such cache
-    /// does nothing.
+    /// device itself: for blocks that another host may write. A device that has no such cache does
+    /// nothing.
     fn forget_cached(&self, range: Range<u64>) {
         let _ = range;
     }
@@ -188,9 +188,9 @@ pub(crate) const fn to_u64(len: usize) -> u64 {
     len as u64
 }
 
-/// A shared device. Transfers and flushes through it are the section `Device` of a profile,
-/// whatever the backend. A method that is called on the `dyn BlockDevice` itself goes past it:
-/// requests to the host enter the section themselves, too.
+/// A shared device. Transfers and flushes through it are in the section `Device` of a profile,
+/// whatever the backend is. A call on the `dyn BlockDevice` itself does not pass through here, so
+/// backends enter the section for requests to the host as well.
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()

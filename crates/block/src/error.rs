@@ -1,9 +1,9 @@
 //! **Purpose.** Errors of devices.
 //!
-//! **Model.** Devices return `io::Result`, which fits to every backend, to the standard library's
-//! readers and to the caller's own errors. The payload of such an error is a [`DeviceError`], which
-//! holds the operation (kind and byte range) and the cause of the failure; [`raw_os_error`] returns
-//! the error number of it.
+//! **Model.** Devices return `io::Result`, which fits every backend, the standard library's readers
+//! and the caller's own errors. The payload of such an error is a [`DeviceError`], which holds the
+//! operation (kind and byte range) and the cause of the failure; [`raw_os_error`] returns its error
+//! number.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

@@ -9,8 +9,8 @@ use std::fmt;
 use fourscore_sync::Arc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-/// The alignment of aligned memory: direct I/O of Linux accepts memory with this alignment (a
-/// device may need a larger one of offsets and lengths).
+/// The unit and the alignment of aligned memory. Direct I/O of Linux accepts memory that is aligned
+/// like this; a device may require more of offsets and lengths.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(4096))]
 struct Page([u8; Self::BYTES]);
@@ -30,9 +30,9 @@ pub(crate) fn zeroed_shared(len_bytes: usize) -> Arc<[u8]> {
     }
 }
 
-/// Prefetches `bytes` into the processor's cache. For a caller that will read them next: blocks
-/// are scattered in memory, so the processor cannot predict the next one. A hint; on processors
-/// without such an instruction it does nothing.
+/// Prefetches `bytes` into the processor's cache. For a caller that will read them next: blocks are
+/// scattered in memory, so the processor cannot predict the next one. A hint; on processors without
+/// such an instruction it does nothing.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]

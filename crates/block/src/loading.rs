@@ -1,8 +1,8 @@
 //! **Purpose.** Load locks: one thread at a time loads a block into the cache.
 //!
 //! **Model.** A thread that reads a block from the device into the cache holds the [`LoadLock`] of
-//! the block meanwhile. So no other thread can load, change, checkpoint and evict the block
-//! during a slow read, whose stale bytes would then be inserted into the cache.
+//! the block meanwhile. Otherwise, during a slow read, other threads could load, change, checkpoint
+//! and evict the block, and the stale bytes of that read would then be inserted into the cache.
 //!
 //! **Locking.** A shard's lock is held only to read or change its list. Waiting for a load lock
 //! holds no lock and no other load lock: a thread that holds load locks takes more only with

@@ -5,9 +5,9 @@
 //! the caller simply uses the base device.
 //!
 //! **Model.** A sorted table of block numbers and a table of their sources, together 16 bytes for
-//! each block; the bytes stay in the log until they are read. A block that began with the
-//! journal's magic number was *escaped* when it was logged (its first four bytes were zeroed); a
-//! read restores them.
+//! each block; the bytes stay in the log until they are read. A block that began with the journal's
+//! magic number was *escaped* when it was logged (its first four bytes were zeroed); a read
+//! restores them.
 //!
 //! ```text
 //!   read:  base | base | journal block 17 | base | journal block 4 (escaped) | base
@@ -82,8 +82,8 @@ impl OverlayDevice {
     /// device). If a block is given several times, the last one counts, as in a log.
     ///
     /// # Errors
-    /// Kind `InvalidInput` if a block is not inside the base, or its source not inside the
-    /// source device or not aligned.
+    /// Kind `InvalidInput` if a block is not inside the base, or its source not inside the source
+    /// device or not aligned.
     pub fn new(
         base: Arc<dyn BlockDevice>,
         source: Arc<dyn BlockDevice>,

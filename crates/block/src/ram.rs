@@ -11,13 +11,13 @@
 //! device was made over a base device, as the bytes of the base: then it is a copy-on-write
 //! snapshot of the base, whose changes are only in memory.
 //!
-//! **Invariants.** Slots of the root and the middle are filled at most once and never emptied.
-//! On a device with a base, a page that exists is never removed.
+//! **Invariants.** Slots of the root and the middle are filled at most once and never emptied. On a
+//! device with a base, a page that exists is never removed.
 //!
-//! **Locking.** Readers take no lock and write no shared memory: they pin an epoch and follow
-//! three pointers. Writers take the lock of the leaf (2 MiB) for one page at a time, so that two
-//! writers of different parts of one page do not lose each other's bytes. The base is read before
-//! the lock is taken.
+//! **Locking.** Readers take no lock and write no shared memory: they pin an epoch and follow three
+//! pointers. Writers take the lock of the leaf (2 MiB) for one page at a time, so that two writers
+//! of different parts of one page do not lose each other's bytes. The base is read before the lock
+//! is taken.
 //!
 //! **Crash safety.** None: `flush` does nothing. Crash tests wrap a RAM device in a
 //! `RecordingDevice`.

@@ -10,15 +10,15 @@
 //!   durable: w1 w2 w4f;  w3 and w5: kept, lost or torn, independently
 //! ```
 //!
-//! A flush covers the writes that were complete when it *began*: with several threads, writes
-//! may complete while it runs. They are before it in the log, but are not made durable by it. A
-//! test can add notes of its own to the log, for example that an operation was acknowledged.
+//! A flush covers the writes that were complete when it *began*: with several threads, writes may
+//! complete while it runs. They are before it in the log, but are not made durable by it. A test
+//! can add notes of its own to the log, for example that an operation was acknowledged.
 //!
 //! **Not here.** Which cuts and survivals to try: the crash tests of the journal and the file
 //! system decide.
 //!
-//! **Invariants.** The base is never written. Two writes to the same byte are replayed in the
-//! order in which they were made; a lost one has no effect.
+//! **Invariants.** The base is never written. Two writes to the same byte are replayed in the order
+//! in which they were made; a lost one has no effect.
 //!
 //! **Locking.** One lock around the log and the state. Under it there are only operations in
 //! memory, and reads of the base.

@@ -24,8 +24,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// The bytes in `range` of `device`; with [`Access::ReadOnly`] they cannot be written
-    /// through this window.
+    /// The bytes in `range` of `device`; with [`Access::ReadOnly`] they cannot be written through
+    /// this window.
     ///
     /// # Errors
     /// Kind `UnexpectedEof` if the range is not inside the device.

@@ -4,12 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::windows::fs::FileExt;
 
-/// `ReadFile` at an offset, which it moves the position of the file to. 0 at the end of the file.
+/// `ReadFile` at an offset; it also moves the file's position. Returns 0 at the end of the file.
 pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     file.seek_read(buf, offset)
 }
 
-/// `WriteFile` at an offset, which it moves the position of the file to.
+/// `WriteFile` at an offset; it also moves the file's position.
 pub(super) fn write_at(file: &File, buf: &[u8], offset: u64) -> io::Result<usize> {
     file.seek_write(buf, offset)
 }

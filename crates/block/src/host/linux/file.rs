@@ -1,13 +1,12 @@
 //! **Purpose.** A device that is a file of the host: an image file or a block device.
 //!
-//! **Not here.** Opening a path: `open`. Ioctls that only block devices have: the module
-//! `raw`.
+//! **Not here.** Opening a path: `open`. Ioctls that only block devices have: the module `raw`.
 //!
 //! **Model.** Every call is one positioned system call (more only if the host transfers less than
-//! requested). With direct I/O there are two descriptors of the same file: transfers whose
-//! offset, length and memory are all aligned bypass the host's page cache, all others go through
-//! it. Linux keeps the two coherent (a direct write drops the cached pages, a direct read writes
-//! them back first), and metadata buffers, which are small, stay cached.
+//! requested). With direct I/O there are two descriptors of the same file: transfers whose offset,
+//! length and memory are all aligned bypass the host's page cache, all others go through it. Linux
+//! keeps the two coherent (a direct write drops the cached pages, a direct read writes them back
+//! first), and metadata buffers, which are small, stay cached.
 //!
 //! **Locking.** None: the kernel's positioned calls are safe from many threads. Long concurrent
 //! writes to a file on tmpfs are made through a memory map instead: see `memory_file`.

@@ -1,9 +1,9 @@
 //! **Purpose.** Finds the other users of an image file or a block device of the host, for error
 //! messages: loop devices on it, mounts of the kernel, the process that holds its lock.
 //!
-//! **Not here.** Exclusion of other users (`open`): that is done by the lock and by
-//! `O_EXCL`, since the state found here may change at any moment. The exception are loop devices,
-//! which take no lock: against them there is only this check.
+//! **Not here.** Exclusion of other users (`open`): that is done by the lock and by `O_EXCL`, since
+//! the state found here may change at any moment. Loop devices are the exception: they take no
+//! lock, so there is only this check.
 //!
 //! **Model.** `/sys/block/loop*/loop/backing_file` names the file of a loop device,
 //! `/proc/self/mountinfo` lists the mounts, and `/proc/locks` the locks with their holders. If one
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use fourscore_sync::thread;
 
-/// How often, and after which time each, to look again for a loop device that is being detached.
+/// How often to look for a loop device that is being detached, and the pause between two looks.
 const LOOKS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(25);
 

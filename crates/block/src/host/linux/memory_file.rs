@@ -62,8 +62,8 @@ pub(crate) fn is_long(len_bytes: u64) -> bool {
     len_bytes >= MIN_BYTES as u64
 }
 
-/// Writes `bytes` at `offset` of a file on tmpfs through a memory map, while other threads write
-/// to it by system call. The range is inside the file. Returns `false` with nothing changed if the
+/// Writes `bytes` at `offset` of a file on tmpfs through a memory map, while other threads write to
+/// it by system call. The range is inside the file. Returns `false` with nothing changed if the
 /// write is too short for this or if the map fails.
 pub(crate) fn write_mapped(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> bool {
     if !is_long(bytes.len() as u64) {

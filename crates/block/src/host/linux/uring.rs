@@ -14,8 +14,8 @@
 //! - There are never more requests in flight than the completion queue holds, so it cannot
 //!   overflow.
 //!
-//! **Locking.** Idle rings are kept in a list per core, which is locked for a push or a pop only.
-//! A batch in flight has exclusive use of its ring, whichever thread polls or waits.
+//! **Locking.** Idle rings are kept in a list per core, which is locked for a push or a pop only. A
+//! batch in flight has exclusive use of its ring, whichever thread polls or waits.
 //!
 //! **Crash safety.** As for any batch: a flush begins when all requests before it have succeeded.
 //!
@@ -33,11 +33,11 @@ use crate::batch::{Batch, Flight, InFlight, Outcome, Poll, Request};
 use crate::device::{BlockDevice, Hints, HostRange, to_u64};
 use crate::error::Operation;
 
-/// The maximum number of requests of a batch in the kernel at a time. The completion queue is
-/// twice as long.
+/// The maximum number of requests of a batch in the kernel at a time. The completion queue is twice
+/// as long.
 const DEPTH: u32 = 128;
-/// The maximum number of buffers of one request (`IOV_MAX`). Further buffers are transferred as
-/// the rest of a short transfer.
+/// The maximum number of buffers of one request (`IOV_MAX`). Further buffers are transferred as the
+/// rest of a short transfer.
 const MAX_BUFFERS: usize = 1024;
 /// The maximum number of idle rings that are kept for a core.
 const MAX_IDLE: usize = 4;

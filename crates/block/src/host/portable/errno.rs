@@ -1,8 +1,8 @@
 //! **Purpose.** Errors of the host by the numbers of Linux, on systems whose numbers are others.
 //!
-//! **Model.** All errors of this workspace have the numbers of Linux, on every system. Std gives
-//! errors that mean the same on each system the same kind, so the kind leads from one numbering to
-//! the other. An error whose kind is not in the table is `EIO`.
+//! **Model.** All errors of this workspace have the numbers of Linux, on every system. On each
+//! system, std gives the same kind to errors that mean the same. So an error is translated by its
+//! kind. An error whose kind is not in the table is `EIO`.
 
 use std::io::{self, ErrorKind};
 

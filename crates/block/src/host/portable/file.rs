@@ -1,7 +1,7 @@
 //! **Purpose.** A device that is an image file of the host, by the calls of std.
 //!
 //! **Model.** Every buffer is one positioned call (more only if the host transfers less than
-//! requested). Batches and transfers at once are the default ones of [`BlockDevice`].
+//! requested). Batches are those of [`BlockDevice`]'s default implementation.
 //!
 //! **Locking.** None: positioned calls are safe from many threads.
 //!
@@ -60,7 +60,8 @@ impl FileDevice {
         operation.check_inside(self.len_bytes())
     }
 
-    /// Fills the part of a read that begins `done_bytes` after its start; the bytes done then.
+    /// Fills the part of a read that begins `done_bytes` after its start, and returns how many
+    /// bytes of the read are done then.
     fn read_part(
         &self,
         operation: &Operation,
@@ -80,7 +81,8 @@ impl FileDevice {
         Ok(done_bytes)
     }
 
-    /// Writes the part that begins `done_bytes` after the start; the bytes done then.
+    /// Writes the part that begins `done_bytes` after the start, and returns how many bytes are
+    /// done then.
     fn write_part(
         &self,
         operation: &Operation,
