@@ -25,8 +25,8 @@ impl<K, V> Entry<K, V> {
         }
     }
 
-    /// Notes a hit. Writes only when the flag is clear, so that the entry's cache line stays
-    /// shared by all cores that read it.
+    /// Notes a hit. Writes only when the flag is clear, so that the entry's cache line stays shared
+    /// by all cores that read it.
     #[inline]
     pub(crate) fn reference(&self) {
         if !self.referenced.load(Ordering::Relaxed) {

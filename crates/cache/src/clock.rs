@@ -6,10 +6,10 @@
 //! evicted if the hook agrees. A second round of the same sweep ignores the flags: otherwise
 //! readers that set them as fast as the hand clears them could keep the shard over its budget.
 //!
-//! If even that frees too little, the hook refuses all other entries. The shard then exceeds its
-//! budget, and the next sweep starts only when it has grown by another sixteenth, so that a cache
-//! full of dirty blocks is not swept with every insertion. A caller that makes many entries
-//! evictable at once starts a sweep itself ([`ClockCache::trim`](crate::ClockCache::trim)).
+//! If even that frees too little, the hook has refused all entries that are left. The shard then
+//! exceeds its budget, and the next sweep starts only when it has grown by another sixteenth, so
+//! that a cache full of dirty blocks is not swept with every insertion. A caller that makes many
+//! entries evictable at once starts a sweep itself ([`ClockCache::trim`](crate::ClockCache::trim)).
 //!
 //! Entries are removed without the lock and without an update of the shard's weight. So the weight
 //! is an upper bound, and a sweep first recounts it, unless less than a quarter of the budget was

@@ -179,7 +179,7 @@ where
     /// get the value, but it is not inserted. `load` must not load its own key.
     ///
     /// # Errors
-    /// The error of `load`. Errors are not cached: each caller that waited loads itself.
+    /// The error of `load`. Errors are not cached: each caller that waited loads the value itself.
     pub fn get_or_try_load<E>(
         &self,
         key: &K,
@@ -226,8 +226,8 @@ where
         self.remove_entry(key, index, &condition, &guard).flatten()
     }
 
-    /// Removes `key` without the shard's lock, and writes nothing if it has no entry. For keys
-    /// that are never loaded: a pending load is not prevented from inserting its value.
+    /// Removes `key` without the shard's lock, and writes nothing if it has no entry. For keys that
+    /// are never loaded: a pending load is not prevented from inserting its value.
     pub fn take(&self, key: &K) -> Option<Arc<V>> {
         let guard = epoch::pin();
         self.remove_entry(key, self.bucket_of(key), &|_| true, &guard)
