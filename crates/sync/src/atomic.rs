@@ -1,4 +1,4 @@
-//! **Purpose.** Atomics by their std names.
+//! **Purpose.** Atomics under the names of std: those of std, shuttle or the counting build.
 
 #[cfg(not(any(feature = "shuttle", feature = "count")))]
 pub use std::sync::atomic::{

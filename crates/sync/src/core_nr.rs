@@ -1,7 +1,7 @@
 //! **Purpose.** Core numbers, and values kept once per core.
 //!
 //! **Model.** A core number is below [`CoreNr::count`], which is fixed for the life of the process
-//! and covers every CPU the kernel may ever run us on (the *possible* ones: a CPU brought online
+//! and covers every CPU that the process may ever run on (the *possible* ones: a CPU brought online
 //! later has its slot already). The current core is a hint: the scheduler may move the thread right
 //! after it read the number, so the value in a per-core slot must allow access from any thread. On
 //! systems other than Linux each thread has a fixed number instead (`host::portable`).

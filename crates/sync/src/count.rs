@@ -27,19 +27,18 @@
 //!   retiring a batch (one write for each active thread and batch) is not counted either.
 //! - An `Arc` is counted only by [`clone_arc`](crate::clone_arc); other plain memory not at all.
 //!
-//! A line is named by the place in the source that accessed it: the line of the *caller* of
-//! `load`, `lock` and so on, as `perf c2c` does it. (A name given at construction would have to be
-//! stored in the object, which would spread the fields over more lines than they really take.)
+//! A line is named by the place in the source that accessed it: the line of the *caller* of `load`,
+//! `lock` and so on, as `perf c2c` does it. (A name given at construction would have to be stored
+//! in the object, which would spread the fields over more lines than they really take.)
 //! [`Cores::name`] adds a label to it.
 //!
 //! [`Cores::race`] gives the cores clocks and lets them run against each other, for the time a
 //! [`Machine`] would take ([`clock`]).
 //!
 //! **Invariants.** A run is deterministic: it uses one OS thread, takes the cores in turn (in a
-//! race: in the order of their clocks), and
-//! depends on neither time nor random numbers. The current virtual core is a thread-local, so tests
-//! in parallel do not see each other, and outside of [`with_cores`] nothing is counted. Further
-//! threads take part through [`Cores::on`].
+//! race: in the order of their clocks), and depends on neither time nor random numbers. The current
+//! virtual core is a thread-local, so tests in parallel do not see each other, and outside of
+//! [`with_cores`] nothing is counted. Further threads take part through [`Cores::on`].
 
 pub(crate) mod atomic;
 mod clock;
@@ -136,9 +135,9 @@ impl Cores {
         body()
     }
 
-    /// Runs `body` on all cores at once, each with a clock that begins at 0, as long as `machine`
-    /// would take; returns what they returned, in the order of cores. The state of the lines stays,
-    /// and counts go on.
+    /// Runs `body` on all cores at once, and returns what they returned, in the order of cores.
+    /// Each core has a clock that begins at 0 and advances as on `machine`. The state of the lines
+    /// stays, and counts go on.
     ///
     /// # Panics
     /// If a core panics, or if all wait for each other.
@@ -158,8 +157,8 @@ impl Cores {
         })
     }
 
-    /// Counts the value at the address of `value` as if it were on the line of `other`, to count
-    /// another layout than that of the program. The value must not move any more.
+    /// Counts accesses to `value` as if it were on the line of `other`, to count another layout
+    /// than the program's. The value must not move any more.
     pub fn put_beside<T, U>(&self, value: &T, other: &U) {
         let address = |pointer: *const ()| pointer.addr();
         let value = address(ptr::from_ref(value).cast());

@@ -114,8 +114,8 @@ pub fn assert_not_pinned() {
     );
 }
 
-/// Calls `wait`, in which [`assert_not_pinned`] holds whatever guards the thread holds. For a
-/// caller that holds one and cannot drop it.
+/// Calls `wait` with [`assert_not_pinned`] switched off, for a caller that holds a guard and cannot
+/// drop it.
 pub fn knowingly_pinned<R>(wait: impl FnOnce() -> R) -> R {
     #[cfg(debug_assertions)]
     let guards = GUARDS.with(|guards| guards.replace(0));
@@ -258,8 +258,8 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         self.swap(None, guard)
     }
 
-    /// Stores `value` if the cell still holds the very object `current` (compared by address,
-    /// which the guard keeps from being reused). Returns the old value.
+    /// Stores `value` if the cell still holds the very object `current` (compared by address, which
+    /// the guard keeps from being reused). Returns the old value.
     ///
     /// # Errors
     /// [`Changed`], with the value found and with `value`, if the cell holds another object.
@@ -357,8 +357,8 @@ unsafe fn from_raw<T>(pointer: *mut T) -> Option<Box<T>> {
 /// Retires `old`, and returns it for the lifetime of the guard.
 ///
 /// # Safety
-/// `old` is null, or came from a box and was taken out of its slot by the caller while `guard`
-/// was held.
+/// `old` is null, or came from a box and was taken out of its slot by the caller while `guard` was
+/// held.
 unsafe fn retired<T: Send + Sync + 'static>(old: *mut T, guard: &Guard) -> Option<&T> {
     if old.is_null() {
         return None;

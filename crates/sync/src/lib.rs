@@ -1,8 +1,8 @@
 //! **Purpose.** Locks, atomics, epochs, threads and core numbers for all crates of the workspace.
 //!
-//! Every crate takes the primitives for data shared between threads from here, so that there can
-//! be three builds of the same code: the normal one (std, parking_lot, seize), the model-checked
-//! one (feature `shuttle`) and the counting one (feature `count`), which counts for every shared
+//! Every crate takes the primitives for data shared between threads from here, so that there can be
+//! three builds of the same code: the normal one (std, parking_lot, seize), the model-checked one
+//! (feature `shuttle`) and the counting one (feature `count`), which counts for every shared
 //! location how often its cache line moves between virtual cores.
 //!
 //! | module | responsibility |
@@ -12,7 +12,7 @@
 //! | [`epoch`] | read guards, and cells whose old values live until a grace period has passed |
 //! | [`core_nr`] | the number of the core a thread runs on, and per-core values |
 //! | `host` | what differs between operating systems |
-//! | [`thread`] | spawning, scoping, yielding |
+//! | [`thread`], [`spin`] | spawning, scoping, yielding; waits of a few microseconds |
 //! | [`versions`] | values that are replaced a few times and read without a guard |
 //! | [`sparse`] | long slices whose memory is allocated in chunks on first use |
 //! | [`rank`] | the order of locks, asserted in debug builds |
@@ -36,8 +36,8 @@
 //!
 //! In the shuttle build the primitives work only inside `model::check` and the like, so ordinary
 //! tests are marked `#[cfg(not(feature = "shuttle"))]`. Shuttle treats every memory ordering as
-//! sequentially consistent, so an argument that rests on a weaker one needs a loom model too.
-//! In the counting build ordinary tests run as in the normal one, uncounted.
+//! sequentially consistent, so an argument that rests on a weaker one needs a loom model too. In
+//! the counting build ordinary tests run as in the normal one, uncounted.
 //!
 //! All three builds offer the subset of the interfaces of parking_lot and std that the wrappers in
 //! [`lock`] have. Code that compiles only in the normal build uses more than that.
@@ -68,8 +68,8 @@ pub use sparse::Sparse;
 pub use std::sync::{Arc, Weak};
 pub use versions::Versions;
 
-/// Says that the work from here to the next access to shared memory takes `steps` steps, of about
-/// a nanosecond each, more than usual. It matters only to a race of virtual cores in the counting
+/// Says that the work from here to the next access to shared memory takes `steps` steps, of about a
+/// nanosecond each, more than usual. It matters only to a race of virtual cores in the counting
 /// build, and is compiled away in the others.
 #[inline(always)]
 pub fn work(steps: u64) {
@@ -80,8 +80,8 @@ pub fn work(steps: u64) {
 }
 
 /// Clones `arc`, and counts this as a write to the line of its reference count, which all owners
-/// share. `Arc` itself cannot be replaced in the counting build (it must still coerce to `Arc<dyn
-/// Trait>`), so hot paths clone with this function.
+/// share. `Arc` itself cannot be replaced in the counting build (it must still coerce to
+/// `Arc<dyn Trait>`), so hot paths clone with this function.
 #[inline]
 #[cfg_attr(feature = "count", track_caller)]
 #[must_use]

@@ -26,8 +26,8 @@
 //!   it are measured and stand for all of the block. The length of the next block follows from the
 //!   times of operations measured before: short ones are measured rarely, long ones always.
 //!
-//! The time of a thread from its first operation to the last one that was measured is known, and
-//! that of waiting in it. What is left is divided by the weights of the sample:
+//! The time of a thread from its first operation to the last one that was measured is known, and so
+//! is the waiting in it. The kinds of work share the rest in proportion to their weighted times:
 //!
 //! ```text
 //! time of a kind of work = (time of the thread - waiting) x its weighted time / all weighted time
@@ -39,9 +39,9 @@
 //! What threads of the library do in the background, a commit for instance, is in no operation; a
 //! thread that waits for it is in the section of its wait.
 //!
-//! A thread that was preempted in a measured operation would stand for a block of such. A piece of
-//! work whose weighted time is above a limit therefore counts as the limit, or once if it is
-//! longer.
+//! If a thread is preempted in a measured operation, the pause would be counted for every operation
+//! of the block. So the weighted time of a piece of work is cut to a limit, or to its own time if
+//! that is longer.
 //!
 //! **Invariants.** A section takes time only inside of an operation. While no profile is on, an
 //! operation reads one word that no thread writes, and a section one word of its own thread.
@@ -89,7 +89,7 @@ const SECTIONS: usize = 7;
 const REST: u8 = 7;
 /// The kinds of time inside of operations.
 const KINDS: usize = SECTIONS + 1;
-/// In place of a section around another one: it takes no time.
+/// In place of the section around an entered one, if leaving that one changes nothing.
 const UNTIMED: u8 = u8::MAX;
 
 /// Whether a kind of time is waiting, which is timed in every operation.
@@ -196,9 +196,10 @@ struct ThreadWords {
     depth: Cell<u32>,
     /// The profile that the words below belong to.
     profile: Cell<u64>,
-    /// Operations up to the next one that has something to do, itself included.
+    /// Operations up to the next one that ends a gap or is measured, that one included.
     left: Cell<u64>,
-    /// Operations up to the next one that is measured, itself included, if a gap lasts; else 1.
+    /// While a gap lasts: operations up to the next one that is measured, that one included;
+    /// else 1.
     until_measured: Cell<u64>,
     /// Operations from one that is measured to the next.
     distance: Cell<u64>,
@@ -206,7 +207,7 @@ struct ThreadWords {
     block: Cell<Block>,
     /// The block of the operation that is measured next.
     next_block: Cell<Block>,
-    /// Whether the gap after a measured operation lasts.
+    /// Whether the thread is in the gap after a measured operation.
     is_gap: Cell<bool>,
     /// Up to when the time of the thread has been added to the core's, in ticks.
     covered_until: Cell<u64>,

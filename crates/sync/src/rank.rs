@@ -13,9 +13,9 @@
 //!
 //! Attempts that do not wait (`try_lock`) need no place.
 //!
-//! In release builds a place is only its level, [`Held`] has no size, and entering does nothing.
-//! A wait is counted and timed only if the lock was not free at the first attempt: taking a free
-//! lock writes no statistics.
+//! In release builds a place is only its level, [`Held`] has no size, and entering does nothing. A
+//! wait is counted and timed only if the lock was not free at the first attempt: taking a free lock
+//! writes no statistics.
 //!
 //! **Locking.** None: the places are thread-local, and the statistics are atomic counters.
 
@@ -75,8 +75,8 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// The rank of the locks called `name`, after all ranks of a lower `level`; levels are below
-    /// 128.
+    /// The rank of the locks called `name`, after all ranks of a lower `level`; levels are
+    /// below 128.
     #[must_use]
     pub const fn new(level: u8, name: &'static str) -> Self {
         assert!((level as usize) < LEVELS, "a level is below 128");

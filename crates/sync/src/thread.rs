@@ -58,8 +58,8 @@ pub fn back_off(attempt: u32) {
     yield_now();
 }
 
-/// Gives the calling thread a working directory of its own: a later `chdir` by this thread does
-/// not affect other threads. For threads made for one job; this cannot be undone.
+/// Gives the calling thread a working directory of its own: a later `chdir` by this thread does not
+/// affect other threads. For threads made for one job; this cannot be undone.
 ///
 /// # Errors
 /// The host's error, for example if a sandbox forbids it. Kind `Unsupported` on systems other than

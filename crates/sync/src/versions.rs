@@ -1,5 +1,5 @@
-//! **Purpose.** A value of which a new version is published now and then, and that is read without
-//! a guard.
+//! **Purpose.** A value that is replaced now and then by a new version, and is read without a
+//! guard.
 //!
 //! **Model.** Old versions are kept until the cell is dropped, so a reference to any of them lives
 //! as long as the cell. That is for values that are read everywhere and replaced a few times in the

@@ -1,5 +1,5 @@
 //! **Purpose.** Clocks for virtual cores: how long a run would take on a machine with these cores,
-//! and who waits for whom.
+//! and which core waits for which.
 //!
 //! **Not here.** Which access moves a line ([`super::lines`]); what the cores do.
 //!

@@ -99,7 +99,7 @@ impl Trace {
         guard
     }
 
-    /// Releases a lock, and wakes those who wait for it.
+    /// Releases a lock, and wakes cores that wait for it.
     fn release(&self, wake: Wake, release: impl FnOnce()) {
         // While a panic unwinds, the clock stands still.
         if std::thread::panicking() || !super::has_clock() {

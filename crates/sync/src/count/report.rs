@@ -73,8 +73,8 @@ impl Report {
         self.rows.iter().map(|row| row.transfers).sum()
     }
 
-    /// The average number of lines an operation moves between cores: the figure that must not
-    /// grow with the number of cores.
+    /// The average number of lines an operation moves between cores: the figure that must not grow
+    /// with the number of cores.
     #[must_use]
     pub fn transfers_per_op(&self) -> f64 {
         self.per_operation().transfers

@@ -134,8 +134,8 @@ pub(super) fn peek<T>(slot: &Slot<T>) -> *mut T {
     slot.load(Ordering::SeqCst)
 }
 
-/// A retired box. It stays a raw pointer until it is dropped, because readers still hold
-/// references into it and a `Box` would claim exclusive access.
+/// A retired box. It stays a raw pointer until it is dropped, because readers still hold references
+/// into it and a `Box` would claim exclusive access.
 struct Owned<T>(*mut T);
 
 impl<T> Drop for Owned<T> {

@@ -10,10 +10,10 @@ use crate::CoreNr;
 
 pub(super) type Slot<T> = AtomicPtr<T>;
 
-/// The number of values that a thread collects in a batch before it retires them. A batch costs
-/// one `membarrier` and one write for each active thread, so it must not be small, and it must
-/// hold at least as many values as there are active threads to be retired at all. It also bounds
-/// the memory of retired values that an idle thread keeps.
+/// The number of values that a thread collects in a batch before it retires them. A batch costs one
+/// `membarrier` and one write for each active thread, so it must not be small, and it must hold at
+/// least as many values as there are active threads to be retired at all. It also bounds the memory
+/// of retired values that an idle thread keeps.
 const BATCH: usize = 256;
 
 static COLLECTOR: LazyLock<seize::Collector> =

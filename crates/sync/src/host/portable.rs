@@ -1,4 +1,4 @@
-//! **Purpose.** A core number for every thread, on systems that are not asked for the real one.
+//! **Purpose.** A core number for every thread, on systems other than Linux.
 //!
 //! **Model.** Threads are numbered in the order in which they first ask. Up to as many threads as
 //! there are cores, each has per-core values of its own; further ones share them in turn. A number

@@ -3,8 +3,8 @@
 //! Poisoning is ignored: a panic fails the whole execution anyway. Waits with a timeout never time
 //! out here, so a lost wake-up that only the timeout hides shows as a deadlock.
 //!
-//! A static keeps its value from one execution to the next, so models make their shared data
-//! inside the checked closure.
+//! A static keeps its value from one execution to the next, so models make their shared data inside
+//! the checked closure.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
