@@ -1,5 +1,5 @@
-//! **Purpose.** A block device as the only file of a mount. Another file system on a loop device on
-//! that file can then be observed through our block device interface.
+//! **Purpose.** A block device as the only file of a mount. If a loop device is made of that file,
+//! a file system on it, such as the kernel's, makes its requests to our block device.
 //!
 //! **Not here.** Recording the calls, and injecting errors: the device does that.
 //!

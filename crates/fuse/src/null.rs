@@ -2,9 +2,9 @@
 //! for each request, over the same transport and kernel.
 //!
 //! **Model.** Names and attributes are in memory, in shards. A name is stored as a hash, so a
-//! directory cannot be listed. File data is dropped, and reads return whatever the buffer holds. Or
-//! it is kept in a file, which includes the cost of storing it: each stretch of [`STRETCH_BYTES`]
-//! of each file has a place of its own there. Places of removed files are not used again.
+//! directory cannot be listed. File data is dropped, and reads return whatever the buffer holds.
+//! Alternatively it is stored in one file, so that the cost of storing is included: each stretch of
+//! [`STRETCH_BYTES`] of each file has a place there. Places of removed files are not used again.
 //!
 //! **Not here.** Checks that the kernel has made already.
 //!
@@ -33,7 +33,7 @@ use crate::session::Session;
 const SHARDS: usize = 256;
 const VALID_SECS: u64 = 24 * 60 * 60;
 const BLOCK_BYTES: u32 = 4096;
-/// A stretch of a file lies at one place of the file with all data.
+/// The length of a stretch of a file, which lies at one place of the file with all data.
 const STRETCH_BYTES: u64 = 1 << 20;
 /// The reported size: more blocks than a benchmark writes.
 const BLOCKS: u64 = 1 << 30;

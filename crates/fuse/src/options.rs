@@ -68,8 +68,8 @@ pub struct SessionOptions {
     pub honours_devices: bool,
     /// Allows to run programs (not `noexec`).
     pub runs_programs: bool,
-    /// All users may access the mount, within their permissions (`allow_other`); else only the one
-    /// who made it.
+    /// All users may access the mount, within their permissions (`allow_other`); else only the user
+    /// that made it.
     pub is_for_all: bool,
     /// The mount point need not be empty (`nonempty`).
     pub may_hide: bool,
@@ -77,8 +77,8 @@ pub struct SessionOptions {
     pub permissions: Permissions,
     /// Which changes are durable when a call returns.
     pub durability: Durability,
-    /// Limits of quota are kept (`usrquota`, `grpquota`, `prjquota`), so that writes are sent at
-    /// once, by the process that makes them.
+    /// Limits of quota are enforced (`usrquota`, `grpquota`, `prjquota`), so that writes are sent
+    /// at once, by the process that makes them.
     pub keeps_limits: bool,
 }
 
@@ -149,7 +149,7 @@ impl SessionOptions {
     }
 
     /// How the kernel caches writes: writethrough if changes are to be durable at once, or if
-    /// limits depend on the caller, whom cached writes do not name.
+    /// limits of quota are enforced, since a cached write does not name its caller.
     pub(crate) fn cache(&self) -> Cache {
         match self.durability {
             Durability::Everything => Cache::Writethrough,

@@ -6,8 +6,8 @@
 //! - [`enclose`], when image and mount are open and before the image is read: privileges and ways
 //!   to gain new ones, core dumps (which would expose file data), all files except `/dev/fuse` and
 //!   reading `/sys`, connections, signals to other processes.
-//! - [`Enclosed::lock`], when everything else is open and before the first request: the rest of
-//!   the files, and every system call except those of `calls`.
+//! - [`Enclosed::lock`], when everything else is open and before the first request: the rest of the
+//!   files, and every system call except those of `calls`.
 //!
 //! The first step applies to the calling thread and to those that it starts, so it must come before
 //! there are other threads. The second one applies to all threads. A system call that is not

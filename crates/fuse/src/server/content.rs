@@ -224,8 +224,8 @@ impl Server<'_> {
         Ok(self.fs.fallocate(call.inode, *what, offset, len)?)
     }
 
-    /// Refuses what the file's flags and form forbid, before privileges are removed: the call may
-    /// move data within the file, so they are removed before that.
+    /// Refuses what the file's flags and form forbid. Privileges are removed after this check, and
+    /// before the call, which may move data within the file.
     fn check_fallocate(
         &self,
         call: &Call<'_>,

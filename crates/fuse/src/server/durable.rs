@@ -10,10 +10,10 @@
 //! | `O_SYNC` or `O_DSYNC` of a write through a descriptor with direct I/O ([`DIRECT_HANDLE`]) | that write |
 //!
 //! The flags are applied here and not in the library, where what is durable is the caller's choice.
-//! A file that the kernel caches writes of is synced when these arrive.
+//! A file whose writes the kernel caches is synced when these arrive.
 //!
-//! One inode that the operation changed is synced: all of its changes are in the transaction of
-//! that. The label is in no inode.
+//! One of the inodes that an operation has changed is synced: its transaction has all changes of
+//! the operation. The label is in no inode, so everything is synced for it.
 
 use fourscore::Fs;
 use fourscore_ondisk::inode::InodeFlags;
@@ -31,7 +31,7 @@ pub(super) const DIRECT_HANDLE: u64 = 1;
 
 const O_TRUNC: u32 = 0o1000;
 const O_DSYNC: u32 = 0o10_000;
-/// What `O_SYNC` has beside `O_DSYNC`.
+/// The bit that `O_SYNC` has and `O_DSYNC` has not.
 const O_SYNC_ONLY: u32 = 0o4_000_000;
 
 /// What a request changes.
@@ -39,7 +39,7 @@ const O_SYNC_ONLY: u32 = 0o4_000_000;
 enum Change {
     /// The inode of a node.
     Inode(u64),
-    /// Data of the node's file, of which the descriptor's flags demand this.
+    /// Data of the node's file, with what the descriptor's flags demand for it.
     Data(u64, Demand),
     /// Names in one directory, or in two.
     Names(u64, u64),

@@ -1,9 +1,9 @@
 //! **Purpose.** ext4's ioctls: flags (chattr), projects, generations, the label, FITRIM, and
 //! growing.
 //!
-//! **Model.** All permissions are checked here. From 5.13 on Linux has checked those for flags and
-//! projects too, by capabilities, but older kernels pass these ioctls on from anyone; and no kernel
-//! knows the flags that only ext4 has. Of capabilities the server knows those of root.
+//! **Model.** All permissions are checked here. From 5.13 on Linux checks those for flags and
+//! projects too, by capabilities. Older kernels pass these ioctls on from anyone, and no kernel
+//! knows the flags that only ext4 has. Only root has capabilities here.
 //!
 //! **Locking.** Checks and changes of flags and generations happen under one lock of the server
 //! (`ioctl_changes`), which is held while the library is called. So no flag that root sets between
@@ -112,7 +112,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Whether the caller owns the inode, and may change those flags that differ.
+    /// Checks that the caller owns the inode, and may change those flags that differ.
     fn check_flags(&self, call: &Call<'_>, flags: InodeFlags) -> Result<(), Errno> {
         let caller = Self::unchecked_caller(&call.header);
         Ok(self.fs.check_flags_change(call.inode, flags, &caller)?)
@@ -136,7 +136,7 @@ impl Server<'_> {
     }
 
     fn set_fsxattr(&self, call: &mut Call<'_>) -> Result<(), Errno> {
-        /// Of no file: what Linux uses where there is no valid number.
+        /// No project: Linux has this number where none is valid.
         const NO_PROJECT: u32 = u32::MAX;
         let wanted: Fsxattr = call.arguments.take()?;
         let known = XFLAGS.iter().fold(0, |all, (xflag, _)| all | xflag);
@@ -174,8 +174,8 @@ impl Server<'_> {
         Ok(self.fs.set_label(name.unwrap_or_default())?)
     }
 
-    /// As in Linux, an image file is as long as its owner has made it: `fourscore resize` is what
-    /// makes it longer.
+    /// Grows within the device. As in Linux this does not make an image file longer;
+    /// `fourscore resize` does.
     fn resize(&self, call: &mut Call<'_>) -> Result<(), Errno> {
         let blocks = BlockCount(call.arguments.take()?);
         if call.header.uid != 0 {

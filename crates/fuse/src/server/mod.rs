@@ -5,9 +5,9 @@
 //!
 //! **Model.** One request, one call, one reply. `ENOSYS` is the reply to operations that Linux then
 //! does by itself without asking again: FLUSH (it has written dirty pages by then), ACCESS (it
-//! checks permissions itself), INTERRUPT (calls wait for the disk only), POLL, BMAP, locks. So is
-//! it to LSEEK with the writeback cache, since the kernel does not write dirty pages before it asks
-//! for data or holes: the file then counts as having no holes.
+//! checks permissions itself), INTERRUPT (calls wait for the disk only), POLL, BMAP, locks. LSEEK
+//! gets `ENOSYS` too if there is a writeback cache, since the kernel does not write dirty pages
+//! before it asks for data or holes: the file then counts as having no holes.
 //!
 //! | module | operations |
 //! |---|---|
