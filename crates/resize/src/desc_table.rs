@@ -36,8 +36,8 @@ pub(crate) fn start(geometry: &Geometry, group: GroupNr) -> u64 {
     superblock.0 + 1
 }
 
-/// Marks blocks as used, in all groups that have them. Returns by how many clusters there are more
-/// free ones: 0 or less.
+/// Marks blocks as used, in all groups that have them. Returns the change of the number of free
+/// clusters: 0 or less.
 pub(crate) fn take(volume: &mut Volume<'_>, blocks: Range<u32>) -> Result<i64> {
     let geometry = *volume.geometry();
     let mut free = 0;
@@ -59,7 +59,7 @@ pub(crate) fn take_in(volume: &mut Volume<'_>, group: GroupNr, blocks: Range<u32
 }
 
 /// Frees blocks behind the end of the table, or behind the reserved blocks, in all groups that have
-/// them: see the module. Returns by how many clusters there are more free ones.
+/// them: see the module. Returns the change of the number of free clusters.
 ///
 /// Bitmaps and inode tables of all groups that the superblock of `volume` has are taken to be in
 /// use.
@@ -107,8 +107,8 @@ fn give_back_in(
 ///
 /// Linux computes such a bitmap when it needs it: from the number of blocks of descriptors, which
 /// it takes from the superblock before it replays the log, and the number of reserved ones, which
-/// it takes from there afterwards. If a step that is replayed changes both, they do not fit
-/// together, and blocks of the table or reserved ones are free in the bitmap.
+/// it takes from there afterwards. If a step that is replayed changes both, Linux combines an old
+/// number with a new one, and blocks of the table or reserved ones are free in the bitmap.
 pub(crate) fn store_bitmaps(
     volume: &mut Volume<'_>,
     groups: impl Iterator<Item = GroupNr>,
@@ -157,7 +157,7 @@ pub(crate) fn clusters_of(
 pub(crate) struct Tables(Vec<Range<u64>>);
 
 impl Tables {
-    /// Those of all groups.
+    /// The bitmaps and inode tables of all groups.
     pub(crate) fn of(volume: &Volume<'_>) -> Result<Self> {
         Self::of_groups(volume, 0..volume.geometry().groups())
     }
@@ -177,7 +177,7 @@ impl Tables {
         Ok(Self(runs))
     }
 
-    /// The clusters in which they lie, each once, in order; `log` is that of the blocks in one.
+    /// The clusters in which they lie, each once, in order. A cluster has `1 << log` blocks.
     pub(crate) fn clusters(&self, log: u32) -> impl Iterator<Item = u64> {
         let mut next = 0;
         self.0.iter().flat_map(move |run| {

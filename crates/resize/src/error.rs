@@ -27,7 +27,8 @@ pub enum ResizeError {
         /// Bytes of a block.
         block_bytes: usize,
     },
-    /// Something that has to move found no free place. The file system is valid, of its old size.
+    /// There is no free place for something that has to move. The file system is valid and has its
+    /// old size.
     #[error("no free place is left for what has to move: choose a larger size")]
     NoRoom,
     /// The format cannot express the size.

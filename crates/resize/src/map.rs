@@ -2,8 +2,7 @@
 //!
 //! **Model.** A changed map is written to blocks that are free, and `i_block` is what refers to it.
 //! So however large it is, a step changes one inode. Blocks of pointers whose content stays are
-//! kept
-//! where they are, unless they lie behind the new end.
+//! kept where they are, unless they lie behind the new end.
 //!
 //! **Invariants.** What is read is checked: runs lie inside the file system, and a tree ends.
 
@@ -85,8 +84,8 @@ impl Map {
         Ok(())
     }
 
-    /// Adds what a pointer of some level refers to. Of data only the place matters, so the logical
-    /// block is a running number.
+    /// Adds what a pointer of some level refers to. Only the place of data matters here, so its
+    /// logical blocks are numbered consecutively.
     fn add_pointers(&mut self, volume: &Volume<'_>, block: PhysBlock, level: u16) -> Result<()> {
         if !volume.geometry().data_blocks().contains(&block) {
             return Err(ResizeError::corrupt("a pointer outside the file system"));
@@ -201,13 +200,13 @@ impl Moves {
 #[derive(Debug)]
 pub(crate) struct Rewritten {
     pub(crate) i_block: [u8; 60],
-    /// By how many blocks the inode has grown: those of the map itself, and bad ones.
+    /// The change of the number of the inode's blocks: blocks of the map are added or freed, bad
+    /// ones dropped.
     pub(crate) more_blocks: i64,
 }
 
-/// Writes the map of an inode with its blocks moved. With `seed`, a new one for its checksums.
-/// Nodes
-/// that are not needed any more are freed.
+/// Writes the map of an inode with its blocks moved. The checksums of its nodes are made with
+/// `seed`. Nodes that are not needed any more are freed.
 pub(crate) fn rewrite(
     volume: &Volume<'_>,
     space: &mut Space,

@@ -26,8 +26,8 @@ const RESIZE_INODE: InodeNr = InodeNr(7);
 const DOUBLE_INDIRECT: u16 = 13;
 const SECTOR_BITS: u32 = 9;
 
-/// Makes the inode fit to the new size, of which `volume` has the superblock. Returns by how many
-/// clusters there are more free ones.
+/// Makes the inode fit the new size, whose superblock is that of `volume`. Returns the change of
+/// the number of free clusters.
 pub(crate) fn update(volume: &mut Volume<'_>, old: &Superblock) -> Result<i64> {
     if !old.features().compat.contains(Compat::RESIZE_INODE) {
         return Ok(0);
@@ -151,7 +151,7 @@ pub(crate) fn restore(volume: &mut Volume<'_>, removed: &Removed, wish: &Superbl
     volume.commit()
 }
 
-/// Marks blocks of one group. Returns by how many clusters there are more free ones.
+/// Marks blocks of one group as used or free. Returns the change of the number of free clusters.
 fn mark(volume: &mut Volume<'_>, first: PhysBlock, blocks: u64, is_used: bool) -> Result<i64> {
     let Some((group, offset)) = volume.geometry().block_group(first) else {
         return Ok(0);
@@ -190,7 +190,8 @@ impl Tree {
         1 + self.reserved * (1 + self.backups)
     }
 
-    /// The sectors that are counted for each block: those of a cluster, or of a block.
+    /// The sectors that the inode counts for each of its blocks: as many as a cluster has, or a
+    /// block. `sectors` is the inode's count.
     fn unit(&self, sectors: u64, sb: &Superblock) -> u64 {
         match sectors.checked_div(self.blocks()) {
             Some(unit) if unit * self.blocks() == sectors && unit > 0 => unit,

@@ -58,8 +58,7 @@ impl Resizer {
     /// nothing uses are not free, which a check mends.
     ///
     /// # Errors
-    /// `TooSmall`, `TooLarge`, `DeviceTooShort`, before anything is changed; `Corrupt`; `Io`;
-    /// `Fs`.
+    /// `TooSmall`, `TooLarge`, `DeviceTooShort`, before anything is changed; `Corrupt`; `Io`; `Fs`.
     pub fn resize(&mut self, blocks: BlockCount) -> Result<BlockCount> {
         let new = target::of(self.volume.sb(), blocks.0)?;
         let after = new.geometry().blocks();

@@ -1,9 +1,8 @@
 //! **Purpose.** Free clusters in front of the new end, for what has to move there.
 //!
 //! **Model.** All block bitmaps are in memory. A cluster that is allocated becomes used at once;
-//! one
-//! that is freed stays used until the step is durable, so that nothing is written over content that
-//! the file system still has after a crash.
+//! one that is freed stays used until the step is durable, so that nothing is written over content
+//! that the file system still has after a crash.
 //!
 //! **Invariants.** Allocated clusters lie in front of the end.
 

@@ -10,8 +10,7 @@
 //! ```
 //!
 //! resize2fs moves the tables of all groups with a backup in the second case. Linux switches to
-//! `meta_bg` when it grows a mounted file system, and so it is done here: nothing that exists has
-//! to
+//! `meta_bg` when it grows a mounted file system. The same is done here: nothing that exists has to
 //! move.
 //!
 //! **Not here.** Free counts, which depend on the content.

@@ -253,8 +253,8 @@ impl<'f> Volume<'f> {
         Ok(bitmap::of_group(self.geometry(), group, &own))
     }
 
-    /// Stores a block bitmap, and what its descriptor says of it. Returns by how many clusters
-    /// there are more free ones.
+    /// Stores a block bitmap, and the fields of its descriptor. Returns the change of the number of
+    /// free clusters.
     pub(crate) fn set_block_bitmap(&mut self, group: GroupNr, bitmap: Vec<u8>) -> Result<i64> {
         let desc = self.desc(group)?;
         let geometry = self.geometry();
@@ -329,8 +329,8 @@ impl<'f> Volume<'f> {
         done
     }
 
-    /// Makes another superblock that of the file system, by one durable write of it alone, behind
-    /// which everything is durable that was written before. No step may have begun.
+    /// Replaces the superblock by one durable write of it alone, after a flush of everything that
+    /// was written before. No step may have begun.
     pub(crate) fn replace_superblock(&mut self, raw: &RawSuperblock) -> Result<()> {
         self.set_superblock(raw)?;
         self.device.flush()?;

@@ -32,14 +32,14 @@
 //! zeroes. A descriptor of zeroes is valid nowhere: Linux does not mount it for writing, and a
 //! check takes the places of bitmaps and inode tables from a copy, in the layout of that copy.
 //!
-//! The inode of reserved blocks refers to no block of a table, whichever layout a repair goes to:
-//! e2fsck 1.47.0 would take descriptors for pointers, and be done only in a second run. Therefore
-//! the order of steps 4 and 7.
+//! Steps 4 and 7 are where they are so that the inode of reserved blocks never refers to a block of
+//! a table, whichever layout a repair chooses. Otherwise e2fsck 1.47.0 would take descriptors for
+//! pointers, and need a second run.
 //!
 //! A file system of one group has no copy, and needs none: the first 32 bytes of its only
-//! descriptor stay the same but for the checksum, and zeroes follow them before they are the low
-//! half of a long one: there may be a descriptor of a group that a shrink took away. A file system
-//! of several groups without a copy is refused.
+//! descriptor stay the same but for the checksum. Step 3 zeroes the 32 bytes behind them, which
+//! become the high half: an old descriptor of a group that a shrink took away may lie there. A file
+//! system of several groups without a copy is refused.
 //!
 //! Memory: the new table. If table and reserved blocks together get another end, also the places of
 //! all bitmaps and inode tables, and the block bitmap of each group with a copy.
@@ -74,7 +74,7 @@ const NARROW_BYTES: u16 = 32;
 /// The most clusters and inodes of a group that a narrow descriptor counts.
 const MOST_NARROW: u32 = 65_528;
 
-/// Gives descriptors a width. One that they have already changes nothing.
+/// Gives descriptors a width; does nothing if they have it already.
 pub(crate) fn set(volume: &mut Volume<'_>, width: Width) -> Result<()> {
     let is_wide = volume.sb().features().incompat.contains(Incompat::BIT64);
     if is_wide == (width == Width::Wide) {
@@ -214,7 +214,7 @@ fn put(bytes: &mut [u8], sb: &Superblock, old: &GroupDesc, sums: &Sums) -> Resul
 }
 
 /// Takes or frees the blocks by which table and reserved blocks together get longer or shorter, in
-/// each group that has them. Returns by how many clusters there are more free ones.
+/// each group that has them. Returns the change of the number of free clusters.
 fn move_end(volume: &mut Volume<'_>, old: &Volume<'_>) -> Result<i64> {
     let end = |sb: &Superblock| sb.geometry().desc_blocks() + u32::from(sb.reserved_gdt_blocks());
     let (before, after) = (end(old.sb()), end(volume.sb()));
@@ -230,7 +230,8 @@ fn move_end(volume: &mut Volume<'_>, old: &Volume<'_>) -> Result<i64> {
     Ok(free)
 }
 
-/// Takes blocks behind a table, which begins with the cluster in front of them.
+/// Marks the blocks behind a table of descriptors as used. The first of them may share the last
+/// cluster of that table.
 fn take(
     volume: &mut Volume<'_>,
     old: &Volume<'_>,

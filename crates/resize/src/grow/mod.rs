@@ -73,8 +73,8 @@ fn step(
     volume.commit()
 }
 
-/// Takes the blocks of new descriptors in the groups that were there before, which are not reserved
-/// meanwhile. Returns by how many clusters there are more free ones.
+/// Marks the blocks of new descriptors as used in the groups that were there before, since they are
+/// not reserved meanwhile. Returns the change of the number of free clusters.
 fn new_table_blocks(volume: &mut Volume<'_>, old: &Superblock) -> Result<i64> {
     let geometry = *volume.geometry();
     let blocks = old.geometry().desc_blocks()..geometry.desc_blocks();
@@ -85,7 +85,7 @@ fn new_table_blocks(volume: &mut Volume<'_>, old: &Superblock) -> Result<i64> {
     Ok(free)
 }
 
-/// Descriptor blocks that had no descriptors begin with zeroes.
+/// Fills descriptor blocks that had no descriptors with zeroes.
 fn clear_new_table_blocks(volume: &mut Volume<'_>, old: &Superblock, new: &Superblock) {
     let (old, new) = (old.geometry(), new.geometry());
     let per_block = new.descs_per_block();

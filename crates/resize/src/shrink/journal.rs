@@ -1,8 +1,7 @@
 //! **Purpose.** Moves the journal, if a part of it lies behind the new end.
 //!
 //! **Model.** Its inode is what recovery finds the log by, so it must not change by a transaction
-//! of
-//! that same log: Linux would go on with the map that it had read before. Three steps instead:
+//! of that same log: Linux would go on with the map that it had read before. Three steps instead:
 //!
 //! | step | the map of the journal's inode | how |
 //! |---|---|---|
@@ -17,8 +16,7 @@
 //!
 //! The exchange is one sector if the map lies in the inode. A map with more than four extents, and
 //! one of pointers, is changed in place between two writes of the superblock, as without a journal:
-//! a
-//! crash in that moment needs e2fsck, and loses nothing.
+//! a crash in that moment needs e2fsck, and loses nothing.
 
 use fourscore_ondisk::extent::{self, Extent, ExtentState};
 use fourscore_ondisk::inode::Inode;

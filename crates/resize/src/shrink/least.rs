@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::target;
 use crate::volume::Volume;
 
-/// Clusters that are left over, and one for so many in use.
+/// Clusters that are left over: this many, and one for each [`SPARE_SHARE`] in use.
 const SPARE: u64 = 48;
 const SPARE_SHARE: u64 = 512;
 

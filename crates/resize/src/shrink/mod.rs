@@ -50,12 +50,12 @@ use crate::volume::{Volume, set_free_blocks};
 use relocate::Relocation;
 use room::Room;
 
-/// Makes the file system that of the superblock `new`, which has less blocks.
+/// Makes the file system that of the superblock `new`, which has fewer blocks.
 ///
 /// Tables of groups that vanish may lie in front of the new end, and are free only when the groups
-/// have vanished. So as many of these groups are cut off first as there is space for what is in
-/// them, then as many of the rest, and so on. If that finds no space after all, half of the groups
-/// that are left are cut off at a time: then what moves finds all but the tables of one group free.
+/// have vanished. So groups are cut off in rounds: in each round as many as there is space for what
+/// is in them. If that finds no space after all, each round cuts off half of the groups that are
+/// left: then what moves finds all but the tables of one group free.
 pub(crate) fn shrink(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let end = new.geometry().data_blocks().end;
     if volume.sb().mmp_block().is_some_and(|block| block >= end) {
@@ -163,8 +163,8 @@ fn cut(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
 
 /// Takes away the groups that `new` does not have, by one write of the superblock: see the module.
 ///
-/// A replay would not do: Linux counts groups and blocks of descriptors before it replays the
-/// log, and would use groups that have vanished until it is mounted again.
+/// A replay would not do: Linux counts groups and blocks of descriptors before it replays the log,
+/// and would use groups that have vanished until it is mounted again.
 fn drop_groups(volume: &mut Volume<'_>, new: &Superblock) -> Result<()> {
     let geometry = *volume.geometry();
     let groups = new.geometry().groups();

@@ -7,8 +7,7 @@
 //!
 //! A block of attributes that several inodes share moves one user at a time: the first makes the
 //! copy, the count of users of the copy rises and that of the original falls, and with the last
-//! user
-//! the original is freed.
+//! user the original is freed.
 //!
 //! **Not here.** The journal (`journal`), tables of groups (`tables`).
 
@@ -46,7 +45,7 @@ pub(crate) struct Relocation<'a, 'f> {
     pub(crate) end: PhysBlock,
     /// The group in which the search for a free inode goes on.
     pub(crate) inode_goal: u32,
-    /// Shorter free runs are not looked for, as long as there are such.
+    /// Data is not moved to shorter free runs, as long as there are runs of this length.
     least_run: u64,
     /// Blocks of attributes that have moved, or are moving.
     attributes: BTreeMap<PhysBlock, PhysBlock>,
@@ -56,7 +55,7 @@ pub(crate) struct Relocation<'a, 'f> {
 }
 
 impl<'a, 'f> Relocation<'a, 'f> {
-    /// What lies behind `end` is to move in front of it.
+    /// Prepares to move what lies behind `end` in front of it.
     pub(crate) fn new(volume: &'a mut Volume<'f>, end: PhysBlock) -> Result<Self> {
         let space = Space::new(volume, end)?;
         Ok(Self {
@@ -199,7 +198,8 @@ impl<'a, 'f> Relocation<'a, 'f> {
         runs
     }
 
-    /// Takes free clusters for some, at most `most`, which are not copied yet.
+    /// Takes free clusters for those of `doomed`, at most `most`. Returns the moves, whose data is
+    /// not copied yet.
     pub(crate) fn reserve(&mut self, doomed: &[Range<PhysBlock>], most: u64) -> Result<Moves> {
         let log = self.volume.geometry().blocks_per_cluster_log();
         let mut pieces = Vec::new();
@@ -225,7 +225,7 @@ impl<'a, 'f> Relocation<'a, 'f> {
         Ok(Moves::new(pieces))
     }
 
-    /// Takes free clusters, as many as wanted if there is such a run.
+    /// Takes a run of free clusters: of `wanted`, or fewer if there is no such run.
     fn take_run(&mut self, wanted: u64) -> Result<Range<PhysBlock>> {
         loop {
             let least = wanted.min(self.least_run);

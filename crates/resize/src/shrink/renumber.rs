@@ -3,8 +3,7 @@
 //! **Model.** One step copies an inode to a free slot, clears the old one, and changes all that
 //! names it: entries of directories (`.` and `..` too), attributes whose value it is, and fields of
 //! the superblock. Checksums depend on the number: with `metadata_csum` nodes of the inode's map
-//! and
-//! blocks of a directory are written again, to free places, before the step.
+//! and blocks of a directory are written again, to free places, before the step.
 //!
 //! All directories are read once, to know which of them name an inode.
 //!
@@ -32,8 +31,8 @@ use crate::space::free_run;
 /// Bytes of a directory entry before its name.
 const ENTRY_HEADER_BYTES: usize = 8;
 
-/// A block of a directory that names an inode, by its place in the file: that stays when the
-/// directory moves. Of a directory inside its inode it is block 0.
+/// A block of a directory that names an inode. Its logical number stays when the directory moves;
+/// it is 0 for a directory inside its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Namer {
     dir: InodeNr,
@@ -44,7 +43,7 @@ struct Namer {
 type Namers = BTreeMap<InodeNr, BTreeSet<Namer>>;
 
 impl Relocation<'_, '_> {
-    /// Gives all inodes with numbers above `most` others.
+    /// Gives other numbers to all inodes with numbers above `most`.
     pub(crate) fn renumber(&mut self, most: u32) -> Result<()> {
         let groups = self.volume.geometry().groups();
         let stay = most / self.volume.geometry().inodes_per_group();
@@ -87,7 +86,7 @@ impl Relocation<'_, '_> {
         self.commit()
     }
 
-    /// Adds the directories that name the inodes.
+    /// Adds the blocks of directories that name the inodes in `namers`.
     fn find_namers(&self, namers: &mut Namers) -> Result<()> {
         let groups = self.volume.geometry().groups();
         inodes::visit(self.volume, 0..groups, &mut |inode| {
@@ -173,7 +172,7 @@ impl Relocation<'_, '_> {
         Ok(())
     }
 
-    /// Writes what has checksums that depend on the inode again, with `seed`.
+    /// Writes again what has checksums that depend on the inode's number, with `seed`.
     fn seal_content(&mut self, inode: &Inode, bytes: &mut [u8], seed: InodeSeed) -> Result<()> {
         let map = Map::read(self.volume, inode)?;
         let is_dir = inode.file_type() == Some(FileType::Directory);

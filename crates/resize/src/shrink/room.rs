@@ -1,17 +1,17 @@
 //! **Purpose.** How far a file system can shrink at once.
 //!
-//! **Model.** To the size whose blocks in use behind its end, but for the metadata of groups that
-//! vanish, fit into the free clusters in front of it:
+//! **Model.** A size can be reached at once if the clusters in use behind its end, without the
+//! metadata of groups that vanish, fit into the free clusters in front of it:
 //!
 //! ```text
 //! used(groups from g on) - own metadata there <= free(groups before g) - spare
 //! ```
 //!
 //! With `flex_bg` the tables of groups that vanish lie in front of the end, and are free only when
-//! the groups have vanished. So a size that is reached at last may not be reached at once.
+//! the groups have vanished. So a size may be reached in several passes, and not at once.
 //!
-//! **Not here.** Whether the free clusters are where they are needed: runs that are long enough
-//! for a table. Then a step finds no space, and the caller goes on in smaller ones.
+//! **Not here.** Whether there are runs of free clusters that are long enough for a table. If not,
+//! a step finds no space, and the caller goes on in smaller ones.
 
 use fourscore_ondisk::superblock::Superblock;
 use fourscore_ondisk::{Geometry, GroupNr, PhysBlock};
@@ -20,9 +20,9 @@ use crate::bitmap;
 use crate::error::Result;
 use crate::volume::Volume;
 
-/// Clusters that are left over: for a table that moves, for maps that get longer.
+/// Clusters that are left over, for a table that moves and for maps that get longer.
 const SPARE: u64 = 64;
-/// One in so many that move.
+/// In addition, one for so many clusters that move.
 const SPARE_SHARE: u64 = 64;
 
 /// Counts of the groups, by which sizes are compared.

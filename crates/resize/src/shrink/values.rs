@@ -1,4 +1,4 @@
-//! **Purpose.** Values of attributes that are inodes (`ea_inode`) when those get other numbers.
+//! **Purpose.** Redirects attributes whose values are inodes (`ea_inode`) to new inode numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
