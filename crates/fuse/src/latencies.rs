@@ -14,7 +14,7 @@ use fourscore_sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::opcode;
 
-/// The last bucket begins at four seconds.
+/// The last bucket begins at 2^21 microseconds, some two seconds.
 const BUCKETS: usize = 23;
 /// A histogram and the sum of its times, in nanoseconds.
 const WORDS: usize = BUCKETS + 1;
