@@ -49,8 +49,8 @@ pub struct MountStats {
     /// [`MountOptions::buddy_bytes`](crate::MountOptions::buddy_bytes).
     pub groups_loaded: u32,
     /// How many plans were restarted, because a block that they change had left the cache when they
-    /// were applied, or because a new transaction had begun. No operation restarts more than 64
-    /// times.
+    /// were applied, or because a new transaction had begun. A plan restarts at most once for each
+    /// of its blocks.
     pub plan_restarts: u64,
     /// The cache of attributes to share; `None` in a mount that shares none (`no_mbcache`).
     pub xattr_sharing: Option<XattrSharingStats>,
