@@ -1,5 +1,5 @@
-//! Tests of the requests that the journal makes to its devices, their order, and who waits for
-//! them.
+//! Tests of the requests that the journal makes to its devices, their order, and which threads wait
+//! for them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};

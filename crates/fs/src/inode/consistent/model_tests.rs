@@ -3,7 +3,7 @@
 //!
 //! **Model.** A [`Scenario`] is a prepared file system, and the operations of two or three tasks on
 //! it. For each interleaving it is mounted again from the same image. Only the tasks run in
-//! parallel, so that all changes of the running task that [`model::check`] draws fall into them.
+//! parallel, so every switch from one task to another that [`model::check`] draws lies inside them.
 
 use std::collections::BTreeSet;
 

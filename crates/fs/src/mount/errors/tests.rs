@@ -1,4 +1,4 @@
-//! Damaged bitmaps in whose place others serve.
+//! Damaged bitmaps that fail no operation, because other groups serve.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

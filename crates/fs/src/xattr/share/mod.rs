@@ -297,8 +297,8 @@ impl Sharing {
         self.add(key, place, Proof::Used, add);
     }
 
-    /// Adds a place that a reader has loaded. For the holder of its lock, who knows that it has a
-    /// user, but not whether its bitmap knows that.
+    /// Adds a place that a reader has loaded. For the holder of its lock, which knows that it has a
+    /// user, but not whether its bitmap says so.
     pub(crate) fn come_unproven(&self, key: ShareKey, place: u64) {
         self.add(key, place, Proof::None, |known| known.add_unproven(place));
     }

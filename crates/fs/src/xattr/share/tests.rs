@@ -1,4 +1,4 @@
-//! Tests of the cache by itself, and of an entry out of date. With its plans the cache is tested in
+//! Tests of the cache without plans, and of an outdated entry. The tests with plans are in
 //! `tests/it/shared_xattrs.rs`.
 
 use std::cell::Cell;
