@@ -136,7 +136,8 @@ pub(crate) fn rename_leaving_whiteout(
 }
 
 /// As [`rename_and`], but `NotFound` is returned only if the old name is missing; otherwise the
-/// rename is restarted. If the new name refers to the value of an attribute, that is `Corrupt`.
+/// rename is restarted. Before that the new name is looked up: `Corrupt` if it refers to the value
+/// of an attribute.
 fn rename_revalidated(
     mount: &Mount,
     from: (InodeNr, &[u8]),

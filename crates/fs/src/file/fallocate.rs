@@ -180,8 +180,8 @@ pub(crate) fn change_range(
     }
 }
 
-/// A move of blocks to other offsets of the file. The drop, which comes before the inode is
-/// unlocked, makes readers notice that found the blocks earlier.
+/// A move of blocks to other offsets of the file. It is dropped while the inode is still locked;
+/// then readers that found the blocks earlier notice the move.
 struct Moving<'a> {
     mount: &'a Mount,
     change: Option<Change<'a>>,

@@ -175,10 +175,9 @@ fn layout(inode: &Inode, file_type: FileType, superblock: &Superblock) -> Layout
     }
 }
 
-/// Whether a symbolic link has its target in `i_block`. It has if it uses no space besides its
-/// xattr block; a short target may have been written to a block, so its size says nothing. Only
-/// where values of attributes may be in inodes, whose space counts for the link too, the size
-/// decides.
+/// Whether a symbolic link has its target in `i_block`. This is so if it uses no space besides its
+/// xattr block. The size says nothing, since a short target may have been written to a block. It
+/// decides only where values of attributes may be in inodes, whose space counts for the link too.
 fn is_fast_symlink(inode: &Inode, superblock: &Superblock) -> bool {
     let incompat = superblock.features().incompat;
     if incompat.contains(Incompat::EA_INODE) {

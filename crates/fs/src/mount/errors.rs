@@ -17,7 +17,7 @@
 //! corrupted them.
 //!
 //! Damage of something that an operation can do without fails no operation: if the bitmap of a
-//! group is damaged, another group serves. It is kept
+//! group is damaged, another group serves. The damage is kept
 //! ([`Found`](crate::mount::error_policy::Found)) until the end of the next operation that changes
 //! something, which notes it first. If that stops writing, this operation fails.
 //!

@@ -1,10 +1,10 @@
 //! **Purpose.** Computes how many clusters are kept for nodes of extent trees.
 //!
 //! **Model.** Some calls promise to need no space and still need a node: punching a hole into an
-//! extent, or writing to a part of a preallocated one, makes several extents of one. As in Linux, 2
-//! % of the clusters, at most 4096, are therefore kept, and nothing else is allocated from them.
-//! The number is computed at mount and stays when the file system grows. A mount that may use the
-//! blocks of the super-user ([`MountOptions::use_reserve`]) keeps none: it has an image for itself.
+//! extent, or writing to a part of a preallocated one, makes several extents of one. As in Linux,
+//! 2% of the clusters, at most 4096, are kept for that, and nothing else uses them. The number is
+//! computed at mount and stays when the file system grows. A mount that may use the blocks of the
+//! super-user ([`MountOptions::use_reserve`]) keeps none: it has an image for itself.
 //!
 //! **References.** `ext4_calculate_resv_clusters` of Linux.
 //!

@@ -111,8 +111,8 @@ pub(crate) fn value_for(
 enum Equal {
     /// This inode holds it, and has got a user.
     Shared(InodeNr),
-    /// There is none that can be used. `offer` says under which key, and for which users, the new
-    /// one is offered to the sharing cache, if at all.
+    /// There is none that can be used. `offer` says how a new one is to be offered to the sharing
+    /// cache, if at all.
     None { offer: Option<(ShareKey, Users)> },
 }
 
