@@ -33,7 +33,14 @@ const BUILD: [&str; 7] = [
 ];
 
 /// The formats of file systems other than the default, as the program names them.
-const FORMATS: [&str; 5] = ["inline", "clusters", "pointers", "orphan-file", "no-sums"];
+const FORMATS: [&str; 6] = [
+    "inline",
+    "clusters",
+    "pointers",
+    "orphan-file",
+    "no-sums",
+    "quota",
+];
 /// States of each of them in the run that is part of `test`.
 const FORMAT_STATES: u64 = 2_000;
 /// The injected faults of fast commits, each of which must be found.
