@@ -109,7 +109,7 @@ impl Core {
 
     /// Whether damage that was found without a lock is checked again under the lock. A file system
     /// that was opened for reading does not change, so the same damage would be found again.
-    pub(crate) fn looks_again_at_damage(&self) -> bool {
+    pub(crate) fn rechecks_damage(&self) -> bool {
         self.is_live() && !self.faults.lacks(Sabotage::UnsequencedKeyChange)
     }
 

@@ -107,8 +107,8 @@ impl Latencies {
 
     /// The latencies so far, without operations that did not occur.
     #[must_use]
-    pub fn told(&self) -> Vec<OperationTimes> {
-        let told = OPERATIONS.iter().map(|(number, name)| {
+    pub fn operations(&self) -> Vec<OperationTimes> {
+        let operations = OPERATIONS.iter().map(|(number, name)| {
             let first = *number as usize * WORDS;
             let sum = |word: usize| {
                 let of_core = |words: &[AtomicU64]| words[first + word].load(Ordering::Relaxed);
@@ -122,7 +122,9 @@ impl Latencies {
                 histogram,
             }
         });
-        told.filter(|operation| operation.requests > 0).collect()
+        operations
+            .filter(|operation| operation.requests > 0)
+            .collect()
     }
 }
 
@@ -141,23 +143,24 @@ mod tests {
         assert_eq!((micros(0), micros(1), micros(2), micros(3)), (0, 1, 2, 2));
         assert_eq!((micros(1023), micros(1024)), (10, 11));
         assert_eq!(bucket(Duration::MAX), BUCKETS - 1);
-        assert_eq!(bucket(Duration::from_secs(4)), 22);
+        let micros_of = |log: u32| bucket(Duration::from_micros(1 << log));
+        assert_eq!((micros_of(20), micros_of(21), micros_of(22)), (21, 22, 22));
     }
 
     #[test]
     fn noted_requests_are_reported() {
         let latencies = Latencies::new();
-        assert_eq!(latencies.told(), []);
+        assert_eq!(latencies.operations(), []);
         for _ in 0..3 {
             latencies.note(opcode::WRITE, Instant::now());
         }
         // An unknown opcode is ignored.
         latencies.note(u32::MAX, Instant::now());
-        let told = latencies.told();
+        let operations = latencies.operations();
         assert_eq!(
-            (told.len(), told[0].name, told[0].requests),
+            (operations.len(), operations[0].name, operations[0].requests),
             (1, "WRITE", 3)
         );
-        assert_eq!(told[0].histogram.iter().sum::<u64>(), 3);
+        assert_eq!(operations[0].histogram.iter().sum::<u64>(), 3);
     }
 }

@@ -191,7 +191,7 @@ fn journal_to_json(journal: &JournalStats, operation_restarts: u64) -> Value {
 }
 
 fn stats(fs: &Fs, latencies: &Latencies) -> Value {
-    let operations = latencies.told().into_iter().map(|operation| {
+    let operations = latencies.operations().into_iter().map(|operation| {
         let mean = operation.total / u32::try_from(operation.requests).unwrap_or(u32::MAX).max(1);
         let times = json!({
             "requests": operation.requests,

@@ -59,7 +59,7 @@ fn exchange_names(mount: &Mount, one: (InodeNr, &[u8]), other: (InodeNr, &[u8]))
 fn try_exchange(mount: &Mount, names: &Renaming<'_>, second: InodeNr) -> Result<bool> {
     let (taking, moves) = rename::take_for(mount, names)?;
     let locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-    if !rename::leads_as_before(&mount.core, names, &taking)? {
+    if !rename::names_still_refer(&mount.core, names, &taking)? {
         return Ok(false);
     }
     if names.is_of_one_inode() {

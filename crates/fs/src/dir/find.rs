@@ -229,7 +229,7 @@ fn try_to_find<'n>(
             }
             Ok(Attempt::Ended(Ok(inode)))
         }
-        Err(Error::Corrupt(_)) if core.looks_again_at_damage() => Ok(Attempt::FoundDamage),
+        Err(Error::Corrupt(_)) if core.rechecks_damage() => Ok(Attempt::FoundDamage),
         Err(error) => Ok(Attempt::Ended(Err(error))),
     }
 }

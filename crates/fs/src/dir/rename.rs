@@ -208,7 +208,7 @@ fn rename_in_halves(
 fn try_rename(mount: &Mount, names: &Renaming<'_>) -> Result<bool> {
     let (taking, moves) = take_for(mount, names)?;
     let mut locked: Vec<_> = taking.0.iter().map(|(_, pinned)| pinned.lock()).collect();
-    if !leads_as_before(&mount.core, names, &taking)? {
+    if !names_still_refer(&mount.core, names, &taking)? {
         return Ok(false);
     }
     if names.victim.is_some() && names.replace == Replace::No {
@@ -321,7 +321,11 @@ fn moves_of<'w>(
 }
 
 /// Whether the names of a rename still refer to the same inodes. The directories are locked.
-pub(crate) fn leads_as_before(core: &Core, names: &Renaming<'_>, taking: &Taking) -> Result<bool> {
+pub(crate) fn names_still_refer(
+    core: &Core,
+    names: &Renaming<'_>,
+    taking: &Taking,
+) -> Result<bool> {
     let leads = |(dir, name): (InodeNr, &[u8])| {
         let dir = taking.get(dir)?;
         found(with_guard(core, |guard| {

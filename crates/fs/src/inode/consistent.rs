@@ -193,7 +193,7 @@ pub(crate) fn read_consistent_data<O: ?Sized, P, T>(
                     return found;
                 }
             }
-            Err(Error::Corrupt(_)) if core.looks_again_at_damage() => break,
+            Err(Error::Corrupt(_)) if core.rechecks_damage() => break,
             Err(error) => return Err(error),
         }
         loader.next_piece();

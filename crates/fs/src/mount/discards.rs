@@ -32,7 +32,7 @@ impl Discards {
     }
 
     /// Discards on the device a run that is free, or is about to be.
-    pub(crate) fn tell(&self, allocator: &Allocator, run: &Run) -> Result<()> {
+    pub(crate) fn discard(&self, allocator: &Allocator, run: &Run) -> Result<()> {
         let geometry = self.superblock.get().geometry();
         let PhysBlock(first) = allocator.geometry().first_block(run);
         let blocks = u64::from(run.len.0) << geometry.blocks_per_cluster_log();
@@ -45,7 +45,7 @@ impl Discards {
     /// Discards on the device what was freed and need not wait any longer, and then frees it in
     /// memory.
     pub(crate) fn release(&self, allocator: &Allocator) {
-        if let Err(error) = allocator.release_visited(|run| self.tell(allocator, run)) {
+        if let Err(error) = allocator.release_visited(|run| self.discard(allocator, run)) {
             tracing::warn!(%error, "the device was not notified of all freed blocks");
         }
     }

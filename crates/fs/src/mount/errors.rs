@@ -118,7 +118,7 @@ fn place(at: &Location<'_>) -> [u8; 32] {
 }
 
 /// Whether `before` holds errors that `after` does not hold.
-fn tells_more(before: &RawSuperblock, after: &RawSuperblock) -> bool {
+fn holds_newer_errors(before: &RawSuperblock, after: &RawSuperblock) -> bool {
     let state = State::from_bits_retain(before.s_state.get());
     let count = |raw: &RawSuperblock| raw.s_error_count.get();
     state.contains(State::ERROR_FS) && count(before) > count(after)
@@ -246,7 +246,7 @@ fn note_in_transaction(mount: &Mount, note: &Note) -> Result<()> {
 /// Keeps the errors of the superblock as it was `before` the journal was replayed: writes them
 /// again if the replay removed them.
 pub(crate) fn keep_errors(core: &Core, before: &RawSuperblock) -> Result<()> {
-    if !tells_more(before, &mark::raw_superblock(&*core.device)?) {
+    if !holds_newer_errors(before, &mark::raw_superblock(&*core.device)?) {
         return Ok(());
     }
     mark::rewrite_superblock(&*core.device, core.superblock(), |raw| {

@@ -89,7 +89,7 @@ pub(crate) fn make_changes(mount: &Mount, overlay: &FastCommitOverlay) -> Result
     }
     for (nr, change) in overlay.changed_inodes() {
         if *change == InodeChange::Deleted {
-            put_on_record(mount, nr)?;
+            add_to_orphan_list(mount, nr)?;
         }
     }
     Ok(())
@@ -287,7 +287,7 @@ fn change_names(mount: &Mount, dir: InodeNr, names: &DirChanges) -> Result<()> {
 }
 
 /// Puts an inode that has lost its last name on the orphan list.
-fn put_on_record(mount: &Mount, nr: InodeNr) -> Result<()> {
+fn add_to_orphan_list(mount: &Mount, nr: InodeNr) -> Result<()> {
     let Some((group, index)) = mount.core.geometry().inode_group(nr) else {
         return Ok(());
     };

@@ -70,8 +70,8 @@ fn tell_free(mount: &Mount, what: &Trim) -> Result<u64> {
         if let Some(within) = clusters_of(&mount.core, group, &blocks) {
             let _inside = mount.freezer().enter();
             let allocator = mount.allocator();
-            let tell = |run: &Run| discards.tell(allocator, run);
-            reported += allocator.visit_free(group, within, least, tell)?;
+            let discard = |run: &Run| discards.discard(allocator, run);
+            reported += allocator.visit_free(group, within, least, discard)?;
         }
     }
     Ok((reported << geometry.blocks_per_cluster_log()) << bits)

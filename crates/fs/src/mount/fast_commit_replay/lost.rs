@@ -44,7 +44,7 @@ pub(crate) fn free_what_is_wanted(mount: &Mount, overlay: &FastCommitOverlay) ->
         claim_extent(&mut kept, InodeNr::ROOT, extent, &mut Vec::new())?;
     }
     let steps: [fn(&Mount, &FastCommitOverlay) -> Result<()>; 3] =
-        [free_left_runs, free_deleted, free_what_is_on_record];
+        [free_left_runs, free_deleted, free_orphans];
     for step in steps {
         step(mount, overlay)?;
         if free_among(mount, &wanted)?.1 {
@@ -144,7 +144,7 @@ fn free_deleted(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
 
 /// Frees inodes without links that were on the orphan list before, and the blocks past the end of
 /// the others on the list.
-fn free_what_is_on_record(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
+fn free_orphans(mount: &Mount, overlay: &FastCommitOverlay) -> Result<()> {
     for (nr, _) in mount.orphans().all() {
         if overlay.change_of(nr).is_some() || overlay.ranges_of(nr).is_some() {
             continue;
