@@ -32,7 +32,8 @@ pub(crate) struct Facts {
     pub(crate) inline_data: bool,
     /// With `inline_data`, whether links that are too long for `i_block` are stored inline, as
     /// mke2fs does. The kernel uses blocks instead. Blocks are used here too if there are quota
-    /// files, because e2fsck does not count an inline link for quota.
+    /// files, because e2fsck does not count an inline link for quota, and for a link with an
+    /// attribute block, which e2fsck takes for free.
     pub(crate) inline_links: bool,
     pub(crate) hasher: NameHasher,
     pub(crate) hash_algorithm: HashAlgorithm,

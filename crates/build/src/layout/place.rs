@@ -206,7 +206,10 @@ impl Forms {
 
     /// Whether the data of an object is stored in its inode (`inline_data`).
     pub(crate) fn is_inline(&self, node: NodeId) -> bool {
-        let Some(room) = self.set_of(node).and_then(|set| set.inline_room) else {
+        let Some(set) = self.set_of(node) else {
+            return false;
+        };
+        let Some(room) = set.inline_room else {
             return false;
         };
         match &self.tree.node(node).stored {
@@ -214,7 +217,8 @@ impl Forms {
             Stored::Symlink(target) => {
                 let fast = 0..=FAST_TARGET_BYTES;
                 let len = self.tree.text(*target).len();
-                self.facts.inline_links && !fast.contains(&len) && len <= room.most_bytes
+                let is_allowed = self.facts.inline_links && set.block.is_empty();
+                is_allowed && !fast.contains(&len) && len <= room.most_bytes
             }
             Stored::File(content) => content.len_bytes() <= room.most_bytes as u64,
             Stored::CharDevice(_) | Stored::BlockDevice(_) | Stored::Fifo | Stored::Socket => false,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -55,6 +55,22 @@ fn an_extracted_tree_equals_the_source() {
         assert_eq!(lines, without_lost_and_found(&source), "{form} {features}");
         assert_eq!(ours.lines().count(), source.lines().count() + 1);
     }
+}
+
+/// e2fsck does not look for the attribute block of a link that is stored inline, and frees it.
+#[test]
+fn a_link_with_an_attribute_block_is_not_inline() {
+    require!(Need::Root, Need::Program("e2fsck"));
+    let place = Place::new();
+    for len in [60, 80, 120] {
+        let link = place.tree().join(format!("link-{len}"));
+        symlink("t".repeat(len), &link).expect("space");
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::lsetxattr(&link, "trusted.large", &[7; 300], flags).expect("space");
+    }
+    place.build("image", &["-O", "inline_data", "--verify"]);
+    place.check("image").expect("clean");
+    assert_eq!(place.walk("image"), walk_of_host(&place.tree()));
 }
 
 /// An entry of an archive, independent of its encoding.
