@@ -230,7 +230,9 @@ impl<'a> Request<'a> {
             _ => 0,
         };
         let rest = numbers.order().len() as u64 * 4096;
-        (content + content / 16 + rest + slack).max(PROBE_BYTES)
+        (content + content / 16 + rest)
+            .saturating_add(slack)
+            .max(PROBE_BYTES)
     }
 
     /// Fixes the block size to that of the probe.

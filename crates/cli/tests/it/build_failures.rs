@@ -301,6 +301,17 @@ fn a_signal_leaves_nothing_behind() {
     }
 }
 
+#[test]
+fn the_largest_size_is_refused() {
+    let place = Place::new();
+    let size = format!("+{}", u64::MAX);
+    let (tree, image) = (place.text("tree"), place.text("image"));
+    let (status, message) = failing(&["build", &tree, "-o", &image, "--size", &size]);
+    assert_eq!(status, Some(2), "{message}");
+    assert!(message.contains("blocks are more than"), "{message}");
+    assert_eq!(left_behind(&place), Vec::<String>::new());
+}
+
 /// The output on a terminal of a build of the tree and an archive of one file of this length, which
 /// is written after bars have begun to show.
 fn shown_on_a_terminal(place: &Place, more: &str, len: usize) -> String {
