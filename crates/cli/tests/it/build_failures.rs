@@ -302,6 +302,29 @@ fn a_signal_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_build_under_nohup_outlives_its_terminal() {
+    let place = Place::new();
+    fs::write(place.path("tree/large"), vec![1; 96 << 20]).expect("space");
+    // Usually the signal comes while the image is written.
+    for _ in 0..5 {
+        let mut child = Command::new("env")
+            .args(["--ignore-signal=HUP", env!("CARGO_BIN_EXE_fourscore")])
+            .args(["build", "-q", &place.text("tree"), "--verify"])
+            .args(["-o", &place.text("image")])
+            .spawn()
+            .expect("it runs");
+        while !has_begun_the_image(&child, place.0.path()) {
+            if child.try_wait().expect("it ran").is_some() {
+                break;
+            }
+            thread::yield_now();
+        }
+        let status = ended_by(Signal::HUP, &mut child);
+        assert!(status.success(), "{status:?}");
+    }
+}
+
+#[test]
 fn the_largest_size_is_refused() {
     let place = Place::new();
     let size = format!("+{}", u64::MAX);
