@@ -2,8 +2,10 @@
 //!
 //! **Model.** Names are listed depth first, each directory in the byte order of its names.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fourscore_ondisk::inode::FileType;
@@ -17,15 +19,39 @@ use crate::target::{Overwrite, replaces};
 use crate::tree::NodeId;
 use crate::write::{HiddenFile, Replaces};
 
-/// The destination of a list: a file that is replaced after the image, or a pipe or terminal that
-/// is written.
+/// The destination of a list: a file that is replaced after the image; a pipe or terminal that is
+/// written; or the file of standard output or standard error, which may have other output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListTarget {
     /// The path as the caller gave it.
     given_path: PathBuf,
     place: PathBuf,
-    /// `None` if it is no file.
-    replaces: Option<Replaces>,
+    way: Way,
+}
+
+/// How a list gets to its destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// A new file replaces what is there.
+    Replaces(Replaces),
+    /// The path is opened and written.
+    Written,
+    StandardOutput,
+    StandardError,
+}
+
+impl Way {
+    /// The open file that `found` is, if this process has it as standard output or error.
+    fn standard(found: &Metadata) -> Option<Self> {
+        let is_found = |open: BorrowedFd<'_>| {
+            rustix::fs::fstat(open)
+                .is_ok_and(|open| (open.st_dev, open.st_ino) == (found.dev(), found.ino()))
+        };
+        if is_found(io::stdout().as_fd()) {
+            return Some(Self::StandardOutput);
+        }
+        is_found(io::stderr().as_fd()).then_some(Self::StandardError)
+    }
 }
 
 impl ListTarget {
@@ -37,10 +63,10 @@ impl ListTarget {
     /// directory or cannot be examined.
     pub fn find(path: &Path, overwrite: Overwrite) -> BuildResult<Self> {
         let failed = |why| failed(path, why);
-        let target = |place, replaces| Self {
+        let target = |place, way| Self {
             given_path: path.to_owned(),
             place,
-            replaces,
+            way,
         };
         let found = match std::fs::metadata(path) {
             Ok(found) => found,
@@ -48,7 +74,7 @@ impl ListTarget {
                 // It may be a symbolic link to nothing.
                 let link = std::fs::symlink_metadata(path).ok();
                 let replaces = replaces(link.as_ref(), overwrite);
-                return Ok(target(path.to_owned(), Some(replaces)));
+                return Ok(target(path.to_owned(), Way::Replaces(replaces)));
             }
             Err(error) => return Err(failed(error)),
         };
@@ -56,7 +82,10 @@ impl ListTarget {
             return Err(failed(io::ErrorKind::IsADirectory.into()));
         }
         if !found.is_file() {
-            return Ok(target(path.to_owned(), None));
+            return Ok(target(path.to_owned(), Way::Written));
+        }
+        if let Some(way) = Way::standard(&found) {
+            return Ok(target(path.to_owned(), way));
         }
         if found.len() > 0 && overwrite == Overwrite::OwnImages {
             return Err(BuildError::Occupied {
@@ -65,7 +94,8 @@ impl ListTarget {
             });
         }
         let place = path.canonicalize().map_err(failed)?;
-        Ok(target(place, Some(replaces(Some(&found), overwrite))))
+        let replaces = replaces(Some(&found), overwrite);
+        Ok(target(place, Way::Replaces(replaces)))
     }
 }
 
@@ -106,22 +136,27 @@ impl Lists {
         fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> BuildResult<()> {
         let written = || {
-            let hidden = match target.replaces {
+            let mut pending = None;
+            let file = match target.way {
+                Way::Replaces(replaces) => {
+                    let hidden = HiddenFile::create(&target.place)?;
+                    let file = hidden.file().try_clone()?;
+                    pending = Some((hidden, replaces));
+                    file
+                }
                 // A pipe or terminal cannot be replaced.
-                None => None,
-                Some(_) => Some(HiddenFile::create(&target.place)?),
-            };
-            let file = match &hidden {
-                None => File::options().write(true).open(&target.place)?,
-                Some(hidden) => hidden.file().try_clone()?,
+                Way::Written => File::options().write(true).open(&target.place)?,
+                // What is written to them before and after must stay, so they are not opened again.
+                Way::StandardOutput => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+                Way::StandardError => File::from(io::stderr().as_fd().try_clone_to_owned()?),
             };
             let mut out = BufWriter::with_capacity(1 << 20, file);
             fill(&mut out)?;
             let file = out.into_inner()?;
-            if hidden.is_some() {
+            if pending.is_some() {
                 file.sync_all()?;
             }
-            Ok(hidden.zip(target.replaces))
+            Ok(pending)
         };
         let written = written().map_err(|why| failed(&target.given_path, why))?;
         self.pending

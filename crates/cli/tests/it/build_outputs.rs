@@ -242,6 +242,30 @@ fn lists_replace_files_only_with_force() {
     assert!(message.contains("is also the file of --sums"), "{message}");
 }
 
+/// A list on standard output that a shell has redirected to a file keeps what is there, as in a
+/// pipe.
+#[test]
+fn a_list_on_standard_output_keeps_what_is_in_its_file() {
+    let place = Place::new();
+    let log = place.path("log");
+    fs::write(&log, "before\n").expect("space");
+    let (tree, image) = (place.text("tree"), place.text("image"));
+    for more in [&["-q"][..], &["-q", "-F"]] {
+        let arguments = ["build", &tree, "-o", &image, "--sums", "/dev/stdout"];
+        let mut build = fourscore(&[&arguments[..], more].concat());
+        let to = fs::File::options().append(true).open(&log).expect("a file");
+        let output = build.stdout(to).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+    }
+    let sums = place.text("sums");
+    printed(&mut fourscore(&[
+        "build", "-q", &tree, "-o", &image, "--sums", &sums,
+    ]));
+    let sums = fs::read_to_string(sums).expect("a list");
+    let expected = format!("before\n{sums}{sums}");
+    assert!(fs::read_to_string(log).expect("a file") == expected);
+}
+
 /// A user who replaces a file of another group cannot keep the group, and opens the file to no one
 /// else.
 #[test]
