@@ -355,7 +355,10 @@ fn set_attributes(
     mut set: impl FnMut(&[u8], &[u8]) -> rustix::io::Result<()>,
 ) -> SetAttributes {
     let mut done = SetAttributes::default();
-    for (name, value) in attributes.iter() {
+    let is_acl = |name: &[u8]| name.starts_with(b"system.posix_acl_");
+    let others = attributes.iter().filter(|(name, _)| !is_acl(name));
+    let acls = attributes.iter().filter(|(name, _)| is_acl(name));
+    for (name, value) in others.chain(acls) {
         let for_root = name.starts_with(b"trusted.") || name.starts_with(b"security.");
         if for_root && privilege == Privilege::User {
             done.left_out += 1;
@@ -371,12 +374,14 @@ fn set_attributes(
     done
 }
 
+/// The owner to set; `None` for the id that means "no change" to the system.
 fn owner(facts: &Facts) -> Option<Uid> {
-    Some(Uid::from_raw(facts.uid))
+    (facts.uid != NO_ID).then(|| Uid::from_raw(facts.uid))
 }
 
+/// As [`owner`], for the group.
 fn group(facts: &Facts) -> Option<Gid> {
-    Some(Gid::from_raw(facts.gid))
+    (facts.gid != NO_ID).then(|| Gid::from_raw(facts.gid))
 }
 
 fn times(facts: &Facts) -> Timestamps {

@@ -310,13 +310,18 @@ impl<'i> Extractor<'i> {
             out.child(Task::Directory { inode, path });
             return Ok(());
         }
+        let privilege = self.target.privilege;
+        // Before its names are linked: there is nothing to link them to.
+        if facts.kind.is_device() && privilege == Privilege::User {
+            self.left_out.add(1);
+            return Ok(());
+        }
         if facts.links > 1 && self.has_name(inode, &path) {
             buffers.links.push((inode, path));
             return Ok(());
         }
         buffers.attributes.clear();
         attributes(self.image, inode, &mut buffers.attributes)?;
-        let privilege = self.target.privilege;
         let left_out = match facts.kind {
             Kind::File => {
                 let file = shared.dir.create_file(name)?;
@@ -326,7 +331,6 @@ impl<'i> Extractor<'i> {
                 copied?;
                 left_out
             }
-            Kind::CharDevice | Kind::BlockDevice if privilege == Privilege::User => 1,
             Kind::Symlink => {
                 let target = self.image.fs.read_link(inode);
                 let target = target.map_err(|error| Failure::new("", error))?;

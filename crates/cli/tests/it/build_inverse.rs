@@ -73,6 +73,37 @@ fn a_link_with_an_attribute_block_is_not_inline() {
     assert_eq!(place.walk("image"), walk_of_host(&place.tree()));
 }
 
+/// An ACL may forbid the owner to write, and with that to set attributes. A device that a user
+/// cannot create has no names.
+#[test]
+fn a_user_extracts_what_users_may_create() {
+    require!(
+        Need::Root,
+        Need::Program("setfacl"),
+        Need::Program("setpriv")
+    );
+    let place = Place::new();
+    let tree = place.tree();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(tree.join("etc/passwd"), "user.a", b"value", flags).expect("space");
+    run("setfacl", &["-m", "u::r,u:5:r", "etc/passwd"], &tree).expect("an ACL");
+    fs::hard_link(tree.join("null"), tree.join("null too")).expect("space");
+    place.build("image", &[]);
+    let (image, out) = (place.text("image"), place.path("output/out"));
+    let output = place
+        .as_unprivileged_user(&["extract", &image, text(&out)])
+        .output()
+        .expect("it runs");
+    // Two names of a device, an attribute for root only, and a set-id bit of another owner.
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{message}");
+    let expected = "4 devices, attributes and set-id modes were left out";
+    assert!(message.contains(expected), "{message}");
+    let mut value = [0; 16];
+    let found = rustix::fs::getxattr(out.join("etc/passwd"), "user.a", &mut value);
+    assert_eq!(found.map(|len| &value[..len]), Ok(&b"value"[..]));
+}
+
 /// An entry of an archive, independent of its encoding.
 #[derive(Debug, PartialEq, Eq)]
 struct Member {
