@@ -55,6 +55,14 @@ impl Database {
     /// The id that `text` gives.
     pub(crate) fn id(self, names: &impl Names, text: &str) -> Result<u32> {
         if let Ok(id) = text.parse() {
+            // To chown(2) it means that the owner stays.
+            if id == u32::MAX {
+                let what = format!("{} '{text}'", self.noun());
+                return Err(Failure::new(
+                    what,
+                    "is the id that no user and no group has",
+                ));
+            }
             return Ok(id);
         }
         let found = names.read(self.path());
@@ -154,6 +162,9 @@ mod tests {
         assert_eq!(owner(&Nothing, "root:").ok(), Some((Some(0), Some(0))));
         assert_eq!(owner(&Nothing, "root:root").ok(), Some((Some(0), Some(0))));
         assert_eq!(owner(&Nothing, "7:8").ok(), Some((Some(7), Some(8))));
+        for no_id in ["4294967295", "7:4294967295"] {
+            assert!(owner(&Nothing, no_id).is_err(), "{no_id}");
+        }
         let unknown = owner(&Nothing, "anna").expect_err("unknown").to_string();
         assert!(unknown.contains("/etc/passwd: no such file"), "{unknown}");
     }

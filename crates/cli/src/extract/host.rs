@@ -222,6 +222,7 @@ impl TargetDir {
         let set = set_attributes(attributes, privilege, |key, value| {
             rustix::fs::setxattr(path.as_str(), key, value, XattrFlags::empty())
         });
+        let set = set.with_owner(facts, privilege);
         let (mode, lost) = set.permitted(facts, node.as_fd())?;
         if facts.kind != Kind::Symlink {
             chmodat(CWD, path.as_str(), mode, AtFlags::empty()).map_err(why)?;
@@ -275,11 +276,15 @@ pub(crate) fn finish_open(
     let set = set_attributes(attributes, privilege, |key, value| {
         rustix::fs::fsetxattr(fd, key, value, XattrFlags::empty())
     });
+    let set = set.with_owner(facts, privilege);
     let (mode, lost) = set.permitted(facts, fd)?;
     rustix::fs::fchmod(fd, mode).map_err(why)?;
     rustix::fs::futimens(fd, &times(facts)).map_err(why)?;
     set.left_out(lost)
 }
+
+/// The id that no user and no group of Linux has, although an image can hold it.
+const NO_ID: u32 = u32::MAX;
 
 /// A path by which the object of an `O_PATH` descriptor is reached, also if it is a symbolic link.
 fn path_of(node: &OwnedFd) -> String {
@@ -321,6 +326,15 @@ struct SetAttributes {
 }
 
 impl SetAttributes {
+    /// Notes an owner or group that this host cannot have.
+    fn with_owner(mut self, facts: &Facts, privilege: Privilege) -> Self {
+        if privilege == Privilege::Root && (facts.uid == NO_ID || facts.gid == NO_ID) {
+            let why = format_args!("no user or group has the id {NO_ID}, the owner is left out");
+            self.refused.get_or_insert(Failure::new("", why));
+        }
+        self
+    }
+
     /// The mode that an object may have, after owner and attributes have been set, and whether
     /// set-id bits were left out: they are for the owner and group of the image only. Without its
     /// ACL, a group has no rights, since the bits of the group are then the mask of the ACL.
@@ -348,7 +362,8 @@ impl SetAttributes {
     }
 }
 
-/// Sets every attribute that this user may set and the host takes.
+/// Sets every attribute that this user may set and the host takes. ACLs are the last, since they may
+/// forbid the owner to write, and Linux then refuses the user's attributes.
 fn set_attributes(
     attributes: &Attributes,
     privilege: Privilege,
@@ -504,6 +519,20 @@ mod tests {
             let found = std::fs::metadata(scratch.path().join("new").join(name));
             assert_eq!(found.expect("there").mode() & 0o7777, mode, "{name}");
         }
+    }
+
+    #[test]
+    fn an_owner_that_no_host_has_is_reported() {
+        let (_scratch, tree) = target();
+        let root = tree.directory(b"").expect("the root");
+        let file = root.create_file(b"f").expect("space");
+        let mut wanted = facts(Kind::File, 0o4640, u32::MAX);
+        wanted.gid = u32::MAX;
+        let error = finish_open(&file, &wanted, &Attributes::default(), Privilege::Root);
+        let error = error.expect_err("-1 changes no owner").to_string();
+        assert!(error.contains("4294967295"), "{error}");
+        let mode = file.metadata().expect("there").mode();
+        assert_eq!(mode & 0o7777, 0o640, "set-id bits are for the owner");
     }
 
     #[test]
