@@ -17,7 +17,7 @@
 
 pub(crate) mod host;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -31,7 +31,7 @@ use rustix::io::Errno;
 
 use crate::content::{Run, Stopped, for_each_run, read_exactly};
 use crate::facts::{Facts, Kind};
-use crate::failure::{Failure, Problems, Result};
+use crate::failure::{Failure, Problems, Result, message};
 use crate::image::Image;
 use crate::progress::Progress;
 use crate::tree::listing::Listing;
@@ -62,36 +62,69 @@ pub(crate) fn to_directory(image: &Image, to: &Path, threads: usize) -> Result<(
 /// Extracts the objects at `paths` of `image` to the directory `to`. They keep the directories that
 /// they are in, which get the attributes of new directories if they are missing. These are opened
 /// name by name below `to`, so that no link, neither an older one nor one of the image, leads out.
+/// An error with the objects of one directory does not keep those of others from being extracted.
 pub(crate) fn paths(image: &Image, to: &Path, paths: &[PathBuf], threads: usize) -> Result<()> {
+    let chosen = chosen(image, paths)?;
     // By directory, so that hard links among the objects of one are kept.
     let mut by_parent: BTreeMap<Vec<u8>, Vec<(InodeNr, Vec<u8>)>> = BTreeMap::new();
+    for (path, inode) in &chosen {
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let name = path.file_name().unwrap_or_default();
+        let objects = by_parent
+            .entry(parent.as_os_str().as_bytes().to_vec())
+            .or_default();
+        objects.push((*inode, name.as_bytes().to_vec()));
+    }
+    let named = |why| Failure::new(to.display().to_string(), why);
+    std::fs::create_dir_all(to).map_err(named)?;
+    let tree = TargetTree::existing(to)?;
+    let mut result = Ok(());
+    for (parent, found) in &by_parent {
+        let below = tree.below(parent).map_err(|failure| {
+            let path = to.join(OsStr::from_bytes(parent));
+            failure.named(path.as_os_str().as_bytes())
+        });
+        let extracted = below.and_then(|below| objects_in(image, found, below, threads));
+        if let Err(failure) = extracted {
+            if !matches!(failure, Failure::AlreadyReported) {
+                message(&failure.to_string());
+            }
+            result = Err(Failure::AlreadyReported);
+        }
+    }
+    result
+}
+
+/// The objects that `paths` name, by their paths in the image without a leading slash. One that is
+/// named twice, or is in a directory that is named, is extracted once.
+fn chosen(image: &Image, paths: &[PathBuf]) -> Result<BTreeMap<PathBuf, InodeNr>> {
+    let mut chosen = BTreeMap::new();
+    let mut directories = HashSet::new();
     for path in paths {
         for path in image.expand(path)? {
             let inode = image.resolve(&path, Follow::No)?;
             let is_name = |part: &Component<'_>| matches!(part, Component::Normal(_));
             let parts: PathBuf = path.components().filter(is_name).collect();
             let climbs = path.components().any(|part| part == Component::ParentDir);
-            let name = parts.file_name().filter(|_| !climbs).ok_or_else(|| {
+            if climbs || parts.file_name().is_none() {
                 let why = "has no name that can be extracted; leave the path out for everything";
-                image.failure(path.as_os_str().as_bytes(), why)
-            })?;
-            let parent = parts.parent().unwrap_or(Path::new(""));
-            let parent = parent.as_os_str().as_bytes().to_vec();
-            let object = (inode, name.as_bytes().to_vec());
-            by_parent.entry(parent).or_default().push(object);
+                return Err(image.failure(path.as_os_str().as_bytes(), why));
+            }
+            let stat = image.fs.stat(inode);
+            let stat = stat.map_err(|why| image.failure(path.as_os_str().as_bytes(), why))?;
+            if Facts::from(&stat).kind == Kind::Directory {
+                directories.insert(parts.clone());
+            }
+            chosen.insert(parts, inode);
         }
     }
-    let named = |why| Failure::new(to.display().to_string(), why);
-    std::fs::create_dir_all(to).map_err(named)?;
-    let tree = TargetTree::existing(to)?;
-    for (parent, found) in &by_parent {
-        let below = tree.below(parent).map_err(|failure| {
-            let path = to.join(OsStr::from_bytes(parent));
-            failure.named(path.as_os_str().as_bytes())
-        })?;
-        objects_in(image, found, below, threads)?;
-    }
-    Ok(())
+    chosen.retain(|path, _| {
+        !path
+            .ancestors()
+            .skip(1)
+            .any(|above| directories.contains(above))
+    });
+    Ok(chosen)
 }
 
 /// Extracts objects of `image`, with everything below them, into the directory `parent`, in which
@@ -382,7 +415,7 @@ impl<'i> Extractor<'i> {
         }
         let left_out = self.left_out.sum();
         if left_out > 0 {
-            crate::failure::message(&format!(
+            message(&format!(
                 "{left_out} devices, attributes and set-id modes were left out (run as root to extract them)"
             ));
         }

@@ -139,6 +139,32 @@ fn some_paths_are_extracted_with_their_directories() {
     assert_eq!(failing(&["extract", &disk, "-", "/logs"]).0, Some(2));
 }
 
+/// A shell passes a directory and names in it, and some names twice, if patterns overlap.
+#[test]
+fn paths_that_overlap_are_extracted_once_and_errors_end_nothing() {
+    let place = Place::new();
+    let disk = image(&place);
+    let to = place.path("out");
+    let extract = ["extract", &disk, text(&to)];
+    let paths = [
+        "/logs/a.log",
+        "/logs",
+        "/log*",
+        "/logs/old/a.log",
+        "literal",
+    ];
+    said(&[&extract[..], &paths].concat());
+    for path in ["logs/a.log", "logs/old/a.log", "literal"] {
+        assert!(to.join(path).exists(), "{path}");
+    }
+    // Objects of a later directory are extracted after an error with one of an earlier directory.
+    fs::remove_dir_all(to.join("logs/old")).expect("it is there");
+    let (status, message) = failing(&[&extract[..], &["literal", "/logs/old/a.log"]].concat());
+    assert_eq!(status, Some(1), "{message}");
+    assert!(message.contains("literal: File exists"), "{message}");
+    assert!(to.join("logs/old/a.log").exists());
+}
+
 /// Links of the image and of the host lead nowhere, also when one command makes and passes them.
 #[test]
 fn extracted_paths_stay_below_their_directory() {
