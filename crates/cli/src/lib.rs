@@ -18,6 +18,7 @@
 //! | `foreign` | what a file is that is no image |
 //! | `spelling`, `glob` | `IMAGE:PATH`, and patterns in paths |
 //! | `verbosity` | `-q` and `-v` |
+//! | `signals` | the signals that end a command |
 //! | `output` | standard output through one large buffer |
 //! | `text`, `facts`, `time` | numbers and names as text, attributes of objects, times |
 //! | `tree` | walks a tree with many threads and outputs in order |
@@ -57,6 +58,7 @@ mod partition;
 mod progress;
 mod qcow2;
 mod resize;
+mod signals;
 mod spelling;
 mod stat;
 mod stats;

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use fourscore_lab::scratch::{Cleanup, Scratch};
 use fourscore_sync::{Arc, thread};
 use rustix::fs::StatVfs;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result};
@@ -77,7 +76,7 @@ fn default_base(bytes: u64) -> PathBuf {
 
 /// Undoes everything at the first signal, and ends the command.
 fn end_on_signals(cleanup: Arc<Cleanup>) -> Result<()> {
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let signals = Signals::new(crate::signals::ending());
     let mut signals = signals.map_err(|why| Failure::new("signals", why))?;
     thread::spawn(move || {
         if signals.forever().next().is_some() {

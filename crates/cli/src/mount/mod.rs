@@ -4,8 +4,8 @@
 //! messages until the server prints that the mount can be used. Then the command ends. The server
 //! has left the terminal and the working directory by then, and its messages are no longer read.
 //!
-//! SIGTERM, SIGINT and SIGHUP unmount; open files stay usable until they are closed. A second
-//! signal syncs the file system and ends the server at once.
+//! SIGTERM, SIGINT and SIGHUP unmount (under nohup, SIGHUP does nothing); open files stay usable
+//! until they are closed. A second signal syncs the file system and ends the server at once.
 //!
 //! The server enters its sandbox (`fourscore_fuse::sandbox`) before it reads the image. So the
 //! image is opened and the directory mounted first, and an error in the image removes the mount
@@ -44,11 +44,11 @@ use fourscore_fuse::sandbox::{self, SandboxError};
 use fourscore_fuse::{Session, SessionOptions};
 use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_sync::{Arc, Weak, thread};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, Result, message};
 use crate::image::{ImageSpec, advice, device, parse_size};
+use crate::signals;
 use crate::verbosity::Verbosity;
 use figures::Figures;
 use keeper::Keeper;
@@ -149,7 +149,7 @@ fn serve(args: &Mount) -> Result<()> {
     let point = args.point.display().to_string();
     let failed = |why: io::Error| Failure::new(point.as_str(), why);
     // Before the mount exists, so that no signal leaves it behind.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let signals = Signals::new(signals::ending()).map_err(failed)?;
     let manager = Arc::new(Manager::of_environment());
     let session = Session::mount(&args.point, &request.session);
     let session = session.map_err(|why| Failure::new(point.as_str(), why))?;

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
 
 use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::require;
@@ -10,7 +12,7 @@ use fourscore_testkit::tools::Need;
 use rustix::process::Signal;
 
 use crate::common::{fourscore, printed, text};
-use crate::mounted::{Mounted, TIMEOUT, empty, is_mounted, require_mount, umount};
+use crate::mounted::{Mounted, TIMEOUT, empty, is_mounted, require_mount, umount, wait_until};
 
 #[test]
 fn umount_returns_when_all_data_is_on_the_device() {
@@ -54,6 +56,27 @@ fn the_image_is_unlocked_when_umount_returns() {
         umount(&mounted.point);
         printed(&mut fourscore(&["cp", &file, &format!("{image}:/{round}")]));
     }
+}
+
+#[test]
+fn a_mount_under_nohup_outlives_its_terminal() {
+    require_mount!();
+    let place = empty("16M");
+    let point = place.path("mnt");
+    fs::create_dir(&point).expect("space");
+    let server = Command::new("env")
+        .args(["--ignore-signal=HUP", env!("CARGO_BIN_EXE_fourscore")])
+        .args(["mount", "-f", &place.text("image"), text(&point)])
+        .spawn()
+        .expect("it starts");
+    let mounted = Mounted { server, point };
+    wait_until("mounted", || is_mounted(&mounted.point));
+    mounted.signal(Signal::HUP);
+    // A server that the signal reaches unmounts at once.
+    std::thread::sleep(Duration::from_millis(300));
+    fs::write(mounted.path("file"), "data").expect("it is mounted");
+    assert!(is_mounted(&mounted.point));
+    mounted.unmount_clean(&place);
 }
 
 /// Kills the server directly after `act`, mounts again and calls `look`.
