@@ -362,8 +362,8 @@ impl SetAttributes {
     }
 }
 
-/// Sets every attribute that this user may set and the host takes. ACLs are the last, since they may
-/// forbid the owner to write, and Linux then refuses the user's attributes.
+/// Sets every attribute that this user may set and the host takes. ACLs are the last, since they
+/// may forbid the owner to write, and Linux then refuses the user's attributes.
 fn set_attributes(
     attributes: &Attributes,
     privilege: Privilege,
