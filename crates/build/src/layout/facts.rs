@@ -30,11 +30,6 @@ pub(crate) struct Facts {
     pub(crate) huge_file: bool,
     pub(crate) ea_inode: bool,
     pub(crate) inline_data: bool,
-    /// With `inline_data`, whether links that are too long for `i_block` are stored inline, as
-    /// mke2fs does. The kernel uses blocks instead. Blocks are used here too if there are quota
-    /// files, because e2fsck does not count an inline link for quota, and for a link with an
-    /// attribute block, which e2fsck takes for free.
-    pub(crate) inline_links: bool,
     pub(crate) hasher: NameHasher,
     pub(crate) hash_algorithm: HashAlgorithm,
     seed: ChecksumSeed,
@@ -66,7 +61,6 @@ impl Facts {
             huge_file: features.ro_compat.contains(RoCompat::HUGE_FILE),
             ea_inode: features.incompat.contains(Incompat::EA_INODE),
             inline_data: features.incompat.contains(Incompat::INLINE_DATA),
-            inline_links: !skeleton.has_quota_files(),
             hasher: NameHasher::seeded(hash_algorithm, sb.hash_sign(), sb.hash_seed())?,
             hash_algorithm,
             seed: sb.checksum_seed(),
