@@ -187,6 +187,15 @@ fn every_format_of_gnu_tar_is_read_as_tar_extracts_it() {
 }
 
 #[test]
+fn modes_of_symbolic_links_are_ignored() {
+    require!(Need::Program("tar"), Need::Root);
+    let (_folder, root) = tree_to_pack();
+    let archive = packed(&root, &["--mode=0700"], &["plain"]).expect("an archive");
+    let source = Source::Path(archive.clone(), Reading::ByContent);
+    reads_as_gnu_tar(&source, &archive, &[]).expect("the same");
+}
+
+#[test]
 fn attributes_and_acls_are_read() {
     require!(Need::Program("tar"), Need::Root, Need::Program("setfacl"));
     let (_folder, root) = tree_to_pack();

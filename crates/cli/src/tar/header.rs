@@ -114,7 +114,13 @@ fn ustar(member: &Member<'_>) -> [u8; BLOCK_BYTES] {
     // A program that does not support sparse files must not overwrite the file with its map.
     let sparse_name = sparse.then(|| sparse_member_name(member.path));
     let mut block = Block::new(sparse_name.as_deref().unwrap_or(member.path));
-    block.octal(100..108, u64::from(facts.permissions));
+    let permissions = match facts.kind {
+        // Nothing looks at them, and Linux shows these for a link that it makes, so GNU tar
+        // writes them.
+        Kind::Symlink => 0o777,
+        _ => facts.permissions,
+    };
+    block.octal(100..108, u64::from(permissions));
     block.octal(108..116, facts.uid.into());
     block.octal(116..124, facts.gid.into());
     block.octal(124..136, size);

@@ -200,7 +200,7 @@ impl<I: Input> Reader<I> {
         let Member {
             path,
             body,
-            meta,
+            mut meta,
             xattrs,
             left_out,
         } = member;
@@ -223,7 +223,11 @@ impl<I: Input> Reader<I> {
                 self.input.skip(padding(stored_bytes))?;
                 Kind::Directory
             }
-            Body::Symlink(target) => Kind::Symlink(target),
+            Body::Symlink(target) => {
+                // What the archive says is ignored, as by tar: Linux gives all links these.
+                meta.permissions = 0o777;
+                Kind::Symlink(target)
+            }
             Body::CharDevice(number) => Kind::CharDevice(number),
             Body::BlockDevice(number) => Kind::BlockDevice(number),
             Body::Fifo => Kind::Fifo,

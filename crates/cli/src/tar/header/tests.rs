@@ -171,3 +171,17 @@ fn a_key_ends_at_its_first_equals_sign() {
     let key = xattr_key(b"user.a=b%3D");
     assert_eq!(key, b"SCHILY.xattr.user.a%3Db%253D");
 }
+
+#[test]
+fn a_symbolic_link_has_all_permissions() {
+    let facts = facts(Kind::Symlink);
+    let member = Member {
+        path: b"./link",
+        facts: &facts,
+        link: Link::Symbolic(b"target"),
+        attributes: &Attributes::default(),
+        payload: Payload::Nothing,
+    };
+    let found = read(&archive(&member, b""));
+    assert_eq!(found.1.mode().expect("a number"), 0o777);
+}
