@@ -63,7 +63,7 @@ use fourscore_ondisk::Timestamp;
 pub use error::{BuildError, BuildResult};
 pub use layout::XattrProblem;
 pub use options::{Flow, Options, Phase, Progress, Size, Summary, Watch};
-pub use partitions::{Partition, partitions};
+pub use partitions::{Partition, PartitionTable, partitions};
 pub use read_back::{Comparison, Difference, ListTarget, ReadBack};
 pub use target::{Location, Overwrite, Target};
 pub use tree::{Content, Kind, Meta, NodeId, Tree, TreeError, Xattrs};

@@ -3,7 +3,8 @@
 //!
 //! **Model.** A GPT is read from the second sector (of 512 or 4096 bytes); its header must have a
 //! valid checksum. A DOS table has four entries in the first sector; an extended partition is a
-//! chain of such sectors with one logical partition in each. The boot sector of a file system has
+//! chain of such sectors with one logical partition in each, which ends where a damaged one returns
+//! to a sector of it. The boot sector of a file system has
 //! the same two signature bytes at its end, so a sector is a table only if all four entries look
 //! like entries and one is in use.
 //!
@@ -11,6 +12,7 @@
 //!
 //! **References.** UEFI 2.10, section 5.3; the Linux manual of sfdisk(8).
 
+use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 
@@ -49,6 +51,16 @@ pub struct Partition {
     pub uuid: String,
 }
 
+/// The partition table of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionTable {
+    /// The partitions, in the order of their numbers.
+    pub partitions: Vec<Partition>,
+    /// Whether the chain of logical partitions of a damaged DOS table returns to a sector of it. A
+    /// partition of the chain is listed once.
+    pub is_cyclic: bool,
+}
+
 /// How far a file system may extend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
@@ -65,12 +77,13 @@ pub(crate) struct Space {
 /// If the device cannot be read, or the partition that begins there ends before it begins.
 pub(crate) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::Result<Space> {
     let len_bytes = device.len_bytes();
-    let Some(partitions) = partitions(device)? else {
+    let Some(table) = partitions(device)? else {
         return Ok(Space {
             end: len_bytes,
             is_partition: true,
         });
     };
+    let partitions = table.partitions;
     let mut ranges = partitions.iter().map(|partition| &partition.range);
     let own = ranges.find(|own| own.start == offset);
     if let Some(own) = own {
@@ -92,14 +105,14 @@ pub(crate) fn space_at<D: BlockDevice + ?Sized>(device: &D, offset: u64) -> io::
     })
 }
 
-/// Returns the partitions of a disk, in the order of their numbers; `None` without a partition
-/// table. A GPT that is damaged has no partitions.
+/// Returns the partition table of a disk, if it has one. A GPT that is damaged has no partitions.
 ///
 /// # Errors
 /// If the device cannot be read.
-pub fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<Partition>>> {
+pub fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<PartitionTable>> {
+    let of_gpt = || Ok(gpt(device)?.map(PartitionTable::from));
     let Some(sector) = dos_sector(device, 0)? else {
-        return gpt(device);
+        return of_gpt();
     };
     let entries = entries(&sector);
     let is_plausible = sector
@@ -109,17 +122,18 @@ pub fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<
         .take(4)
         .all(|entry| matches!(entry, [0 | 0x80, ..]));
     if !is_plausible || entries.is_empty() {
-        return gpt(device);
+        return of_gpt();
     }
     if entries.iter().any(|entry| entry.kind == PROTECTIVE) {
         // A damaged GPT is still a partition table, but its partitions are unknown.
-        return Ok(Some(gpt(device)?.unwrap_or_default()));
+        return Ok(Some(of_gpt()?.unwrap_or_default()));
     }
     let signature = number32(&sector, SIGNATURE_AT).unwrap_or(0);
     let (mut found, mut logical) = (Vec::new(), Vec::new());
+    let mut is_cyclic = false;
     for entry in entries {
         match EXTENDED.contains(&entry.kind) {
-            true => add_logical(device, entry.start, signature, &mut logical)?,
+            true => is_cyclic |= add_logical(device, entry.start, signature, &mut logical)?,
             false => {
                 let range = in_bytes(entry.start, entry.sectors);
                 found.push(Partition::of_dos(entry.number, range, signature));
@@ -127,7 +141,19 @@ pub fn partitions<D: BlockDevice + ?Sized>(device: &D) -> io::Result<Option<Vec<
         }
     }
     found.extend(logical);
-    Ok(Some(found))
+    Ok(Some(PartitionTable {
+        partitions: found,
+        is_cyclic,
+    }))
+}
+
+impl From<Vec<Partition>> for PartitionTable {
+    fn from(partitions: Vec<Partition>) -> Self {
+        Self {
+            partitions,
+            is_cyclic: false,
+        }
+    }
 }
 
 impl Partition {
@@ -167,17 +193,22 @@ fn entries(sector: &[u8; 512]) -> Vec<Entry> {
     .collect()
 }
 
-/// Follows the chain of logical partitions in an extended partition.
+/// Follows the chain of logical partitions in an extended partition. Returns whether it comes back
+/// to one of its sectors, at which the walk ends.
 fn add_logical<D: BlockDevice + ?Sized>(
     device: &D,
     base: u64,
     signature: u32,
     found: &mut Vec<Partition>,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let mut at = base;
+    let mut seen = HashSet::new();
     for _ in 0..LOGICAL_MAX {
+        if !seen.insert(at) {
+            return Ok(true);
+        }
         let Some(sector) = dos_sector(device, at * SECTOR_BYTES)? else {
-            return Ok(());
+            return Ok(false);
         };
         let mut next = None;
         for entry in entries(&sector) {
@@ -192,10 +223,10 @@ fn add_logical<D: BlockDevice + ?Sized>(
         }
         match next {
             Some(next) => at = next,
-            None => return Ok(()),
+            None => return Ok(false),
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 fn in_bytes(start: u64, sectors: u64) -> Range<u64> {
@@ -458,7 +489,7 @@ mod tests {
             assert_eq!(found.len(), count);
             let uuids = [&found[0].uuid, &found[count - 1].uuid];
             assert!(uuids == ["1234abcd-01", "1234abcd-06"] || found[1].name == "root");
-            assert_eq!(partitions(&device).unwrap(), Some(found));
+            assert_eq!(partitions(&device).unwrap(), Some(found.into()));
         }
     }
 
@@ -481,7 +512,21 @@ mod tests {
         let device = open_path(&disk, DeviceOptions::default()).unwrap();
         let found = by_partx(&disk);
         assert_eq!(found.len(), 2);
-        assert_eq!(partitions(&device).unwrap(), Some(found));
+        assert_eq!(partitions(&device).unwrap(), Some(found.into()));
+    }
+
+    #[test]
+    fn partitions_of_a_cyclic_chain_are_listed_once() {
+        let device = dos_disk();
+        let sound = partitions(&device).unwrap().unwrap();
+        assert!(!sound.is_cyclic);
+        // The second sector of the chain refers to itself, then to the first one.
+        for start in [8192, 0] {
+            put_entry(&device, 24_576, 1, 0x05, start, 8192);
+            let found = partitions(&device).unwrap().unwrap();
+            assert_eq!(found.partitions, sound.partitions);
+            assert!(found.is_cyclic);
+        }
     }
 
     #[test]
@@ -492,7 +537,11 @@ mod tests {
         // An extended partition whose first sector is the table itself.
         (sector[450], sector[458]) = (0x05, 1);
         device.write_at(&sector, 0).unwrap();
-        assert_eq!(partitions(&device).unwrap(), Some(Vec::new()));
+        let empty = PartitionTable {
+            partitions: Vec::new(),
+            is_cyclic: true,
+        };
+        assert_eq!(partitions(&device).unwrap(), Some(empty));
         for (at, bytes) in [(0, &sector[..]), (512, GPT_MAGIC), (524, &[0xFF; 4])] {
             device.write_at(bytes, at).unwrap();
         }

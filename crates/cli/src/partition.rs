@@ -9,14 +9,17 @@ use std::ops::Range;
 use std::path::Path;
 
 use fourscore_block::{BlockDevice, DeviceOptions, Sharing, open_path};
-use fourscore_build::{Partition, partitions};
+use fourscore_build::{Partition, PartitionTable, partitions};
 use fourscore_ondisk::RawSuperblock;
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
 
-use crate::qcow2;
+use crate::{failure, qcow2};
 
 /// Partitions that a message names at most.
 const MOST_NAMED: usize = 16;
+/// What a message says of a cyclic chain of logical partitions.
+const LOOP: &str = "the partition table is damaged: its extended partition refers back to itself, \
+                    so that some logical partitions may be missing";
 /// The magic number of ext2, ext3 and ext4.
 const MAGIC: u16 = 0xEF53;
 
@@ -24,9 +27,13 @@ const MAGIC: u16 = 0xEF53;
 pub(crate) fn find(path: &Path, text: &str) -> Result<Range<u64>, String> {
     let device = open(path).map_err(|why| why.to_string())?;
     let found = partitions(&*device).map_err(|why| why.to_string())?;
-    let Some(all) = found else {
+    let Some(table) = found else {
         return Err(format!("has no partition table, so no partition '{text}'"));
     };
+    if table.is_cyclic {
+        failure::message(&format!("{}: {LOOP}", path.display()));
+    }
+    let all = &table.partitions;
     let number = text
         .strip_prefix(['p', 'P'])
         .and_then(|digits| digits.parse().ok());
@@ -55,7 +62,7 @@ pub(crate) fn find(path: &Path, text: &str) -> Result<Range<u64>, String> {
         }
         [] => Err(format!(
             "has no partition '{text}'; {}",
-            list(&*device, &all)
+            list(&*device, &table)
         )),
         _ => Err(format!(
             "has several partitions '{text}': {}; give a number, as in @p{}",
@@ -72,8 +79,8 @@ pub(crate) fn find(path: &Path, text: &str) -> Result<Range<u64>, String> {
 /// partition table, or cannot be read.
 pub(crate) fn describe(path: &Path) -> Option<String> {
     let device = open(path).ok()?;
-    let all = partitions(&*device).ok()??;
-    Some(list(&*device, &all))
+    let table = partitions(&*device).ok()??;
+    Some(list(&*device, &table))
 }
 
 fn open(path: &Path) -> io::Result<Box<dyn BlockDevice>> {
@@ -87,9 +94,14 @@ fn open(path: &Path) -> io::Result<Box<dyn BlockDevice>> {
     Ok(Box::new(open_path(path, unlocked)?))
 }
 
-fn list(device: &dyn BlockDevice, all: &[Partition]) -> String {
+fn list(device: &dyn BlockDevice, table: &PartitionTable) -> String {
+    let all = &table.partitions;
+    let damage = match table.is_cyclic {
+        true => format!("; {LOOP}"),
+        false => String::new(),
+    };
     if all.is_empty() {
-        return "its partition table has no partitions, or is damaged".into();
+        return format!("its partition table has no partitions, or is damaged{damage}");
     }
     let one = |one: &Partition| {
         let label = label(device, &one.range);
@@ -109,7 +121,7 @@ fn list(device: &dyn BlockDevice, all: &[Partition]) -> String {
         Some(more) if more > 0 => format!(" and {more} more"),
         _ => String::new(),
     };
-    format!("its partitions are {}{more}", named.join(", "))
+    format!("its partitions are {}{more}{damage}", named.join(", "))
 }
 
 /// The label of the file system in a range; `None` without one.

@@ -249,3 +249,27 @@ fn a_size_that_a_partition_does_not_have_is_refused() {
     );
     assert!(fs::read(&disk).expect("the disk") == before);
 }
+
+/// The logical partition of an extended one that refers to itself is listed once, with the damage.
+#[test]
+fn a_cyclic_chain_of_partitions_is_reported() {
+    let place = Place::new();
+    let disk = place.text("cyclic.img");
+    dos_disk(Path::new(&disk));
+    let file = File::options().write(true).open(&disk).expect("the disk");
+    // The second entry of the extended partition is an extended one that begins with it.
+    let entry = [0, 0, 0, 0, 0x05, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    file.write_all_at(&entry, 32 * MIB + 446 + 16)
+        .expect("space");
+    let damage = "its extended partition refers back to itself";
+    for image in [disk.clone(), format!("{disk}@p9")] {
+        let (_, message) = failing(&["info", &image]);
+        assert!(message.contains(damage), "{message}");
+        assert_eq!(message.matches("p5 (16 MiB)").count(), 1, "{message}");
+        assert!(!message.contains("p6"), "{message}");
+    }
+    let made = fourscore(&["mkfs", "-q", &format!("{disk}@p5")]).output();
+    let made = made.expect("it runs");
+    assert!(made.status.success(), "{made:?}");
+    assert!(String::from_utf8_lossy(&made.stderr).contains(damage));
+}
