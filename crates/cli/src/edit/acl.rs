@@ -12,9 +12,9 @@ use fourscore::ondisk::acl::{AclEntry, AclWho, disk_to_xattr, from_xattr, to_dis
 use fourscore::{Error, FileType, Follow, Fs, InodeNr, SetXattr, Stat};
 
 use super::attributes::{Depth, for_each};
-use super::expanded;
 use super::ids::Database;
 use super::verbs::Setfacl;
+use super::{Failing, at_each};
 use crate::failure::{Failure, Result};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -37,7 +37,7 @@ struct Change {
     removed: Vec<AclWho>,
 }
 
-pub(super) fn setfacl(fs: &Fs, args: &Setfacl) -> Result<()> {
+pub(super) fn setfacl(fs: &Fs, args: &Setfacl, failing: Failing<'_>) -> Result<()> {
     let (mut access, mut default) = (Change::default(), Change::default());
     for text in &args.modify {
         for entry in text.split(',').filter(|entry| !entry.is_empty()) {
@@ -55,7 +55,7 @@ pub(super) fn setfacl(fs: &Fs, args: &Setfacl) -> Result<()> {
                 .push(who);
         }
     }
-    for path in &expanded(fs, &args.paths)? {
+    at_each(fs, &args.paths, failing, |path| {
         for_each(
             fs,
             path,
@@ -83,9 +83,8 @@ pub(super) fn setfacl(fs: &Fs, args: &Setfacl) -> Result<()> {
                 }
                 apply(fs, inode, stat, Which::Default, &default)
             },
-        )?;
-    }
-    Ok(())
+        )
+    })
 }
 
 fn change_of<'c>(which: Which, access: &'c mut Change, default: &'c mut Change) -> &'c mut Change {

@@ -11,7 +11,7 @@ use fourscore::{AttributeChange, FileType, Follow, Fs, InodeFlags, InodeNr, SetX
 use super::ids;
 use super::mode::ModeChange;
 use super::verbs::{Chown, InImage, Loose, Setfattr};
-use super::{expanded, wrong};
+use super::{Failing, at_each, wrong};
 use crate::failure::{Failure, Result};
 
 /// The letters of chattr(1) and lsattr(1).
@@ -54,7 +54,7 @@ impl Depth {
     }
 }
 
-pub(super) fn chmod(fs: &Fs, args: &Loose) -> Result<()> {
+pub(super) fn chmod(fs: &Fs, args: &Loose, failing: Failing<'_>) -> Result<()> {
     let (depth, words) = recursion(&args.words);
     let (mode, paths) = words.split_first().unwrap_or((&args.words[0], &[]));
     let change = mode.to_str().and_then(ModeChange::parse).ok_or_else(|| {
@@ -65,7 +65,7 @@ pub(super) fn chmod(fs: &Fs, args: &Loose) -> Result<()> {
     let paths: Vec<_> = { paths.iter() }
         .map(|path| InImage(path.as_bytes().to_vec()))
         .collect();
-    for path in &expanded(fs, &paths)? {
+    at_each(fs, &paths, failing, |path| {
         for_each(fs, path, depth, Follow::Yes, |inode, stat| {
             if stat.file_type == FileType::Symlink {
                 return Ok(());
@@ -77,12 +77,11 @@ pub(super) fn chmod(fs: &Fs, args: &Loose) -> Result<()> {
                 ..AttributeChange::default()
             };
             fs.set_attributes(inode, &change)
-        })?;
-    }
-    Ok(())
+        })
+    })
 }
 
-pub(super) fn chown(fs: &Fs, args: &Chown) -> Result<()> {
+pub(super) fn chown(fs: &Fs, args: &Chown, failing: Failing<'_>) -> Result<()> {
     let (uid, gid) = ids::owner(fs, &args.owner)?;
     let change = AttributeChange {
         uid,
@@ -94,12 +93,11 @@ pub(super) fn chown(fs: &Fs, args: &Chown) -> Result<()> {
         true => Follow::No,
         false => Follow::Yes,
     };
-    for path in &expanded(fs, &args.paths)? {
+    at_each(fs, &args.paths, failing, |path| {
         for_each(fs, path, Depth::of(args.recursive), follow, |inode, _| {
             fs.set_attributes(inode, &change)
-        })?;
-    }
-    Ok(())
+        })
+    })
 }
 
 /// What chattr does to an inode.
@@ -111,7 +109,7 @@ struct FlagChange {
     project: Option<u32>,
 }
 
-pub(super) fn chattr(fs: &Fs, args: &Loose) -> Result<()> {
+pub(super) fn chattr(fs: &Fs, args: &Loose, failing: Failing<'_>) -> Result<()> {
     let mut change = FlagChange::default();
     let mut depth = Depth::Itself;
     let mut words = args.words.iter().map(|word| word.as_bytes()).peekable();
@@ -141,16 +139,15 @@ pub(super) fn chattr(fs: &Fs, args: &Loose) -> Result<()> {
         return Err(Failure::usage("chattr", why));
     }
     some("chattr", &paths)?;
-    for path in &expanded(fs, &paths)? {
+    at_each(fs, &paths, failing, |path| {
         for_each(fs, path, depth, Follow::Yes, |inode, stat| {
             let has_none = matches!(stat.file_type, FileType::Regular | FileType::Directory);
             match has_none || depth == Depth::Itself {
                 true => change.apply(fs, inode, stat),
                 false => Ok(()),
             }
-        })?;
-    }
-    Ok(())
+        })
+    })
 }
 
 impl FlagChange {
@@ -185,7 +182,7 @@ fn flags(letters: &[u8]) -> Result<InodeFlags> {
         })
 }
 
-pub(super) fn setfattr(fs: &Fs, args: &Setfattr) -> Result<()> {
+pub(super) fn setfattr(fs: &Fs, args: &Setfattr, failing: Failing<'_>) -> Result<()> {
     let follow = match args.no_dereference {
         true => Follow::No,
         false => Follow::Yes,
@@ -198,7 +195,7 @@ pub(super) fn setfattr(fs: &Fs, args: &Setfattr) -> Result<()> {
         })?,
         None => Vec::new(),
     };
-    for path in &expanded(fs, &args.paths)? {
+    at_each(fs, &args.paths, failing, |path| {
         let inode = fs.resolve(path, follow).map_err(wrong(path))?;
         let (name, done) = match (&args.name, &args.remove) {
             (Some(name), _) => {
@@ -206,14 +203,13 @@ pub(super) fn setfattr(fs: &Fs, args: &Setfattr) -> Result<()> {
                 (name, set)
             }
             (None, Some(name)) => (name, fs.remove_xattr(inode, name.as_bytes())),
-            (None, None) => continue,
+            (None, None) => return Ok(()),
         };
         done.map_err(|why| {
             let place = [path, &b": "[..], name.as_bytes()].concat();
             wrong(&place)(why)
-        })?;
-    }
-    Ok(())
+        })
+    })
 }
 
 /// The value that a text of setfattr(1) stands for.

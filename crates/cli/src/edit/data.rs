@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read};
 use fourscore::{AttributeChange, Error, File, FileOptions, FileType, Follow, Fs, Timestamp};
 
 use super::verbs::{InImage, Touch, Truncate, Write};
-use super::{Input, expanded, octal, wrong};
+use super::{Failing, Input, at_each, octal, wrong};
 use crate::failure::{Failure, Result};
 use crate::image::parse_size;
 use crate::time;
@@ -66,7 +66,7 @@ pub(crate) fn copy_from(
     }
 }
 
-pub(super) fn truncate(fs: &Fs, args: &Truncate) -> Result<()> {
+pub(super) fn truncate(fs: &Fs, args: &Truncate, failing: Failing<'_>) -> Result<()> {
     let (sign, digits) = match args.size.as_bytes().first() {
         Some(sign @ (b'+' | b'-')) => (Some(*sign), &args.size[1..]),
         _ => (None, args.size.as_str()),
@@ -76,9 +76,9 @@ pub(super) fn truncate(fs: &Fs, args: &Truncate) -> Result<()> {
         let why = "is no size; give bytes with K, M, G or T, and + or - to change the size";
         Failure::usage(format!("-s '{}'", args.size), why)
     })?;
-    for path in &expanded(fs, &args.paths)? {
+    at_each(fs, &args.paths, failing, |path| {
         if !existing_file(fs, path, args.no_create)? {
-            continue;
+            return Ok(());
         }
         let file = fs.paths().open_with(path, FileOptions::new().write());
         let resized = file.and_then(|file| {
@@ -90,12 +90,11 @@ pub(super) fn truncate(fs: &Fs, args: &Truncate) -> Result<()> {
             })?;
             file.close()
         });
-        resized.map_err(wrong(path))?;
-    }
-    Ok(())
+        resized.map_err(wrong(path))
+    })
 }
 
-pub(super) fn touch(fs: &Fs, args: &Touch) -> Result<()> {
+pub(super) fn touch(fs: &Fs, args: &Touch, failing: Failing<'_>) -> Result<()> {
     let time = match &args.date {
         Some(text) => parse_time(text)?,
         None => time::now(),
@@ -110,7 +109,7 @@ pub(super) fn touch(fs: &Fs, args: &Touch) -> Result<()> {
         true => Follow::No,
         false => Follow::Yes,
     };
-    for path in &expanded(fs, &args.paths)? {
+    at_each(fs, &args.paths, failing, |path| {
         let no_create = args.no_create || args.no_dereference;
         let exists = existing_file(fs, path, no_create)?;
         // What -h does not make is missing.
@@ -120,8 +119,8 @@ pub(super) fn touch(fs: &Fs, args: &Touch) -> Result<()> {
                 .and_then(|inode| fs.set_attributes(inode, &change));
             set.map_err(wrong(path))?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Makes an empty file if there is nothing at `path`. Returns whether there is something then.

@@ -13,8 +13,9 @@
 //! | [`mode`], [`ids`] | permissions, users and groups as text |
 //!
 //! **Model.** A command line has one change, a script any number of them, one on a line. The image
-//! is mounted once. The first error ends the script; it is reported with its line. What is made
-//! belongs to user and group 0, with umask 022: the user who edits an image has no meaning in it.
+//! is mounted once. The first error ends the script; it is reported with its line. A change of a
+//! command line goes on with its other paths, unless it is atomic. What is made belongs to user and
+//! group 0, with umask 022: the user who edits an image has no meaning in it.
 //!
 //! **Crash safety.** With `--atomic` a crash, and an error, leave all changes or none: [`session`].
 
@@ -38,7 +39,7 @@ use clap::{Args, CommandFactory, FromArgMatches, ValueEnum};
 use fourscore::{Error, Fs};
 use uuid::Uuid;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Problems, Result};
 use crate::glob;
 use crate::image::ImageSpec;
 use script::ScriptLine;
@@ -102,7 +103,17 @@ pub(crate) fn run(args: &Edit) -> Result<()> {
     let run: &dyn Fn(&Fs) -> Result<()> = match (&args.verb, &script) {
         (Some(verb), None) => &|fs| {
             let image = args.image.path.display();
-            change(fs, verb, Input::Standard).map_err(|failure| failure.within(image))
+            let report = Report {
+                image: image.to_string(),
+                problems: Problems::default(),
+            };
+            let failing = match args.atomic {
+                None => Failing::IsReported(&report),
+                Some(_) => Failing::Ends,
+            };
+            let changed = change(fs, verb, Input::Standard, failing);
+            changed.map_err(|failure| failure.within(image))?;
+            report.problems.result()
         },
         (None, Some((name, text, stdin))) => &|fs| run_script(fs, name, text, *stdin),
         (Some(_), Some(_)) => {
@@ -172,27 +183,27 @@ fn run_line(fs: &Fs, command: &mut clap::Command, line: &ScriptLine, stdin: Stdi
             return Err(Failure::usage(first.display().to_string(), why));
         }
     };
-    change(fs, &verb.verb, input)
+    change(fs, &verb.verb, input, Failing::Ends)
 }
 
 /// Makes one change.
-fn change(fs: &Fs, verb: &EditVerb, input: Input) -> Result<()> {
+fn change(fs: &Fs, verb: &EditVerb, input: Input, failing: Failing<'_>) -> Result<()> {
     tracing::info!(change = ?verb, "edit");
     match verb {
-        EditVerb::Rm(args) => names::rm(fs, args),
-        EditVerb::Rmdir(args) => names::rmdir(fs, args),
-        EditVerb::Mkdir(args) => names::mkdir(fs, args),
-        EditVerb::Mv(args) => names::mv(fs, args),
+        EditVerb::Rm(args) => names::rm(fs, args, failing),
+        EditVerb::Rmdir(args) => names::rmdir(fs, args, failing),
+        EditVerb::Mkdir(args) => names::mkdir(fs, args, failing),
+        EditVerb::Mv(args) => names::mv(fs, args, failing),
         EditVerb::Ln(args) => names::ln(fs, args),
         EditVerb::Mknod(args) => names::mknod(fs, args),
         EditVerb::Write(args) => data::write(fs, args, input),
-        EditVerb::Truncate(args) => data::truncate(fs, args),
-        EditVerb::Touch(args) => data::touch(fs, args),
-        EditVerb::Chmod(args) => attributes::chmod(fs, args),
-        EditVerb::Chown(args) => attributes::chown(fs, args),
-        EditVerb::Chattr(args) => attributes::chattr(fs, args),
-        EditVerb::Setfattr(args) => attributes::setfattr(fs, args),
-        EditVerb::Setfacl(args) => acl::setfacl(fs, args),
+        EditVerb::Truncate(args) => data::truncate(fs, args, failing),
+        EditVerb::Touch(args) => data::touch(fs, args, failing),
+        EditVerb::Chmod(args) => attributes::chmod(fs, args, failing),
+        EditVerb::Chown(args) => attributes::chown(fs, args, failing),
+        EditVerb::Chattr(args) => attributes::chattr(fs, args, failing),
+        EditVerb::Setfattr(args) => attributes::setfattr(fs, args, failing),
+        EditVerb::Setfacl(args) => acl::setfacl(fs, args, failing),
         EditVerb::Setquota(args) => quota::setquota(fs, args),
         EditVerb::Label(args) => {
             let label = args.label.as_encoded_bytes();
@@ -259,13 +270,56 @@ impl Input {
     }
 }
 
+/// What follows when a change fails at one of several paths.
+#[derive(Clone, Copy)]
+enum Failing<'r> {
+    /// The change ends: in a script, and with `--atomic`.
+    Ends,
+    /// It is reported and the other paths are changed, as by the programs of the same names.
+    IsReported(&'r Report),
+}
+
+/// The failures of a change that goes on.
+struct Report {
+    image: String,
+    problems: Problems,
+}
+
+impl Failing<'_> {
+    fn meet(self, failure: Failure) -> Result<()> {
+        match self {
+            Self::Ends => Err(failure),
+            Self::IsReported(report) => {
+                report.problems.report(&failure.within(&report.image));
+                Ok(())
+            }
+        }
+    }
+}
+
 /// The paths that paths and patterns stand for.
-fn expanded(fs: &Fs, paths: &[verbs::InImage]) -> Result<Vec<Vec<u8>>> {
+fn expanded(fs: &Fs, paths: &[verbs::InImage], failing: Failing<'_>) -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::with_capacity(paths.len());
     for verbs::InImage(path) in paths {
-        all.extend(glob::expand(fs, path).map_err(wrong(path))?);
+        match glob::expand(fs, path).map_err(wrong(path)) {
+            Ok(found) => all.extend(found),
+            Err(failure) => failing.meet(failure)?,
+        }
     }
     Ok(all)
+}
+
+/// Makes a change at each of the paths that paths and patterns stand for.
+fn at_each(
+    fs: &Fs,
+    paths: &[verbs::InImage],
+    failing: Failing<'_>,
+    mut change: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    for path in &expanded(fs, paths, failing)? {
+        change(path).or_else(|failure| failing.meet(failure))?;
+    }
+    Ok(())
 }
 
 /// Makes an error about a path inside the image.

@@ -6,11 +6,11 @@ use fourscore::{DeviceNr, Error, FileType, Follow, Fs, InodeFlags, InodeNr, NewA
 
 use super::mode::ModeChange;
 use super::verbs::{InImage, Ln, Mkdir, Mknod, Mv, Paths, Rm};
-use super::{expanded, octal, wrong};
+use super::{Failing, at_each, expanded, octal, wrong};
 use crate::failure::{Failure, Result};
 
-pub(super) fn rm(fs: &Fs, args: &Rm) -> Result<()> {
-    for path in &expanded(fs, &args.paths)? {
+pub(super) fn rm(fs: &Fs, args: &Rm, failing: Failing<'_>) -> Result<()> {
+    at_each(fs, &args.paths, failing, |path| {
         let removed = match args.recursive {
             true => fs.paths().remove_dir_all(path).or_else(|why| match why {
                 // Anything but a directory is removed as without the option.
@@ -20,52 +20,52 @@ pub(super) fn rm(fs: &Fs, args: &Rm) -> Result<()> {
             false => fs.paths().remove_file(path),
         };
         match removed {
-            Err(Error::NotFound) if args.force => {}
+            Err(Error::NotFound) if args.force => Ok(()),
             Err(Error::IsADirectory) if !args.recursive => {
-                return Err(wrong(path)(Error::IsADirectory).advise("use -r to remove it"));
+                Err(wrong(path)(Error::IsADirectory).advise("use -r to remove it"))
             }
-            removed => removed.map_err(wrong(path))?,
+            removed => removed.map_err(wrong(path)),
         }
-    }
-    Ok(())
+    })
 }
 
-pub(super) fn rmdir(fs: &Fs, args: &Paths) -> Result<()> {
-    for path in &expanded(fs, &args.paths)? {
-        fs.paths().remove_dir(path).map_err(wrong(path))?;
-    }
-    Ok(())
+pub(super) fn rmdir(fs: &Fs, args: &Paths, failing: Failing<'_>) -> Result<()> {
+    at_each(fs, &args.paths, failing, |path| {
+        fs.paths().remove_dir(path).map_err(wrong(path))
+    })
 }
 
-pub(super) fn mkdir(fs: &Fs, args: &Mkdir) -> Result<()> {
+pub(super) fn mkdir(fs: &Fs, args: &Mkdir, failing: Failing<'_>) -> Result<()> {
     let mode = args.mode.as_deref().map(octal).transpose()?;
     let mode = args.mode.as_deref().filter(|_| mode.is_some());
     let change = mode.and_then(ModeChange::parse);
-    for InImage(path) in &args.paths {
-        let exists = args.parents && fs.paths().exists(path).map_err(wrong(path))?;
-        let made = match args.parents {
-            true => fs.paths().create_dir_all(path),
-            false => fs.paths().create_dir(path),
-        };
-        made.map_err(wrong(path))?;
-        if let Some(change) = change.as_ref().filter(|_| !exists) {
-            // As chmod, it keeps a set-group-ID bit that the directory has inherited.
-            let set = fs.paths().metadata(path).and_then(|stat| {
-                let permissions = change.applied(stat.mode.permissions(), true);
-                fs.paths().set_permissions(path, permissions)
-            });
-            set.map_err(wrong(path))?;
+    let make = |path: &[u8]| {
+        let exists = args.parents && fs.paths().exists(path)?;
+        match args.parents {
+            true => fs.paths().create_dir_all(path)?,
+            false => fs.paths().create_dir(path)?,
         }
+        let Some(change) = change.as_ref().filter(|_| !exists) else {
+            return Ok(());
+        };
+        // As chmod, it keeps a set-group-ID bit that the directory has inherited.
+        let stat = fs.paths().metadata(path)?;
+        let permissions = change.applied(stat.mode.permissions(), true);
+        fs.paths().set_permissions(path, permissions)
+    };
+    for InImage(path) in &args.paths {
+        let made = make(path).map_err(wrong(path));
+        made.or_else(|failure| failing.meet(failure))?;
     }
     Ok(())
 }
 
-pub(super) fn mv(fs: &Fs, args: &Mv) -> Result<()> {
+pub(super) fn mv(fs: &Fs, args: &Mv, failing: Failing<'_>) -> Result<()> {
     let Some((InImage(to), sources)) = args.paths.split_last() else {
         return Ok(());
     };
     let into = !args.no_target_directory && is_directory(fs, to)?;
-    let sources = expanded(fs, sources)?;
+    let sources = expanded(fs, sources, failing)?;
     if sources.len() > 1 && !into {
         return Err(Failure::at(
             to,
@@ -73,23 +73,29 @@ pub(super) fn mv(fs: &Fs, args: &Mv) -> Result<()> {
         ));
     }
     for from in &sources {
-        let target = match into {
-            true => below(to, from)?,
-            false => to.clone(),
-        };
-        // rename(2) would leave both names of one file, and succeed.
-        if are_links(fs, from, &target)? {
-            return Err(same_file(from, &target));
-        }
-        fs.paths().rename(from, &target).map_err(|why| {
-            // What is at fault is the source if that is missing or lies above the target.
-            let of_source = fs.paths().symlink_metadata(from).is_err()
-                || matches!(why, Error::InvalidArgument(_));
-            let path = if of_source { from } else { &target };
-            wrong(path)(why)
-        })?;
+        let moved = move_one(fs, from, to, into);
+        moved.or_else(|failure| failing.meet(failure))?;
     }
     Ok(())
+}
+
+/// Moves `from` to `to`, or into that directory.
+fn move_one(fs: &Fs, from: &[u8], to: &[u8], into: bool) -> Result<()> {
+    let target = match into {
+        true => below(to, from)?,
+        false => to.to_vec(),
+    };
+    // rename(2) would leave both names of one file, and succeed.
+    if are_links(fs, from, &target)? {
+        return Err(same_file(from, &target));
+    }
+    fs.paths().rename(from, &target).map_err(|why| {
+        // What is at fault is the source if that is missing or lies above the target.
+        let of_source =
+            fs.paths().symlink_metadata(from).is_err() || matches!(why, Error::InvalidArgument(_));
+        let path = if of_source { from } else { &target };
+        wrong(path)(why)
+    })
 }
 
 /// A name that exists: its directory, itself, and the inode.

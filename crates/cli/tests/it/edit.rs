@@ -235,6 +235,64 @@ fn stat(image: &str, path: &str) -> serde_json::Value {
     serde_json::from_str(&json).expect("JSON")
 }
 
+/// A change of a command line goes on after a path at which it fails, as coreutils do; that of a
+/// script ends, and an atomic one leaves nothing.
+#[test]
+fn a_change_goes_on_with_the_other_paths() {
+    require!(Need::Program("e2fsck"));
+    let place = Place::new();
+    let image = image(&place);
+    let failed = |words: &[&str], missing: &[&str]| {
+        let (status, message) = failing(&[&["edit", &image], words].concat());
+        assert_eq!(status, Some(1), "{words:?}: {message}");
+        assert_eq!(message.lines().count(), missing.len(), "{message}");
+        for path in missing {
+            let line = format!("fourscore: {image}: {path}: ");
+            assert!(message.contains(&line), "{message}");
+        }
+    };
+    let mode = |path: &str| stat(&image, path)["mode"].clone();
+    let exists = |path: &str| failing(&["stat", &image, path]).0 == Some(0);
+    failed(&["mkdir", "/a", "/none/b", "/c", "/c"], &["/none/b", "/c"]);
+    assert!(exists("/a") && exists("/c"));
+    failed(&["touch", "/c/1", "/none/2", "/c/3"], &["/none/2"]);
+    failed(&["truncate", "-s", "7", "/c/1", "/a", "/c/3"], &["/a"]);
+    assert_eq!(stat(&image, "/c/3")["size_bytes"], 7);
+    failed(
+        &["chmod", "600", "/none", "/c/1", "/none*", "/c/3"],
+        &["/none", "/none*"],
+    );
+    assert_eq!(mode("/c/1"), mode("/c/3"));
+    failed(&["chown", "7", "/none", "/c/3"], &["/none"]);
+    assert_eq!(stat(&image, "/c/3")["uid"], 7);
+    failed(&["chattr", "+d", "/none", "/c/3"], &["/none"]);
+    failed(
+        &["setfattr", "-n", "user.a", "-v", "b", "/none", "/c/3"],
+        &["/none"],
+    );
+    failed(&["setfacl", "-m", "u:7:r", "/none", "/c/3"], &["/none"]);
+    failed(&["mv", "/none", "/c/1", "/a"], &["/none"]);
+    assert!(exists("/a/1"));
+    failed(
+        &["rmdir", "/none", "/a", "/c", "/none2"],
+        &["/none", "/a", "/c", "/none2"],
+    );
+    failed(&["rm", "/none", "/a", "/a/1", "/c/3"], &["/none", "/a"]);
+    assert!(!exists("/a/1") && !exists("/c/3"));
+    for first in [&["--atomic"][..], &["--atomic=copy"], &[]] {
+        let script = place.path("script");
+        fs::write(&script, "mkdir /none/x /d\n").expect("space");
+        let words = match first {
+            [] => vec!["edit", &image, "-f", text(&script)],
+            first => [&["edit", &image], first, &["mkdir", "/none/x", "/d"]].concat(),
+        };
+        let (status, message) = failing(&words);
+        assert_eq!((status, message.lines().count()), (Some(1), 1), "{message}");
+        assert!(!exists("/d"), "{first:?}");
+    }
+    assert_clean(Path::new(&image));
+}
+
 #[test]
 fn each_verb_is_a_command() {
     require!(Need::Program("e2fsck"), Need::Program("dumpe2fs"));
