@@ -32,13 +32,12 @@ pub(super) fn ls(session: &mut Session, arguments: &[Vec<u8>], out: &mut Stdout)
     for entry in &entries {
         let stat = |nr| session.fs().stat(nr);
         let stat = || stat(entry.inode).map_err(|why| Failure::at(&entry.name, why));
-        let name = out.shown(&entry.name);
         if letters.contains(&b'p') {
-            push_parsable(&mut text, &stat()?, &name);
+            push_parsable(&mut text, &stat()?, &out.shown(&entry.name));
         } else if letters.contains(&b'l') {
-            push_long(&mut text, &stat()?, &name);
+            push_long(&mut text, &stat()?, &escaped(&entry.name));
         } else {
-            push_short(&mut text, &mut column, entry.inode, &name);
+            push_short(&mut text, &mut column, entry.inode, &entry.name);
         }
     }
     text.push(b'\n');
@@ -72,6 +71,20 @@ fn push_long(text: &mut Vec<u8>, stat: &Stat, name: &[u8]) {
     text.push(b'\n');
 }
 
+/// A name as `ls` prints it, but for `-p`, which prints it as it is: a byte that is no visible
+/// character of ASCII or a backslash has its two hexadecimal digits.
+fn escaped(name: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(name.len());
+    for &byte in name {
+        match byte {
+            b'\\' => text.extend_from_slice(b"\\x5c"),
+            b' '..=b'~' => text.push(byte),
+            byte => text.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+        }
+    }
+    text
+}
+
 /// The number of a type in a directory entry.
 fn type_in_directory(kind: FileType) -> u8 {
     match kind {
@@ -88,6 +101,7 @@ fn type_in_directory(kind: FileType) -> u8 {
 fn push_short(text: &mut Vec<u8>, column: &mut usize, nr: InodeNr, name: &[u8]) {
     let entry_bytes = (8 + name.len()).next_multiple_of(4);
     let head = format!(" {nr}  ({entry_bytes}) ");
+    let name = escaped(name);
     let width = head.len() + name.len() + 3;
     if *column + width > COLUMNS {
         text.push(b'\n');
@@ -95,7 +109,7 @@ fn push_short(text: &mut Vec<u8>, column: &mut usize, nr: InodeNr, name: &[u8]) 
     }
     *column += width;
     text.extend_from_slice(head.as_bytes());
-    text.extend_from_slice(name);
+    text.extend_from_slice(&name);
     text.extend_from_slice(b"   ");
 }
 

@@ -186,6 +186,63 @@ fn requests_print_what_debugfs_prints() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
+/// `ls` escapes the bytes of names that are no visible characters, and `ls -p` does not.
+#[test]
+fn names_are_printed_as_debugfs_prints_them() {
+    needs!();
+    let folder = scratch::folder().expect("a folder");
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).expect("room");
+    let names: [&[u8]; 7] = [
+        b"a\nb",
+        b"c\x1b[31md",
+        b"e\xff\x80f",
+        b"g\\h",
+        b"t\ti",
+        b"u\xc3\xbc",
+        b"q\"r s\x7f",
+    ];
+    for name in names {
+        fs::write(tree.join(OsStr::from_bytes(name)), "x").expect("room");
+    }
+    let ours = folder.path().join("debugfs");
+    symlink(env!("CARGO_BIN_EXE_fourscore"), &ours).expect("room");
+    let image = folder.path().join("image");
+    let words = [
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+        "-d",
+        text(&tree),
+        text(&image),
+        "16M",
+    ];
+    let mut mke2fs = tools::command("mke2fs").expect("found before");
+    tools::stdout_of(mke2fs.args(words)).expect("mke2fs runs");
+    for request in ["ls", "ls -l", "ls -p"] {
+        let theirs = tools::command("debugfs").expect("found before");
+        let [ours, theirs] = [Command::new(&ours), theirs].map(|mut command| {
+            let command = command.env("TZ", "UTC").env("LC_ALL", "C");
+            let run = command.args(["-R", request, text(&image)]).output();
+            let printed = run.expect("it runs").stdout;
+            match request {
+                // The lengths of entries of debugfs are those with what was removed behind them.
+                "ls" => names_of_short_list(&printed),
+                _ => vec![printed.trim_ascii_end().to_vec()],
+            }
+        });
+        assert_eq!(ours, theirs, "{request}");
+    }
+}
+
+/// The words of `ls` that are no numbers.
+fn names_of_short_list(printed: &[u8]) -> Vec<Vec<u8>> {
+    let words = printed.split(u8::is_ascii_whitespace);
+    let is_name = |word: &&[u8]| word.iter().any(|byte| !b"0123456789()".contains(byte));
+    words.filter(is_name).map(<[u8]>::to_vec).collect()
+}
+
 #[test]
 fn dumpe2fs_prints_what_dumpe2fs_prints() {
     needs!();
