@@ -26,18 +26,24 @@ impl Names for Fs {
 }
 
 impl Database {
-    fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Users => "/etc/passwd",
             Self::Groups => "/etc/group",
         }
     }
 
-    fn noun(self) -> &'static str {
+    pub(crate) fn noun(self) -> &'static str {
         match self {
             Self::Users => "user",
             Self::Groups => "group",
         }
+    }
+
+    /// The id that a name has on this host.
+    pub(crate) fn id_on_host(self, name: &str) -> Option<u32> {
+        let content = std::fs::read(self.path()).ok()?;
+        find(&content, name.as_bytes(), 2)
     }
 
     /// The name that the image has for an id.

@@ -26,6 +26,7 @@ use fourscore_sync::Arc;
 use uuid::Uuid;
 
 use crate::check::repair::abandon;
+use crate::edit::ids::Database;
 use crate::edit::random_uuid;
 use crate::failure::{Failure, Result};
 use crate::image::{Image, ImageSpec, device};
@@ -61,9 +62,9 @@ pub(crate) struct TuneOptions {
     /// stride=, stripe_width=, mount_opts=, hash_alg=, test_fs, ^test_fs, force_fsck
     #[arg(short = 'E', value_name = "OPTIONS")]
     extended: Vec<String>,
-    /// Group that may use reserved blocks, a number
-    #[arg(short = 'g', value_name = "GID")]
-    reserved_gid: Option<u32>,
+    /// Group that may use reserved blocks, a number or a name of this host
+    #[arg(short = 'g', value_name = "GROUP")]
+    reserved_gid: Option<String>,
     /// Time after which a check is due, in days, or with d, w, m (30 days), s; 0 for never
     #[arg(short = 'i', value_name = "INTERVAL")]
     check_interval: Option<String>,
@@ -101,9 +102,9 @@ pub(crate) struct TuneOptions {
     /// Time of the last check: now, YYYYMMDD, YYYYMMDDhhmm or YYYYMMDDhhmmss, in local time
     #[arg(short = 'T', value_name = "TIME")]
     last_check: Option<String>,
-    /// User who may use reserved blocks, a number
-    #[arg(short = 'u', value_name = "UID")]
-    reserved_uid: Option<u32>,
+    /// User who may use reserved blocks, a number or a name of this host
+    #[arg(short = 'u', value_name = "USER")]
+    reserved_uid: Option<String>,
     /// UUID, or random, time, clear
     #[arg(short = 'U', value_name = "UUID")]
     uuid: Option<String>,
@@ -117,6 +118,11 @@ impl TuneOptions {
         let bytes = |text: &Option<OsString>| text.as_ref().map(|text| text.as_bytes().to_vec());
         let percent = self.reserved_percent.map(Reserved::Percent);
         let interval = self.check_interval.as_deref().map(interval_seconds);
+        let id = |option, text: &Option<String>, database| {
+            let text = text.as_deref();
+            text.map(|text| id_on_host(option, text, database))
+                .transpose()
+        };
         let mut tuning = Tuning {
             label: bytes(&self.label),
             uuid: self.uuid.as_deref().map(uuid).transpose()?,
@@ -130,8 +136,8 @@ impl TuneOptions {
             last_check_seconds: self.last_check.as_deref().map(seconds).transpose()?,
             errors: self.errors.as_deref().map(errors).transpose()?,
             reserved: percent.or(self.reserved_blocks.map(Reserved::Blocks)),
-            reserved_uid: self.reserved_uid,
-            reserved_gid: self.reserved_gid,
+            reserved_uid: id("-u", &self.reserved_uid, Database::Users)?,
+            reserved_gid: id("-g", &self.reserved_gid, Database::Groups)?,
             mount_options: words(&self.mount_options).map(ToOwned::to_owned).collect(),
             ..Tuning::default()
         };
@@ -181,6 +187,21 @@ fn add_extended(tuning: &mut Tuning, word: &str) -> Result<()> {
         _ => return Err(wrong("there is no such extended option")),
     }
     Ok(())
+}
+
+/// A user or a group of this host, which owns reserved blocks while the file system is mounted: a
+/// number as strtoul(3) takes it, or a name.
+fn id_on_host(option: &str, text: &str, database: Database) -> Result<u32> {
+    let number = match text.as_bytes() {
+        [b'0', b'x' | b'X', ..] => u32::from_str_radix(&text[2..], 16).ok(),
+        [b'0', _, ..] => u32::from_str_radix(text, 8).ok(),
+        _ => text.parse().ok(),
+    };
+    number.or_else(|| database.id_on_host(text)).ok_or_else(|| {
+        let (noun, path) = (database.noun(), database.path());
+        let why = format!("'{text}' is neither a number nor a {noun} in {path} of this host");
+        Failure::usage(option, why)
+    })
 }
 
 fn uuid(text: &str) -> Result<Uuid> {
@@ -323,6 +344,19 @@ pub(crate) fn print_label(args: &PrintLabel) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_are_numbers_or_names() {
+        let parsed = |text| id_on_host("-u", text, Database::Users).ok();
+        assert_eq!(
+            (parsed("12"), parsed("0x10"), parsed("010")),
+            (Some(12), Some(16), Some(8))
+        );
+        assert_eq!((parsed("root"), parsed("0")), (Some(0), Some(0)));
+        for wrong in ["", "12x", "0x", "09", "-1", "no such user"] {
+            assert_eq!(parsed(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn intervals_have_units() {
