@@ -228,6 +228,15 @@ pub(crate) struct Info {
     /// Lists the block groups too
     #[arg(long)]
     pub(crate) groups: bool,
+    /// Numbers of blocks and inodes of the block groups are hexadecimal
+    #[arg(long, conflicts_with_all = ["features", "quota", "json"])]
+    pub(crate) hex: bool,
+    /// Lists only where the metadata of each block group is, as a table for programs
+    #[arg(long, conflicts_with_all = ["features", "quota", "json"])]
+    pub(crate) table: bool,
+    /// Lists only the blocks that are marked as bad
+    #[arg(long, conflicts_with_all = ["features", "quota", "json"])]
+    pub(crate) bad_blocks: bool,
     /// Shows what users, groups and projects use and may use, as repquota does
     #[arg(long, conflicts_with_all = ["groups", "features"])]
     pub(crate) quota: bool,

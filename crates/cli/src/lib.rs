@@ -106,8 +106,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     // An argument of another program may be the path of an image, and looks like a call by
     // mount.fuse(8) then.
     let mut usage_status = 2;
+    let mut other_program = None;
     if let Some(translated) = e2fsprogs::translate(&arguments) {
-        (arguments, usage_status) = (translated.arguments, translated.usage_status);
+        let translated = match translated {
+            Ok(translated) => translated,
+            Err(refused) => {
+                failure::message(&refused.message);
+                return ExitCode::from(refused.status);
+            }
+        };
+        if let Some(warning) = translated.warning {
+            failure::message(warning);
+        }
+        (arguments, usage_status) = (translated.arguments, translated.program.usage_status());
+        other_program = Some(translated.program);
     } else if let Some(translated) = mount::names::translate(&arguments, is_verb) {
         arguments = translated;
     }
@@ -128,6 +140,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     cli.verbosity.begin();
+    let image = match &cli.verb {
+        Verb::Info(args) => args.image.clone(),
+        _ => None,
+    };
     let may_stop = matches!(cli.verb, Verb::Ls(_) | Verb::Walk(_) | Verb::Cat(_));
     let Err(failure) = run(cli) else {
         return ExitCode::SUCCESS;
@@ -142,7 +158,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     ExitCode::from(match failure {
         Failure::Usage { .. } => usage_status,
-        _ => failure.status(),
+        _ => other_program
+            .and_then(|program| program.failure_status(image.as_ref()))
+            .unwrap_or_else(|| failure.status()),
     })
 }
 

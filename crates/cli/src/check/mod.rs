@@ -9,12 +9,15 @@
 //! | module | responsibility |
 //! |---|---|
 //! | `repair` | `-p`, `-y` and undo files |
+//! | `superblock` | `--superblock` |
 
 pub(crate) mod repair;
+mod superblock;
 
 use clap::Args;
 use fourscore_block::BlockDevice;
 use fourscore_check::{CheckError, CheckOptions, Finding, Report, Severity};
+use fourscore_ondisk::PhysBlock;
 use fourscore_ondisk::superblock::SuperblockRejected;
 use fourscore_sync::Arc;
 use serde_json::json;
@@ -27,6 +30,7 @@ use crate::foreign;
 use crate::image::{ImageSpec, device_to_read};
 use crate::output::Stdout;
 use crate::verbosity;
+use superblock::Substituted;
 
 /// `check`
 #[derive(Debug, Args)]
@@ -53,6 +57,13 @@ pub(crate) struct Check {
     /// Checks even if the file system seems clean, which is always done
     #[arg(short = 'f')]
     pub(crate) force: bool,
+    /// Number of the block with a backup of the superblock, which is used in the place of the
+    /// primary one; a repair writes it there
+    #[arg(long, value_name = "BLOCK", conflicts_with = "undo_apply")]
+    pub(crate) superblock: Option<u64>,
+    /// Size of the blocks in which --superblock counts, in bytes [default: found by trying]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) block_size: Option<u32>,
     /// Device of an external journal, with @OFFSET for a partition
     #[arg(short = 'j', long, value_name = "DEVICE")]
     pub(crate) journal: Option<ImageSpec>,
@@ -76,7 +87,11 @@ pub(crate) fn run(args: &Check) -> Result<()> {
         return repair::run(args);
     }
     let not_checked = |failure: Failure| Failure::NotChecked(Box::new(failure));
-    let image = device_to_read(&args.image).map_err(not_checked)?;
+    let mut image = device_to_read(&args.image).map_err(not_checked)?;
+    let substituted = substituted(args, &image)?;
+    if let Some(substituted) = &substituted {
+        image = Arc::<Substituted>::clone(substituted);
+    }
     let journal = args.journal.as_ref().map(device_to_read);
     let journal = journal.transpose().map_err(not_checked)?;
     let options = options(args, journal);
@@ -87,11 +102,29 @@ pub(crate) fn run(args: &Check) -> Result<()> {
     } else {
         as_text(&report, &name)
     };
-    let found = match report.is_clean() {
+    let is_other = substituted.is_some_and(|device| device.is_other().unwrap_or(true));
+    if is_other {
+        let why = "the primary superblock is another one than the backup, which a repair writes";
+        failure::message(&format!("{name}: {why}"));
+    }
+    let found = match report.is_clean() && !is_other {
         true => Ok(()),
         false => Err(Failure::ErrorsLeft),
     };
     print(&text, found)
+}
+
+/// The device with the backup of the superblock that was asked for.
+fn substituted(args: &Check, image: &Arc<dyn BlockDevice>) -> Result<Option<Arc<Substituted>>> {
+    let Some(block) = args.superblock.map(PhysBlock) else {
+        return Ok(None);
+    };
+    let device = Substituted::new(Arc::clone(image), block, args.block_size);
+    let device = device.map_err(|why| {
+        let failure = Failure::new(args.image.path.display().to_string(), why);
+        Failure::NotChecked(Box::new(failure))
+    })?;
+    Ok(Some(Arc::new(device)))
 }
 
 /// Prints a report, and returns what was found.

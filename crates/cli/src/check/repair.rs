@@ -17,7 +17,8 @@ use fourscore_ondisk::{RawSuperblock, Superblock};
 use fourscore_sync::Arc;
 use serde_json::json;
 
-use super::{Check, options, print, refusal, sum};
+use super::superblock::Substituted;
+use super::{Check, options, print, refusal, substituted, sum};
 use crate::failure::{self, Failure, Result};
 use crate::image::{device, device_to_read};
 use crate::verbosity;
@@ -28,6 +29,8 @@ pub(super) fn run(args: &Check) -> Result<()> {
     let name = args.image.path.display().to_string();
     let image = device(&args.image, DeviceOptions::read_write(), Access::ReadWrite);
     let image = image.map_err(not_checked)?;
+    // A block without a superblock is refused before anything is written.
+    substituted(args, &image)?;
     let journal = args.journal.as_ref().map(device_to_read);
     let journal = journal.transpose().map_err(not_checked)?;
     let undo = match &args.undo {
@@ -44,6 +47,11 @@ pub(super) fn run(args: &Check) -> Result<()> {
         None => image,
     };
     let is_replayed = journal.is_none() && recover(&target, &name);
+    let substituted = substituted(args, &target).inspect_err(|_| abandon(undo.as_deref()))?;
+    let target = match &substituted {
+        Some(substituted) => Arc::<Substituted>::clone(substituted),
+        None => target,
+    };
     let scope = if args.yes {
         Scope::Everything
     } else {
@@ -58,6 +66,11 @@ pub(super) fn run(args: &Check) -> Result<()> {
         }
     };
     outcome.is_replayed |= is_replayed;
+    if let Some(substituted) = substituted.filter(|_| outcome.is_changed || outcome.is_clean()) {
+        let written = substituted.settle();
+        let why = |why| not_checked(Failure::new(name.as_str(), why));
+        outcome.is_changed |= written.map_err(why)?;
+    }
     if let Some(undo) = undo {
         let finished = undo.finish();
         finished.map_err(|why| not_checked(Failure::new(name.as_str(), why)))?;

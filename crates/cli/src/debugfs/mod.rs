@@ -11,7 +11,7 @@
 //!
 //! **Model.** Requests are given with `-R`, in a file with `-f`, or on standard input. The image is
 //! opened once. As in debugfs, a request that fails says so on standard error, the next one runs,
-//! and only unknown requests count for the exit status.
+//! and only unknown requests count for the exit status, not even an image that cannot be opened.
 //!
 //! **Not as in debugfs.** A change leaves a sound file system: `ln` counts the link, `rm` frees
 //! what has no name left, and a journal is replayed first. `unlink`, `freei` and other requests
@@ -41,7 +41,7 @@ use session::Session;
 #[derive(Debug, Args)]
 pub(crate) struct Debugfs {
     /// Image file or block device, with @p2 or @OFFSET for a partition
-    image: ImageSpec,
+    image: Option<ImageSpec>,
     /// Opens the file system for changes
     #[arg(short = 'w')]
     write: bool,
@@ -65,7 +65,15 @@ enum Next {
 
 /// Runs `debugfs`.
 pub(crate) fn run(args: &Debugfs) -> Result<()> {
-    let mut session = Session::open(&args.image, args.write)?;
+    // As in debugfs, an image that cannot be opened is reported, and so is each request for it.
+    let session = args
+        .image
+        .as_ref()
+        .map(|spec| Session::open(spec, args.write));
+    let mut session = session.transpose().unwrap_or_else(|failure| {
+        failure::message(&failure.to_string());
+        None
+    });
     let mut out = Stdout::open()?;
     let mut unknown = 0_u32;
     if let Some(request) = &args.request {
@@ -96,7 +104,7 @@ pub(crate) fn run(args: &Debugfs) -> Result<()> {
         }
     }
     out.finish()?;
-    session.close()?;
+    session.map_or(Ok(()), Session::close)?;
     match unknown {
         0 => Ok(()),
         _ => Err(Failure::AlreadyReported),
@@ -116,7 +124,7 @@ fn input(args: &Debugfs) -> Result<Box<dyn BufRead>> {
 
 /// Runs the request of a line, and reports its failure.
 fn run_line(
-    session: &mut Session,
+    session: &mut Option<Session>,
     line: &[u8],
     out: &mut Stdout,
     unknown: &mut u32,

@@ -157,7 +157,11 @@ const REQUESTS: &[Request] = &[
 ///
 /// # Errors
 /// `Usage` for one that is not known.
-pub(super) fn run(session: &mut Session, words: &[Vec<u8>], out: &mut Stdout) -> Result<Next> {
+pub(super) fn run(
+    session: &mut Option<Session>,
+    words: &[Vec<u8>],
+    out: &mut Stdout,
+) -> Result<Next> {
     let Some((name, arguments)) = words.split_first() else {
         return Ok(Next::Continue);
     };
@@ -171,6 +175,16 @@ pub(super) fn run(session: &mut Session, words: &[Vec<u8>], out: &mut Stdout) ->
         return Err(Failure::new(request.names[0], why));
     }
     match request.run {
+        Run::Help => {
+            list(out)?;
+            return Ok(Next::Continue);
+        }
+        Run::Quit => return Ok(Next::Quit),
+        Run::Show(_) | Run::Change(_) | Run::Create(_) => {}
+    }
+    let closed = || Failure::new(request.names[0], "no file system is open");
+    let session = session.as_mut().ok_or_else(closed)?;
+    match request.run {
         Run::Show(run) => run(session, arguments, out)?,
         Run::Change(_) | Run::Create(_) if !session.is_writable() => {
             let why = "the file system is open for reading only";
@@ -181,8 +195,7 @@ pub(super) fn run(session: &mut Session, words: &[Vec<u8>], out: &mut Stdout) ->
             let nr = run(session, arguments)?;
             out.write(format!("Allocated inode: {nr}\n").as_bytes())?;
         }
-        Run::Help => list(out)?,
-        Run::Quit => return Ok(Next::Quit),
+        Run::Help | Run::Quit => {}
     }
     Ok(Next::Continue)
 }

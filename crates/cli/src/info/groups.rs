@@ -14,12 +14,57 @@ use crate::failure::Result;
 use crate::image::Image;
 use crate::output::Stdout;
 
+/// How numbers of blocks and inodes are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbers {
+    Decimal,
+    /// With at least so many digits.
+    Hex {
+        digits: usize,
+    },
+}
+
+impl Numbers {
+    /// As in dumpe2fs, hexadecimal numbers are longer with `64bit`.
+    fn of(sb: &Superblock, is_hex: bool) -> Self {
+        let is_wide = sb.features().incompat.contains(Incompat::BIT64);
+        match (is_hex, is_wide) {
+            (false, _) => Self::Decimal,
+            (true, false) => Self::Hex { digits: 4 },
+            (true, true) => Self::Hex { digits: 8 },
+        }
+    }
+
+    fn text(self, number: u64) -> String {
+        match self {
+            Self::Decimal => number.to_string(),
+            Self::Hex { digits } => format!("0x{number:0digits$x}"),
+        }
+    }
+
+    fn range(self, first: u64, last: u64) -> String {
+        format!("{}-{}", self.text(first), self.text(last))
+    }
+}
+
 /// Prints an empty line and all groups.
-pub(crate) fn print(image: &Image, out: &mut Stdout) -> Result<()> {
+pub(crate) fn print(image: &Image, is_hex: bool, out: &mut Stdout) -> Result<()> {
+    let numbers = Numbers::of(image.fs.superblock(), is_hex);
     out.write(b"\n")?;
     for group in (0..image.fs.geometry().groups()).map(GroupNr) {
         let group = Group::read(image, group)?;
-        out.write(group.to_text().as_bytes())?;
+        out.write(group.to_text(numbers).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Prints the table of `dumpe2fs -g`: where the metadata of each group is, -1 where there is none.
+pub(crate) fn print_table(image: &Image, is_hex: bool, out: &mut Stdout) -> Result<()> {
+    let numbers = Numbers::of(image.fs.superblock(), is_hex);
+    out.write(b"\ngroup:block:super:gdt:bbitmap:ibitmap:itable\n")?;
+    for group in (0..image.fs.geometry().groups()).map(GroupNr) {
+        let group = Group::read(image, group)?;
+        out.write(group.to_row(numbers).as_bytes())?;
     }
     Ok(())
 }
@@ -75,9 +120,42 @@ impl<'i> Group<'i> {
         self.sb.metadata_checksum() != MetadataChecksum::None
     }
 
-    fn to_text(&self) -> String {
+    /// The row of `dumpe2fs -g`, which has hexadecimal numbers only in ranges.
+    fn to_row(&self, numbers: Numbers) -> String {
+        let none = || "-1".to_owned();
+        let superblock = self.superblock().map(|(_, block)| block.0.to_string());
+        let place = self.descriptors();
+        let descriptors = match place.end.0.checked_sub(1) {
+            Some(last) if !place.is_empty() && !self.is_in_meta_group() => {
+                numbers.range(place.start.0, last)
+            }
+            _ if place.is_empty() => none(),
+            _ => place.start.0.to_string(),
+        };
+        format!(
+            "{}:{}:{}:{descriptors}:{}:{}:{}\n",
+            self.nr,
+            self.blocks.start,
+            superblock.unwrap_or_else(none),
+            self.desc.block_bitmap(),
+            self.desc.inode_bitmap(),
+            self.desc.inode_table(),
+        )
+    }
+
+    /// The kind and the place of the superblock in this group.
+    fn superblock(&self) -> Option<(&'static str, PhysBlock)> {
+        let geometry = self.sb.geometry();
+        geometry.has_super(self.nr).then(|| match self.nr {
+            GroupNr(0) => ("Primary", geometry.super_block()),
+            _ => ("Backup", self.blocks.start),
+        })
+    }
+
+    fn to_text(&self, numbers: Numbers) -> String {
         let (first, last) = (self.blocks.start.0, self.blocks.end.0.saturating_sub(1));
-        let mut text = format!("Group {}: (Blocks {first}-{last})", self.nr);
+        let blocks = numbers.range(first, last);
+        let mut text = format!("Group {}: (Blocks {blocks})", self.nr);
         // Writing into a String cannot fail.
         if self.has_checksum() {
             let _ = write!(text, " csum 0x{:04x}", self.desc.checksum());
@@ -86,9 +164,10 @@ impl<'i> Group<'i> {
             }
         }
         text.push('\n');
-        self.superblock_and_descriptors(&mut text);
+        self.superblock_and_descriptors(numbers, &mut text);
         let (block_csum, inode_csum) = self.bitmap_checksums();
-        let bitmap = |block: PhysBlock| format!("{block}{}", self.relative(block));
+        let bitmap =
+            |block: PhysBlock| format!("{}{}", numbers.text(block.0), self.relative(block));
         let _ = writeln!(
             text,
             "  Block bitmap at {}{block_csum}",
@@ -103,30 +182,27 @@ impl<'i> Group<'i> {
         let end = table.0 + u64::from(self.sb.geometry().inode_table_blocks()).saturating_sub(1);
         let _ = writeln!(
             text,
-            "  Inode table at {table}-{end}{}",
+            "  Inode table at {}{}",
+            numbers.range(table.0, end),
             self.relative(table)
         );
-        self.counts(&mut text);
+        self.counts(numbers, &mut text);
         text
     }
 
-    fn superblock_and_descriptors(&self, text: &mut String) {
-        let geometry = self.sb.geometry();
+    fn superblock_and_descriptors(&self, numbers: Numbers, text: &mut String) {
         let place = self.descriptors();
         let mut parts = Vec::new();
-        if geometry.has_super(self.nr) {
-            let (kind, block) = match self.nr {
-                GroupNr(0) => ("Primary", geometry.super_block()),
-                _ => ("Backup", self.blocks.start),
-            };
+        if let Some((kind, block)) = self.superblock() {
+            let block = numbers.text(block.0);
             parts.push(format!("{kind} superblock at {block}"));
         }
         if !place.is_empty() {
-            let (first, last) = (place.start, place.end.0.saturating_sub(1));
+            let (first, last) = (place.start.0, place.end.0.saturating_sub(1));
             parts.push(if self.is_in_meta_group() {
-                format!("Group descriptor at {first}")
+                format!("Group descriptor at {}", numbers.text(first))
             } else {
-                format!("Group descriptors at {first}-{last}")
+                format!("Group descriptors at {}", numbers.range(first, last))
             });
         }
         if !parts.is_empty() {
@@ -137,8 +213,8 @@ impl<'i> Group<'i> {
             let start = place.end.0;
             let _ = writeln!(
                 text,
-                "  Reserved GDT blocks at {start}-{}",
-                start + reserved - 1
+                "  Reserved GDT blocks at {}",
+                numbers.range(start, start + reserved - 1)
             );
         }
     }
@@ -212,7 +288,7 @@ impl<'i> Group<'i> {
         )
     }
 
-    fn counts(&self, text: &mut String) {
+    fn counts(&self, numbers: Numbers, text: &mut String) {
         let bigalloc = self.sb.features().ro_compat.contains(RoCompat::BIGALLOC);
         let unit = if bigalloc { "clusters" } else { "blocks" };
         let _ = write!(
@@ -225,18 +301,23 @@ impl<'i> Group<'i> {
         if self.has_checksum() && self.desc.itable_unused() > 0 {
             let _ = write!(text, ", {} unused inodes", self.desc.itable_unused());
         }
-        let _ = writeln!(text, "\n  Free blocks: {}", self.free_blocks());
+        let _ = writeln!(text, "\n  Free blocks: {}", self.free_blocks(numbers));
         let first = u64::from(self.nr.0) * u64::from(self.sb.geometry().inodes_per_group()) + 1;
         let _ = writeln!(
             text,
             "  Free inodes: {}",
-            runs(&self.inode_bitmap, first, 0)
+            runs(&self.inode_bitmap, first, 0, numbers)
         );
     }
 
-    fn free_blocks(&self) -> String {
+    fn free_blocks(&self, numbers: Numbers) -> String {
         let cluster_log = self.sb.geometry().blocks_per_cluster_log();
-        runs(&self.block_bitmap, self.blocks.start.0, cluster_log)
+        runs(
+            &self.block_bitmap,
+            self.blocks.start.0,
+            cluster_log,
+            numbers,
+        )
     }
 
     fn to_json(&self) -> Value {
@@ -259,7 +340,7 @@ impl<'i> Group<'i> {
 
 /// The free runs of a bitmap as `first-last`, in the numbers that begin with `start`; a cluster
 /// is named by its first block.
-fn runs(bitmap: &Bitmap, start: u64, cluster_log: u32) -> String {
+fn runs(bitmap: &Bitmap, start: u64, cluster_log: u32, numbers: Numbers) -> String {
     let number = |bit: u32| start + (u64::from(bit) << cluster_log);
     let mut text = String::new();
     for run in bitmap.free_runs() {
@@ -267,11 +348,10 @@ fn runs(bitmap: &Bitmap, start: u64, cluster_log: u32) -> String {
             text.push_str(", ");
         }
         let (first, last) = (number(run.start), number(run.end.saturating_sub(1)));
-        let _ = if first == last {
-            write!(text, "{first}")
-        } else {
-            write!(text, "{first}-{last}")
-        };
+        text.push_str(&match first == last {
+            true => numbers.text(first),
+            false => numbers.range(first, last),
+        });
     }
     text
 }

@@ -5,6 +5,7 @@
 //! | [`superblock`] | the lines about the superblock |
 //! | [`journal`] | the lines about the journal |
 //! | [`mmp`] | the MMP block |
+//! | [`bad_blocks`] | the blocks that are marked as bad |
 //! | [`groups`] | `--groups`: the list of block groups |
 //! | [`quota`] | `--quota`: usage and limits |
 //! | [`features`] | `--features`: the features that can be read and written |
@@ -13,6 +14,7 @@
 //! `--groups` reads descriptors and bitmaps, so that a file system of any size is shown quickly. A
 //! structure that is corrupt is reported and left out, and the rest is shown.
 
+mod bad_blocks;
 mod features;
 mod groups;
 mod journal;
@@ -98,6 +100,26 @@ impl Lines {
     }
 }
 
+/// The line of bad blocks, if there are any.
+fn as_line(bad_blocks: &[u32]) -> String {
+    let numbers: Vec<String> = bad_blocks.iter().map(u32::to_string).collect();
+    match numbers[..] {
+        [] => String::new(),
+        _ => format!("Bad blocks: {}\n", numbers.join(", ")),
+    }
+}
+
+/// Prints the bad blocks, or the table of groups.
+fn print_alone(image: &Image, args: &Info, out: &mut Stdout) -> Result<()> {
+    if !args.bad_blocks {
+        return groups::print_table(image, args.hex, out);
+    }
+    for block in bad_blocks::list(image)? {
+        out.write(format!("{block}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
 /// Runs the verb.
 pub(crate) fn run(args: &Info) -> Result<()> {
     let mut out = Stdout::open()?;
@@ -116,11 +138,20 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         }
         return out.flush();
     }
+    if args.bad_blocks || args.table {
+        print_alone(&image, args, &mut out)?;
+        return out.flush();
+    }
     let mut lines = Lines::default();
     superblock::describe(image.fs.superblock(), &mut lines);
     let journal = journal::describe(&image, &mut lines);
     let mmp = mmp::text(&image);
-    let unread = [journal.as_ref().err(), mmp.as_ref().err()];
+    let bad_blocks = bad_blocks::list(&image);
+    let unread = [
+        journal.as_ref().err(),
+        mmp.as_ref().err(),
+        bad_blocks.as_ref().err(),
+    ];
     let unread: Vec<String> = unread
         .into_iter()
         .flatten()
@@ -151,11 +182,13 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         }
         out.write(format!("{:#}\n", Value::Object(json)).as_bytes())?;
     } else {
-        out.write(lines.to_text().as_bytes())?;
-        out.write(mmp.unwrap_or_default().as_bytes())?;
-        out.write(b"\n")?;
+        let mut text = lines.to_text();
+        text.push_str(&mmp.unwrap_or_default());
+        text.push_str(&as_line(&bad_blocks.unwrap_or_default()));
+        text.push('\n');
+        out.write(text.as_bytes())?;
         if args.groups {
-            groups::print(&image, &mut out)?;
+            groups::print(&image, args.hex, &mut out)?;
         }
     }
     out.flush()?;

@@ -10,24 +10,91 @@
 //! | `resize2fs` | `resize` |
 //! | `e2fsck`, `fsck.ext4`, `fsck.ext3`, `fsck.ext2` | `check`, which always checks everything |
 //!
+//! | module | responsibility |
+//! |---|---|
+//! | [`e2fsck`] | the options of e2fsck |
+//!
+//! **Model.** The exit statuses are those of the program: for wrong usage, for what the command
+//! does not do, and for an image that cannot be opened ([`Program::failure_status`]).
+//!
 //! **Not here.** `mke2fs` and its other names ([`crate::mkfs::ProgramName`]); `fuse2fs` and the
 //! helpers of mount(8) ([`crate::mount::names`]).
 
+mod e2fsck;
+
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
+
+use crate::image::ImageSpec;
 
 /// The exit status of most programs for wrong usage.
 const USAGE: u8 = 1;
-/// That of e2fsck.
-const CHECK_USAGE: u8 = 16;
+/// The exit status of dumpe2fs for a file that ends before its superblock: the low byte of the
+/// error code of its library.
+const SHORT_READ: u8 = 36;
+/// The same for a file without a superblock.
+const BAD_MAGIC: u8 = 19;
+/// The place of `s_magic` in the superblock, and its value.
+const MAGIC: (usize, [u8; 2]) = (0x38, [0x53, 0xef]);
+/// The longest label, in bytes.
+const LABEL_BYTES: usize = 16;
+
+/// A program whose exit statuses differ from those of the verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    Dumpe2fs,
+    E2fsck,
+    Other,
+}
 
 /// The call of a verb for that of another program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Translated {
     pub(crate) arguments: Vec<OsString>,
-    /// The exit status of that program for wrong usage.
-    pub(crate) usage_status: u8,
+    pub(crate) program: Program,
+    /// A warning of that program about its arguments.
+    pub(crate) warning: Option<&'static str>,
+}
+
+/// A call that the program, or the command in its place, refuses.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) message: String,
+    pub(crate) status: u8,
+}
+
+impl Program {
+    /// The exit status for wrong usage.
+    pub(crate) fn usage_status(self) -> u8 {
+        match self {
+            Self::E2fsck => e2fsck::USAGE,
+            Self::Dumpe2fs | Self::Other => USAGE,
+        }
+    }
+
+    /// The exit status after a failure with an image, if it is not that of the verb. That of
+    /// dumpe2fs says why an image cannot be opened.
+    pub(crate) fn failure_status(self, image: Option<&ImageSpec>) -> Option<u8> {
+        let image = image.filter(|_| self == Self::Dumpe2fs)?;
+        let mut sb = [0; SUPERBLOCK_SIZE_BYTES];
+        let at = image.offset_bytes.checked_add(SUPERBLOCK_OFFSET_BYTES)?;
+        let file = File::open(&image.path);
+        match file.and_then(|file| file.read_exact_at(&mut sb, at)) {
+            Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => Some(SHORT_READ),
+            Err(why) => why.raw_os_error().and_then(|code| u8::try_from(code).ok()),
+            Ok(()) => {
+                let (at, magic) = MAGIC;
+                let has_magic = sb.get(at..at + 2) == Some(&magic[..]);
+                (!has_magic).then_some(BAD_MAGIC)
+            }
+        }
+    }
 }
 
 /// What becomes of an option.
@@ -61,7 +128,14 @@ const TUNE2FS_LIST: Options = Options {
 const DUMPE2FS: Options = Options {
     with_value: b"io",
     // -h: no groups. -f: go on although features are not known, which the verb does.
-    changes: &[(b'h', Change::Out), (b'f', Change::Out)],
+    changes: &[
+        (b'h', Change::Out),
+        (b'f', Change::Out),
+        (b'x', Change::To("--hex")),
+        (b'g', Change::To("--table")),
+        (b'b', Change::To("--bad-blocks")),
+        (b'V', Change::To("--version")),
+    ],
 };
 const RESIZE2FS: Options = Options {
     with_value: b"dSz",
@@ -85,50 +159,68 @@ const RESIZE2FS_WIDTH: Options = Options {
     ],
     ..RESIZE2FS
 };
-const E2FSCK: Options = Options {
-    with_value: b"CBEbIjPlLMNz",
-    // -t: print times. -C: show the progress on a file descriptor.
-    changes: &[
-        (b'F', Change::Out),
-        (b'd', Change::Out),
-        (b't', Change::Out),
-        (b'C', Change::Out),
-        (b'z', Change::To("--undo")),
-        (b'V', Change::To("--version")),
-    ],
-};
-
 /// Returns the call of a verb, for a command that is called by the name of one of the programs;
 /// `None` if it is called by another name.
-pub(crate) fn translate(arguments: &[OsString]) -> Option<Translated> {
+pub(crate) fn translate(arguments: &[OsString]) -> Option<Result<Translated, Refused>> {
     let (first, rest) = arguments.split_first()?;
     let name = Path::new(first).file_name()?.to_str()?;
+    let (mut program, mut warning) = (Program::Other, None);
     let arguments = match name {
         "tune2fs" if TUNE2FS.has(rest, b'l') => TUNE2FS_LIST.verb(&["info"], rest),
-        "tune2fs" => TUNE2FS.verb(&["tune"], rest),
+        "tune2fs" => {
+            let mut words = TUNE2FS.verb(&["tune"], rest);
+            let labels = (1..words.len()).filter(|&at| words[at - 1] == "-L");
+            for at in labels.collect::<Vec<_>>() {
+                warning = warning.or(shorten(&mut words[at]));
+            }
+            words
+        }
         "e2label" => match rest {
-            [image, label] => unchanged(&["tune", "-L"], &[label.clone(), image.clone()]),
+            [image, label] => {
+                let mut label = label.clone();
+                warning = shorten(&mut label);
+                unchanged(&["tune", "-L"], &[label, image.clone()])
+            }
             rest => unchanged(&["print-label"], rest),
         },
-        "dumpe2fs" if DUMPE2FS.has(rest, b'h') => DUMPE2FS.verb(&["info"], rest),
-        "dumpe2fs" => DUMPE2FS.verb(&["info", "--groups"], rest),
+        "dumpe2fs" => {
+            program = Program::Dumpe2fs;
+            let has_groups = !"hgb".bytes().any(|letter| DUMPE2FS.has(rest, letter));
+            match has_groups {
+                true => DUMPE2FS.verb(&["info", "--groups"], rest),
+                false => DUMPE2FS.verb(&["info"], rest),
+            }
+        }
         "debugfs" => unchanged(&["debugfs"], rest),
         "resize2fs" => match (RESIZE2FS.has(rest, b'b'), RESIZE2FS.has(rest, b's')) {
             (true, false) => RESIZE2FS_WIDTH.verb(&["tune", "-O", "64bit"], rest),
             (false, true) => RESIZE2FS_WIDTH.verb(&["tune", "-O", "^64bit"], rest),
             _ => RESIZE2FS.verb(&["resize"], rest),
         },
-        "e2fsck" | "fsck.ext4" | "fsck.ext3" | "fsck.ext2" => E2FSCK.verb(&["check"], rest),
+        "e2fsck" | "fsck.ext4" | "fsck.ext3" | "fsck.ext2" => {
+            program = Program::E2fsck;
+            match e2fsck::translate(rest) {
+                Ok(arguments) => arguments,
+                Err(refused) => return Some(Err(refused)),
+            }
+        }
         _ => return None,
     };
-    let usage_status = match arguments.get(1).is_some_and(|verb| verb == "check") {
-        true => CHECK_USAGE,
-        false => USAGE,
-    };
-    Some(Translated {
+    Some(Ok(Translated {
         arguments,
-        usage_status,
-    })
+        program,
+        warning,
+    }))
+}
+
+/// Shortens a label to its most bytes, with the warning of tune2fs.
+fn shorten(label: &mut OsString) -> Option<&'static str> {
+    let bytes = label.as_bytes().get(..LABEL_BYTES)?;
+    if bytes.len() == label.len() {
+        return None;
+    }
+    *label = OsString::from_vec(bytes.to_vec());
+    Some("warning: the label is too long and was truncated to 16 bytes")
 }
 
 /// A command line with the words of a verb and the arguments.
@@ -212,7 +304,9 @@ mod tests {
     fn command_lines_of_other_programs_are_translated() {
         let line = |text: &str| {
             let words: Vec<_> = text.split(' ').map(OsString::from).collect();
-            let words = translate(&words)?.arguments;
+            let words = translate(&words)?
+                .expect("a call that is possible")
+                .arguments;
             let words: Vec<_> = words.into_iter().map(OsString::into_vec).collect();
             Some(String::from_utf8(words.join(&b' ')).expect("text"))
         };
@@ -230,9 +324,9 @@ mod tests {
                 "/sbin/resize2fs -d 31 -f -p a.img 4G",
                 "fourscore resize -f a.img 4G",
             ),
-            ("e2fsck -fy -C 0 a.img", "fourscore check -f -y a.img"),
-            ("e2fsck -fyC0 a.img", "fourscore check -f -y a.img"),
-            ("e2fsck -ttfyC 0 a.img", "fourscore check -f -y a.img"),
+            ("e2fsck -fy -C 0 a.img", "fourscore check -y -f a.img"),
+            ("e2fsck -fyC0 a.img", "fourscore check -y -f a.img"),
+            ("e2fsck -ttfyC 0 a.img", "fourscore check -y -f a.img"),
             (
                 "e2fsck -yzu -- a.img",
                 "fourscore check -y --undo u -- a.img",
@@ -243,6 +337,16 @@ mod tests {
             ("dumpe2fs -fh a.img", "fourscore info a.img"),
             ("resize2fs -pfM a.img", "fourscore resize -f -M a.img"),
             ("e2label a.img -ab", "fourscore tune -L -ab a.img"),
+            ("dumpe2fs -gx a.img", "fourscore info --table --hex a.img"),
+            ("dumpe2fs -b a.img", "fourscore info --bad-blocks a.img"),
+            (
+                "e2fsck -rkaP 4 -E nodiscard -b 32768 -B4096 a.img",
+                "fourscore check -p --superblock 32768 --block-size 4096 a.img",
+            ),
+            (
+                "tune2fs -L 12345678901234567 a.img",
+                "fourscore tune -L 1234567890123456 a.img",
+            ),
             (
                 "fsck.ext4 -p -z u a.img",
                 "fourscore check -p --undo u a.img",
