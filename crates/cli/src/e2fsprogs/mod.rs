@@ -159,6 +159,7 @@ const RESIZE2FS_WIDTH: Options = Options {
     ],
     ..RESIZE2FS
 };
+
 /// Returns the call of a verb, for a command that is called by the name of one of the programs;
 /// `None` if it is called by another name.
 pub(crate) fn translate(arguments: &[OsString]) -> Option<Result<Translated, Refused>> {

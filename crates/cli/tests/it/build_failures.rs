@@ -278,12 +278,7 @@ fn a_signal_leaves_nothing_behind() {
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("it runs");
-            while !has_begun_the_image(&child, place.0.path()) {
-                if child.try_wait().expect("it ran").is_some() {
-                    break;
-                }
-                thread::yield_now();
-            }
+            wait_for_the_image(&mut child, &place);
             let is_early = !place.path("image").exists();
             let status = ended_by(signal, &mut child);
             let was_stopped = status.code() == Some(1);
@@ -301,6 +296,16 @@ fn a_signal_leaves_nothing_behind() {
     }
 }
 
+/// Waits until a build writes its image, or has ended.
+fn wait_for_the_image(child: &mut Child, place: &Place) {
+    while !has_begun_the_image(child, place.0.path()) {
+        if child.try_wait().expect("it ran").is_some() {
+            break;
+        }
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn a_build_under_nohup_outlives_its_terminal() {
     let place = Place::new();
@@ -313,12 +318,7 @@ fn a_build_under_nohup_outlives_its_terminal() {
             .args(["-o", &place.text("image")])
             .spawn()
             .expect("it runs");
-        while !has_begun_the_image(&child, place.0.path()) {
-            if child.try_wait().expect("it ran").is_some() {
-                break;
-            }
-            thread::yield_now();
-        }
+        wait_for_the_image(&mut child, &place);
         let status = ended_by(Signal::HUP, &mut child);
         assert!(status.success(), "{status:?}");
     }
