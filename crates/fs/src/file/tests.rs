@@ -1,13 +1,17 @@
 //! Tests of changes of files on forged images, on devices that fail midway, and before a crash.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc;
+use std::thread;
 
 use fourscore_block::{BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RamDevice, Rule};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::inode::InodeFlags;
 use fourscore_sync::Arc;
+use fourscore_sync::epoch;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
@@ -235,6 +239,97 @@ fn what_was_cut_off_stays_away_when_the_file_grows() {
     );
     assert_eq!(fs.orphans().unwrap(), []);
     fs.unmount().unwrap();
+}
+
+/// The blocks that a file has.
+fn blocks(fs: &Fs, file: InodeNr) -> BTreeSet<u64> {
+    let extents = fs.extents(file).unwrap();
+    let blocks = extents.iter().map(|extent| {
+        let first = extent.physical.0;
+        first..first + u64::from(extent.blocks)
+    });
+    blocks.flatten().collect()
+}
+
+/// Whether a file gets blocks again that `cut_and_map` takes from it, while a reader is active that
+/// began before.
+fn is_reused_beside_reader(fs: &Fs, file: InodeNr, cut_and_map: impl FnOnce()) -> bool {
+    let before = blocks(fs, file);
+    let (is_in, reader_is_in) = mpsc::channel();
+    let (may_end, end) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let _guard = epoch::pin();
+            is_in.send(()).unwrap();
+            // Ends when the sender is dropped.
+            let _ = end.recv();
+        });
+        reader_is_in.recv().unwrap();
+        let _may_end = may_end;
+        cut_and_map();
+    });
+    !before.is_disjoint(&blocks(fs, file))
+}
+
+#[test]
+fn blocks_that_were_never_inside_a_file_wait_for_no_reader() {
+    require!(Need::Program("mke2fs"));
+    /// More than half of the space.
+    const BYTES: u64 = 4 << 20;
+    let image = small(&[]);
+    let fs = mount(&image);
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    let allocate = |kind, bytes| fs.fallocate(file, kind, 0, bytes).unwrap();
+    let keep_size = Fallocate::AllocateKeepSize;
+    allocate(keep_size, BYTES);
+    assert!(is_reused_beside_reader(&fs, file, || {
+        fs.truncate(file, 0).unwrap();
+        allocate(keep_size, BYTES);
+    }));
+
+    let is_reused = || {
+        let is_reused = is_reused_beside_reader(&fs, file, || {
+            fs.truncate(file, 0).unwrap();
+            allocate(keep_size, BYTES / 4);
+        });
+        fs.truncate(file, 0).unwrap();
+        fs.sync().unwrap();
+        is_reused
+    };
+    for kind in [Fallocate::Allocate, Fallocate::ZeroRange] {
+        fs.truncate(file, 0).unwrap();
+        allocate(kind, BYTES / 2);
+        assert!(!is_reused(), "inside the file: {kind:?}");
+    }
+    allocate(keep_size, BYTES / 2);
+    fs.truncate(file, BYTES).unwrap();
+    assert!(!is_reused(), "inside the file for a while");
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+/// The first transaction of a truncation publishes the new size; the blocks that a later one frees
+/// were inside the old size.
+#[test]
+fn blocks_that_the_end_of_a_truncation_frees_wait_for_readers() {
+    require!(Need::Program("mke2fs"));
+    let image = Image::builder(MiB(16)).kind("ext4").block_size_bytes(1024);
+    let image = image.journal(MiB(1)).features(&["^orphan_file"]);
+    let image = image.make().unwrap();
+    let fs = mount(&image);
+    let file = fs.create(ROOT, b"file", &OWNER).unwrap();
+    for number in 0..3000 {
+        fs.fallocate(file, Fallocate::Allocate, number * 2048, 1024)
+            .unwrap();
+    }
+    let is_reused = is_reused_beside_reader(&fs, file, || {
+        fs.truncate(file, 0).unwrap();
+        fs.fallocate(file, Fallocate::AllocateKeepSize, 0, 2 << 20)
+            .unwrap();
+    });
+    assert!(!is_reused);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
 }
 
 #[test]

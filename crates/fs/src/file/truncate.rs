@@ -71,7 +71,12 @@ pub(crate) fn truncate_locked(mount: &Mount, file: LockedInode<'_>, size: u64) -
             inline_change::cut_content(&mut plan, slot, size.min(inode.size_bytes()))?;
         }
         let bits = mount.core.geometry().block_size().bits();
-        let first = LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
+        let first_behind = |size: u64| LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
+        if locked.orphan.is_none() {
+            // Whenever a file became shorter, all blocks behind its new end were freed.
+            plan.set_unread_from(first_behind(inode.size_bytes()));
+        }
+        let first = first_behind(size);
         let freed = update::free_map(&mut plan, inode, slot, first)?;
         let has_name = inode.on_disk().links_count() > 0;
         let orphan = match (freed, locked.orphan) {

@@ -53,7 +53,9 @@
 //! 7. The sequence counts become even, and frees are counted.
 //! 8. Freed blocks are handed to the allocator with a stamp of the grace-period clock taken *now*.
 //!    A reader that reaches one of these blocks through an older version has pinned the epoch
-//!    before that stamp, so the grace period waits for that reader.
+//!    before that stamp, so the grace period waits for that reader. Preallocated blocks that have
+//!    never been inside the file's size have no readers, and wait for no grace period
+//!    ([`Readers`](crate::txn::memory::Readers)).
 //!
 //! The number of a deleted inode can be allocated again after step 8, once its cell has left the
 //! cache; without a log, and with fast commits, after the full commit. The number does not wait for

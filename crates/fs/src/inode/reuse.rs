@@ -7,7 +7,8 @@
 //!
 //! - Blocks that were freed meanwhile cannot have been allocated again. That needs the end of a
 //!   grace period that began after the free, and the clock advances at the end of each grace
-//!   period. A period that ends while the reader holds its guard began before the free.
+//!   period. A period that ends while the reader holds its guard began before the free. Blocks that
+//!   wait for no grace period have never been places of data.
 //! - Blocks that moved to other offsets of the file (collapse, insert) cannot have been written
 //!   there. The clock advances when the move has been published, while the inode is still locked.
 //!

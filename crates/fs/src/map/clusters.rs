@@ -57,7 +57,8 @@ impl Clusters {
         }
     }
 
-    fn are_blocks(self) -> bool {
+    /// Whether each cluster is one block.
+    pub(crate) fn are_blocks(self) -> bool {
         self.bits == 0
     }
 

@@ -29,6 +29,7 @@ use crate::dir::changed::tag;
 use crate::inode::cached::CachedInode;
 use crate::map::account::{self, Freed};
 use crate::map::form::MapForm;
+use crate::txn::memory::Readers;
 use crate::txn::plan::{Content, Plan, RegionId};
 use crate::txn::slot::{self, Slot};
 use crate::{Error, Result};
@@ -166,7 +167,7 @@ fn cut_branches(
         }
         let run = data_run(rest);
         let blocks = u32::try_from(run.len()).unwrap_or(u32::MAX);
-        plan.free_clusters(first.block, ClusterCount(blocks))?;
+        plan.free_clusters(first.block, ClusterCount(blocks), Readers::Possible)?;
         account::count_clusters(plan, file.slot, -i64::from(blocks))?;
         if cut.was == Content::Metadata {
             plan.forget(first.block, blocks);

@@ -13,6 +13,7 @@ use crate::Result;
 use crate::inode::cached::CachedInode;
 use crate::map::account;
 use crate::map::clusters::{Clusters, own_clusters};
+use crate::txn::memory::Readers;
 use crate::txn::plan::{Content, Plan};
 use crate::txn::slot::Slot;
 
@@ -39,7 +40,12 @@ pub(crate) fn release(
         if count > ClusterCount(0) {
             let place = clusters.place(piece, own.start);
             let first = place.map_err(|error| error.in_inode(inode.nr()))?;
-            plan.free_clusters(first, count)?;
+            // A cluster of several blocks may hold blocks of another piece.
+            let readers = match was == Content::Data && clusters.are_blocks() {
+                true => plan.readers_of(piece),
+                false => Readers::Possible,
+            };
+            plan.free_clusters(first, count, readers)?;
             account::count_clusters(plan, slot, -i64::from(count.0))?;
             freed = own.end;
         }

@@ -50,7 +50,7 @@ use crate::inode::last_change::LastChange;
 use crate::inode::sequence::Change;
 use crate::mount::state::Mount;
 use crate::txn::faults::{self, Sabotage};
-use crate::txn::memory::{Region, RegionKind, Stage};
+use crate::txn::memory::{Readers, Region, RegionKind, Stage};
 use crate::txn::plan::Plan;
 use crate::txn::refused::{Applying, Refused};
 use crate::xattr::held;
@@ -386,7 +386,8 @@ impl Plan<'_> {
     }
 
     /// Marks claims as used by the transaction `tid`, and passes frees to the allocator: their
-    /// clusters are free once `tid` is durable and the grace period of `stamp` has ended.
+    /// clusters are free once `tid` is durable and the grace period of `stamp` has ended, which is
+    /// not awaited for clusters without readers.
     fn hand_over_clusters(&mut self, tid: Tid, stamp: Stamp) {
         let allocator = self.mount.allocator();
         for (claim, _) in self.memory.claims.drain(..) {
@@ -397,6 +398,10 @@ impl Plan<'_> {
             false => (tid, stamp),
         };
         for free in self.memory.frees.drain(..) {
+            let stamp = match free.readers {
+                Readers::Possible => stamp,
+                Readers::None => Stamp(0),
+            };
             allocator.finish_free(free.freeing, tid, stamp);
         }
         self.memory.inodes.clear();

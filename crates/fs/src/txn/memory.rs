@@ -156,11 +156,22 @@ fn dtime(bytes: &[u8]) -> u32 {
     RawInode::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.i_dtime.get())
 }
 
+/// Whether a reader may have found freed clusters before, and may be reading them still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// The clusters wait for a grace period.
+    Possible,
+    /// The clusters have never been written, nor inside the size of a file, since they were
+    /// allocated.
+    None,
+}
+
 /// A free of clusters in a plan.
 #[derive(Debug)]
 pub(crate) struct Free {
     pub(crate) freeing: Freeing,
     pub(crate) bits: BitsChange,
+    pub(crate) readers: Readers,
 }
 
 /// The contents of a plan.

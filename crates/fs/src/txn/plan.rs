@@ -31,9 +31,10 @@ use std::ops::Range;
 
 use fourscore_block::{Buffer, Kept, Structure, VerifiedAs};
 use fourscore_mballoc::{ChangeKind, ClusterCount, FilePrealloc, Privilege, Reach, Request, Run};
+use fourscore_ondisk::extent::{Extent, ExtentState, LOGICAL_END};
 use fourscore_ondisk::geometry::BytePlace;
 use fourscore_ondisk::relation::RelationError;
-use fourscore_ondisk::{Corrupt, InodeNr, PhysBlock};
+use fourscore_ondisk::{Corrupt, InodeNr, LogicalBlock, PhysBlock};
 use fourscore_sync::Arc;
 
 use crate::dir::departure::Departure;
@@ -45,7 +46,7 @@ use crate::map::form::MapForm;
 use crate::mount::freezer::Inside;
 use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
-use crate::txn::memory::{Free, Memory, Origin, Region, RegionKind};
+use crate::txn::memory::{Free, Memory, Origin, Readers, Region, RegionKind};
 use crate::xattr::gone_value::GoneValue;
 use crate::xattr::held::{Note, XattrLocks};
 use crate::{Error, Result};
@@ -67,6 +68,8 @@ pub(crate) struct Plan<'f> {
     pub(crate) counts_free: bool,
     /// The limit of the plan's size, in blocks, for freeing what is mapped.
     capacity: usize,
+    /// The first block of the changed file that has never been inside its size while it was mapped.
+    unread_from: LogicalBlock,
     /// The locks of the blocks and values of attributes that the plan changes.
     pub(crate) xattrs: XattrLocks<'f>,
     /// Blocks that had left the cache once, and stay there until the plan ends.
@@ -100,9 +103,26 @@ impl<'f> Plan<'f> {
             raises_sequence: false,
             counts_free: false,
             capacity: mount.step_capacity(),
+            unread_from: LOGICAL_END,
             xattrs: XattrLocks::new(mount),
             kept_buffers: Vec::new(),
             gone_values: Vec::new(),
+        }
+    }
+
+    /// Notes that the blocks of the changed file from `first` on have never been inside its size
+    /// while they were mapped. The caller holds the inode's lock.
+    pub(crate) fn set_unread_from(&mut self, first: LogicalBlock) {
+        self.unread_from = first;
+    }
+
+    /// The readers that an extent of data of the changed file can have, which is freed with all its
+    /// clusters. The device is read for written blocks inside a file's size only.
+    pub(crate) fn readers_of(&self, extent: &Extent) -> Readers {
+        let is_unwritten = extent.state == ExtentState::Unwritten;
+        match is_unwritten && extent.logical >= self.unread_from {
+            true => Readers::None,
+            false => Readers::Possible,
         }
     }
 
@@ -504,13 +524,18 @@ impl<'f> Plan<'f> {
     /// Frees a block of metadata and its cluster, which holds nothing else. The buffer's content is
     /// forgotten.
     pub(crate) fn free_metadata(&mut self, block: PhysBlock) -> Result<()> {
-        self.free_clusters(block, ClusterCount(1))?;
+        self.free_clusters(block, ClusterCount(1), Readers::Possible)?;
         self.forget(block, 1);
         Ok(())
     }
 
     /// Frees `count` clusters, beginning with the one that holds `first`.
-    pub(crate) fn free_clusters(&mut self, first: PhysBlock, count: ClusterCount) -> Result<()> {
+    pub(crate) fn free_clusters(
+        &mut self,
+        first: PhysBlock,
+        count: ClusterCount,
+        readers: Readers,
+    ) -> Result<()> {
         self.count_free();
         let allocator = self.mount.allocator();
         let runs = allocator.geometry().runs(first, count.0.into());
@@ -523,7 +548,11 @@ impl<'f> Plan<'f> {
                 Counted::Bits,
             );
             match change {
-                Ok(bits) => self.memory.frees.push(Free { freeing, bits }),
+                Ok(bits) => self.memory.frees.push(Free {
+                    freeing,
+                    bits,
+                    readers,
+                }),
                 Err(error) => {
                     allocator.cancel_free(freeing);
                     return Err(error);
