@@ -554,6 +554,7 @@ impl Buffer {
             });
         }
         self.frozen.store(None);
+        epoch::count_retired_bytes(copy.bytes.len());
         state.draft.insert(copy)
     }
 

@@ -17,7 +17,7 @@
 //! little.
 
 use fourscore_sync::Arc;
-use fourscore_sync::epoch::{CELLS_PER_LINE, CellLine, EpochCell, Guard};
+use fourscore_sync::epoch::{self, CELLS_PER_LINE, CellLine, EpochCell, Guard};
 
 use crate::bucket::{Bucket, Entry};
 use crate::load::PendingLoad;
@@ -143,6 +143,7 @@ where
         // keeps its entries is not copied. Entries past the 64th, which a good hash never
         // produces, stay.
         let mut victims = 0_u64;
+        let before_bytes = self.weight_bytes;
         for (index, entry) in bucket.iter().enumerate().take(64) {
             if self.weight_bytes <= sweep.target_bytes {
                 break;
@@ -183,6 +184,7 @@ where
                 None => return,
             }
         }
+        epoch::count_retired_bytes(before_bytes - self.weight_bytes);
     }
 
     /// Recounts the weight of the entries.

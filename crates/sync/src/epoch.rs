@@ -166,6 +166,13 @@ pub fn flush() {
     collector::flush();
 }
 
+/// Notes that a value which this thread retires holds `bytes` of memory outside of its box. When
+/// its values hold much, they are dropped as by [`flush`].
+#[inline]
+pub fn count_retired_bytes(bytes: usize) {
+    collector::count_bytes(bytes);
+}
+
 impl Guard {
     /// Leaves the epoch and enters it again, so that a long scan does not keep alive all values
     /// that are replaced while it runs. References loaded before cannot be used any more. If the

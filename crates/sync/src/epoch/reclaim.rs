@@ -1,6 +1,7 @@
 //! **Purpose.** The collector of the normal and the counting build: one process-wide [`seize`]
 //! collector. In the counting build each access is noted.
 
+use std::cell::Cell;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -11,10 +12,19 @@ use crate::CoreNr;
 pub(super) type Slot<T> = AtomicPtr<T>;
 
 /// The number of values that a thread collects in a batch before it retires them. A batch costs one
-/// `membarrier` and one write for each active thread, so it must not be small, and it must hold at
-/// least as many values as there are active threads to be retired at all. It also bounds the memory
-/// of retired values that an idle thread keeps.
-const BATCH: usize = 256;
+/// `membarrier`, which interrupts all other cores of the process, and one write for each active
+/// thread. So it must not be small, and it must hold at least as many values as there are active
+/// threads to be retired at all.
+const BATCH: usize = 1024;
+
+/// A batch whose values are known to hold this many bytes is retired before it is full. This bounds
+/// the memory of retired values that an idle thread keeps.
+const BATCH_BYTES: usize = 1 << 20;
+
+thread_local! {
+    /// The bytes that the values of this thread's batch are known to hold.
+    static BYTES: Cell<usize> = const { Cell::new(0) };
+}
 
 static COLLECTOR: LazyLock<seize::Collector> =
     LazyLock::new(|| seize::Collector::new().batch_size(batch_size()));
@@ -38,6 +48,18 @@ pub(super) fn flush() {
         let nothing = std::ptr::dangling_mut::<u8>();
         // SAFETY: `keep` does not use the pointer.
         unsafe { guard.0.defer_retire(nothing, keep) };
+    }
+}
+
+pub(super) fn count_bytes(bytes: usize) {
+    // A thread that is ending retires its batch soon.
+    let is_much = BYTES.try_with(|sum| {
+        sum.set(sum.get().saturating_add(bytes));
+        sum.get() >= BATCH_BYTES
+    });
+    if is_much.unwrap_or(false) {
+        BYTES.set(0);
+        flush();
     }
 }
 
