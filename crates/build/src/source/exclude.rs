@@ -1,21 +1,32 @@
 //! **Purpose.** Selects the paths of a source that are excluded from the image.
 //!
 //! **Model.** A pattern that contains a slash (other than at its end) is matched against the whole
-//! path from the root, any other pattern against each name. `*` and `?` do not match slashes, `**`
-//! does, `[a-z]` and `[!a-z]` match one byte of a set, `\` quotes the next byte. Everything in an
+//! path from the root, any other pattern against each name. Empty and `.` components are dropped,
+//! as in a path, so that `./etc//x` is `/etc/x`. `*` and `?` do not match slashes, `**` does,
+//! `[a-z]` and `[!a-z]` match one byte of a set, `\` quotes the next byte. Everything in an
 //! excluded directory is excluded. Patterns and names are bytes.
+//!
+//! Each pattern records whether it has matched, since one that never does is probably a mistake.
+//!
+//! **Locking.** Threads that scan a directory share the patterns. The record is an atomic flag that
+//! is written once; it is read after the scan.
+
+use fourscore_sync::atomic::{AtomicBool, Ordering};
 
 /// A set of patterns for excluded paths.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Excludes {
     patterns: Vec<Pattern>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Pattern {
+    /// As it was given.
+    text: Vec<u8>,
     steps: Vec<Step>,
     /// Whether the pattern is matched against paths instead of names.
     is_path: bool,
+    has_matched: AtomicBool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +44,9 @@ enum Step {
     },
 }
 
+const SLASH: Step = Step::Byte(b'/');
+const DOT: Step = Step::Byte(b'.');
+
 /// An invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{}' is not a pattern: {why}", pattern.escape_ascii())]
@@ -45,21 +59,47 @@ impl Excludes {
     /// Adds a pattern.
     ///
     /// # Errors
-    /// An empty pattern, or one with an unclosed set.
+    /// An empty pattern, the root, and one with an unclosed set or a component `..`.
     pub fn add(&mut self, pattern: &[u8]) -> Result<(), PatternError> {
         let wrong = |why| PatternError {
             pattern: pattern.to_vec(),
             why,
         };
-        let body = pattern.strip_suffix(b"/").unwrap_or(pattern);
-        let is_path = body.contains(&b'/');
-        let body = body.strip_prefix(b"/").unwrap_or(body);
-        let steps = parse(body).ok_or(wrong("the set is not closed"))?;
-        if steps.is_empty() {
+        if pattern.is_empty() {
             return Err(wrong("it is empty"));
         }
-        self.patterns.push(Pattern { steps, is_path });
+        let written = parse(pattern).ok_or(wrong("the set is not closed"))?;
+        let (mut steps, mut is_path) = (Vec::new(), false);
+        for (at, component) in written.split(|step| *step == SLASH).enumerate() {
+            match component {
+                [] | [DOT] => continue,
+                [DOT, DOT] => return Err(wrong("'..' is in no path of an image")),
+                _ => {}
+            }
+            if !steps.is_empty() {
+                steps.push(SLASH);
+            }
+            steps.extend_from_slice(component);
+            is_path = at > 0;
+        }
+        if steps.is_empty() {
+            return Err(wrong("it is the root"));
+        }
+        self.patterns.push(Pattern {
+            text: pattern.to_vec(),
+            steps,
+            is_path,
+            has_matched: AtomicBool::new(false),
+        });
         Ok(())
+    }
+
+    /// The patterns, as they were given, that no path has matched so far. A path in an excluded
+    /// directory is matched with none.
+    pub fn without_effect(&self) -> impl Iterator<Item = &[u8]> {
+        let unmatched = |pattern: &&Pattern| !pattern.has_matched.load(Ordering::Relaxed);
+        let patterns = self.patterns.iter().filter(unmatched);
+        patterns.map(|pattern| pattern.text.as_slice())
     }
 
     /// Whether there are no patterns.
@@ -74,10 +114,20 @@ impl Excludes {
     pub fn matches(&self, path: &[u8]) -> bool {
         let slash = path.iter().rposition(|&byte| byte == b'/');
         let name = slash.map_or(path, |slash| &path[slash + 1..]);
-        self.patterns.iter().any(|pattern| {
+        // All patterns that match are recorded, not only the first one.
+        let mut is_excluded = false;
+        for pattern in &self.patterns {
             let text = if pattern.is_path { path } else { name };
-            is_match(&pattern.steps, text)
-        })
+            let has_matched = pattern.has_matched.load(Ordering::Relaxed);
+            if (is_excluded && has_matched) || !is_match(&pattern.steps, text) {
+                continue;
+            }
+            is_excluded = true;
+            if !has_matched {
+                pattern.has_matched.store(true, Ordering::Relaxed);
+            }
+        }
+        is_excluded
     }
 
     /// Whether a path, as written in an archive, or one of its parent directories matches a
@@ -243,6 +293,34 @@ mod tests {
     }
 
     #[test]
+    fn components_that_name_nothing_are_dropped() {
+        for pattern in ["./a/b", "/a//b/", "a/./b", "//a/b/./", r"a\/b"] {
+            let path = excludes(&[pattern]);
+            assert!(
+                path.contain(b"a/b/c") && !path.contain(b"x/a/b"),
+                "{pattern}"
+            );
+        }
+        for pattern in ["a", "a//", "a/."] {
+            assert!(excludes(&[pattern]).contain(b"x/a"), "{pattern}");
+        }
+        for pattern in ["./a", "/./a/"] {
+            let path = excludes(&[pattern]);
+            assert!(path.contain(b"a") && !path.contain(b"x/a"), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn patterns_without_effect_are_known() {
+        let all = excludes(&["*.o", "a.o", "./b//", "/x/c", "d"]);
+        for (path, is_excluded) in [("a.o", true), ("e.o", true), ("x/d/c", true), ("y", false)] {
+            assert_eq!(all.contain(path.as_bytes()), is_excluded, "{path}");
+        }
+        let unmatched: Vec<_> = all.without_effect().collect();
+        assert_eq!(unmatched, [&b"./b//"[..], b"/x/c"]);
+    }
+
+    #[test]
     fn sets_and_escapes() {
         let one = |pattern, path: &str| excludes(&[pattern]).matches(path.as_bytes());
         assert!(one("[a-c]x", "bx") && !one("[a-c]x", "dx"));
@@ -261,7 +339,9 @@ mod tests {
 
     #[test]
     fn invalid_patterns_are_refused() {
-        for pattern in ["", "/", "[a", "x[!]"] {
+        for pattern in [
+            "", "/", "[a", "x[!]", ".", "./", "/./", "..", "a/..", "../a",
+        ] {
             let error = Excludes::default().add(pattern.as_bytes());
             assert!(error.is_err(), "{pattern}");
         }

@@ -46,6 +46,7 @@ use crate::failure::{Failure, Result, message};
 use crate::image::ImageSpec;
 use crate::mkfs::{FormatArgs, format_failure, profile, source_date_epoch};
 use crate::output::Stdout;
+use crate::text::printable;
 use crate::verbosity;
 
 /// The longest list of users or groups that is read, in bytes.
@@ -165,6 +166,10 @@ pub(crate) fn run(args: &Build) -> Result<()> {
     if let Some(manifest) = &manifest {
         let applied = manifest.apply(&mut tree, &excludes);
         applied.map_err(source_failure)?;
+    }
+    for pattern in excludes.without_effect() {
+        let pattern = printable(pattern);
+        message(&format!("--exclude '{pattern}': leaves nothing out"));
     }
     let interrupt = Interrupt::install()?;
     let summary = make(&options, tree, &output.target, &interrupt, bar)?;

@@ -144,6 +144,80 @@ fn later_sources_replace_earlier_ones_and_owners_are_set() {
     assert!(alias.starts_with("root:"), "only the name was replaced");
 }
 
+/// A pattern of `--exclude` means one path, however it is written.
+#[test]
+fn patterns_of_exclude_are_normalized() {
+    let place = Place::new();
+    let walk = |pattern: &str| {
+        place.build("image", &["-F", "--exclude", pattern]);
+        place.walk("image")
+    };
+    for pattern in [
+        "./etc",
+        "././etc",
+        "/etc",
+        "//etc//",
+        "etc/",
+        "etc/.",
+        "/./etc/./",
+    ] {
+        let walk = walk(pattern);
+        assert!(!walk.contains("/etc"), "{pattern}: {walk}");
+        assert!(walk.contains("/many "), "{pattern}: {walk}");
+    }
+    for pattern in ["etc//passwd", "./etc/passwd", "/etc/./passwd", "etc/pass*/"] {
+        let walk = walk(pattern);
+        assert!(!walk.contains("/etc/passwd"), "{pattern}: {walk}");
+        assert!(walk.contains("/etc/alias "), "{pattern}: {walk}");
+    }
+    let (tree, image) = (place.text("tree"), place.text("image"));
+    for wrong in ["/", ".", "./", "/./", "../etc", "etc/..", ".."] {
+        let (status, message) = failing(&["build", &tree, "-o", &image, "--exclude", wrong]);
+        assert_eq!(status, Some(2), "{wrong}: {message}");
+    }
+}
+
+/// A pattern of `--exclude` that leaves nothing out is named, whatever the kind of the source.
+#[test]
+fn patterns_of_exclude_without_effect_are_named() {
+    let place = Place::new();
+    run("tar", &["-cf", "in.tar", "-C", "tree", "."], place.0.path()).expect("an archive");
+    place.build("other", &[]);
+    let manifest = place.path("manifest");
+    fs::write(&manifest, "./added type=dir\n").expect("space");
+    let manifest = text(&manifest);
+    let patterns = [
+        ("passwd", true),
+        ("./etc/passwd", true),
+        ("pass*", true),
+        ("/passwd", false),
+        ("/etc/none", false),
+        ("added", true),
+        ("bin\u{1b}", false),
+    ];
+    for source in ["tree", "in.tar", "other"].map(|name| place.text(name)) {
+        let image = place.text("image");
+        let mut command = fourscore(&["build", "-q", "-F", &source, "-o", &image]);
+        command.args(["--manifest", manifest]);
+        for (pattern, _) in patterns {
+            command.args(["--exclude", pattern]);
+        }
+        let output = command.output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        let expected: String = { patterns.iter().filter(|(_, has_effect)| !has_effect) }
+            .map(|(pattern, _)| {
+                let pattern = pattern.replace('\u{1b}', "\\u{1b}");
+                format!("fourscore: --exclude '{pattern}': leaves nothing out\n")
+            })
+            .collect();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            expected,
+            "{source}"
+        );
+    }
+}
+
 #[test]
 fn ranges_of_users_and_groups_are_mapped() {
     require!(Need::Root, Need::Program("e2fsck"));
