@@ -6,7 +6,7 @@ use fourscore_ondisk::Timestamp;
 use fourscore_ondisk::inode::{DeviceNr, FileType};
 
 use super::vis::unescaped;
-use crate::source::{Fault, HostNames, Parsed, from_base64};
+use crate::source::{Fault, HostNames, Parsed, from_base64, is_id};
 use crate::tree::Xattrs;
 
 /// The keywords of an object; attributes without a keyword stay unchanged.
@@ -114,8 +114,8 @@ impl Keywords {
                 let mode = mode.filter(|mode| *mode <= 0o7777 && !text.starts_with('+'));
                 self.permissions = Some(mode.ok_or("is not an octal mode up to 7777")?);
             }
-            b"uid" => self.uid = Some(number(value).ok_or("is not a user id")?),
-            b"gid" => self.gid = Some(number(value).ok_or("is not a group id")?),
+            b"uid" => self.uid = Some(id(value, "is not a user id")?),
+            b"gid" => self.gid = Some(id(value, "is not a group id")?),
             b"uname" => self.user_name = Some(value.to_vec()),
             b"gname" => self.group_name = Some(value.to_vec()),
             b"size" => self.size_bytes = Some(number(value).ok_or("is not a size in bytes")?),
@@ -173,6 +173,14 @@ impl Keywords {
     pub(super) fn group(&self) -> Parsed<Option<u32>> {
         let by_name = |name: &[u8]| HostNames::get().group(name);
         resolve_id(self.gid, self.group_name.as_deref(), by_name, "gname=")
+    }
+}
+
+/// An id of a user or a group; `expected` is the fault of what is no number.
+fn id(value: &[u8], expected: &'static str) -> Result<u32, &'static str> {
+    match number(value).ok_or(expected)? {
+        id if is_id(id) => Ok(id),
+        _ => Err("is the id that no user and no group has"),
     }
 }
 
@@ -299,6 +307,7 @@ mod tests {
             "uid=-1",
             "uid=",
             "gid=4294967296",
+            "gid=4294967295",
             "size=1K",
             "time=x",
             "time=1.1000000000",

@@ -11,7 +11,7 @@ use std::io::BufRead;
 use fourscore_ondisk::inode::{DeviceNr, FileMode, FileType};
 
 use super::mtree::read_line;
-use crate::source::{Fault, Parsed};
+use crate::source::{Fault, Parsed, is_id};
 
 /// Mode and owner by device and inode number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,10 +85,17 @@ fn parse_line(line: &[u8]) -> Parsed<((u64, u64), SavedInode)> {
         word: line.to_vec(),
         why: "has a mode or owner that is too large",
     };
+    let owner = |number: u64| match u32::try_from(number).map_err(|_| too_large())? {
+        id if is_id(id) => Ok(id),
+        _ => Err(Fault::ManifestWord {
+            word: line.to_vec(),
+            why: "has the id that no user and no group has",
+        }),
+    };
     let inode = SavedInode {
         mode: u16::try_from(mode).map_err(|_| too_large())?,
-        uid: u32::try_from(uid).map_err(|_| too_large())?,
-        gid: u32::try_from(gid).map_err(|_| too_large())?,
+        uid: owner(uid)?,
+        gid: owner(gid)?,
         device: DeviceNr {
             major: rustix::fs::major(rdev),
             minor: rustix::fs::minor(rdev),
@@ -118,6 +125,7 @@ mod tests {
         for (from, to) in [
             ("ino=77,", ""),
             ("uid=5", "uid=x"),
+            ("gid=6", "gid=4294967295"),
             ("rdev", "r"),
             ("20644", "9"),
         ] {

@@ -21,6 +21,14 @@ pub struct IdRange {
     pub count: u32,
 }
 
+/// The id that no user and no group has: to chown(2) it means that the owner stays.
+const NO_ID: u32 = u32::MAX;
+
+/// Whether a user or a group can have the id.
+pub(crate) fn is_id(id: u32) -> bool {
+    id != NO_ID
+}
+
 /// A list of ranges; an empty list maps each id to itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdMap {
@@ -57,7 +65,8 @@ pub struct IdError {
 impl std::str::FromStr for IdRange {
     type Err = IdError;
 
-    /// From `FROM:TO:COUNT`.
+    /// From `FROM:TO:COUNT`. No id may become 4294967295, which no user and no group has; one that
+    /// is that in the source can be mapped.
     fn from_str(text: &str) -> Result<Self, IdError> {
         let numbers: Option<Vec<u32>> = text.split(':').map(|part| part.parse().ok()).collect();
         let range = match numbers.as_deref() {
@@ -69,10 +78,18 @@ impl std::str::FromStr for IdRange {
             let end = |first: u32| last.and_then(|last| first.checked_add(last));
             end(range.from).is_some() && end(range.to).is_some()
         };
-        range.filter(fits).ok_or_else(|| IdError {
+        let wrong = |expected| IdError {
             text: text.to_owned(),
-            expected: "a range of ids: FROM:TO:COUNT, three numbers",
-        })
+            expected,
+        };
+        let range = range.filter(fits);
+        let range = range.ok_or_else(|| wrong("a range of ids: FROM:TO:COUNT, three numbers"))?;
+        match is_id(range.to + (range.count - 1)) {
+            true => Ok(range),
+            false => Err(wrong(
+                "a range of ids: it ends with 4294967295, the id that no user and no group has",
+            )),
+        }
     }
 }
 
@@ -294,6 +311,16 @@ mod tests {
         ] {
             assert!(text.parse::<IdRange>().is_err(), "{text}");
         }
-        assert_eq!("0:4294967295:1".parse::<IdRange>().map(|r| r.count), Ok(1));
+        for text in [
+            "0:4294967295:1",
+            "0:4294967200:96",
+            "4294967295:4294967295:1",
+        ] {
+            let error = text.parse::<IdRange>().expect_err(text).to_string();
+            assert!(error.contains("no user and no group has"), "{error}");
+        }
+        for text in ["0:4294967294:1", "0:0:4294967295", "4294967295:7:1"] {
+            assert!(text.parse::<IdRange>().is_ok(), "{text}");
+        }
     }
 }

@@ -51,6 +51,7 @@ pub(crate) use encoding::{from_base64, push_base64};
 pub use exclude::{Excludes, PatternError};
 pub(crate) use fault::Parsed;
 pub use fault::{Fault, SourceError};
+pub(crate) use ids::is_id;
 pub use ids::{IdError, IdMap, IdRange, Owners};
 pub(crate) use names::HostNames;
 pub use notices::Notices;

@@ -218,6 +218,38 @@ fn patterns_of_exclude_without_effect_are_named() {
     }
 }
 
+/// The id that no user and no group has is refused as an owner, and can be mapped to another one.
+#[test]
+fn owners_that_no_system_has_are_refused() {
+    let place = Place::new();
+    let (tree, image) = (place.text("tree"), place.text("image"));
+    let refused = |status, option: &str, value: &str| {
+        let (found, message) = failing(&["build", &tree, "-o", &image, option, value]);
+        assert_eq!(found, Some(status), "{option} {value}: {message}");
+        let why = "the id that no user and no group has";
+        assert!(message.contains(why), "{option} {value}: {message}");
+    };
+    for option in ["--uid-map", "--gid-map"] {
+        for range in [
+            "0:4294967295:1",
+            "0:4294967290:6",
+            "4294967295:4294967295:1",
+        ] {
+            refused(2, option, range);
+        }
+    }
+    let manifest = place.path("manifest");
+    for words in ["./etc uid=4294967295", "/set gid=4294967295"] {
+        fs::write(&manifest, format!("#mtree\n{words}\n")).expect("space");
+        refused(1, "--manifest", text(&manifest));
+    }
+    let saved = "dev=1,ino=1,mode=100644,uid=4294967295,gid=0,nlink=1,rdev=0\n";
+    fs::write(&manifest, saved).expect("space");
+    refused(1, "--manifest", text(&manifest));
+    let kept = ["--uid-map", "0:0:4294967295", "--uid-map", "4294967295:7:1"];
+    place.build("image", &kept);
+}
+
 #[test]
 fn ranges_of_users_and_groups_are_mapped() {
     require!(Need::Root, Need::Program("e2fsck"));
