@@ -61,6 +61,7 @@ pub(super) fn setfacl(fs: &Fs, args: &Setfacl, failing: Failing<'_>) -> Result<(
             path,
             Depth::of(args.recursive),
             Follow::Yes,
+            failing,
             |inode, stat| {
                 let is_directory = stat.file_type == FileType::Directory;
                 if stat.file_type == FileType::Symlink {

@@ -66,7 +66,7 @@ pub(super) fn chmod(fs: &Fs, args: &Loose, failing: Failing<'_>) -> Result<()> {
         .map(|path| InImage(path.as_bytes().to_vec()))
         .collect();
     at_each(fs, &paths, failing, |path| {
-        for_each(fs, path, depth, Follow::Yes, |inode, stat| {
+        for_each(fs, path, depth, Follow::Yes, failing, |inode, stat| {
             if stat.file_type == FileType::Symlink {
                 return Ok(());
             }
@@ -94,7 +94,8 @@ pub(super) fn chown(fs: &Fs, args: &Chown, failing: Failing<'_>) -> Result<()> {
         false => Follow::Yes,
     };
     at_each(fs, &args.paths, failing, |path| {
-        for_each(fs, path, Depth::of(args.recursive), follow, |inode, _| {
+        let depth = Depth::of(args.recursive);
+        for_each(fs, path, depth, follow, failing, |inode, _| {
             fs.set_attributes(inode, &change)
         })
     })
@@ -140,7 +141,7 @@ pub(super) fn chattr(fs: &Fs, args: &Loose, failing: Failing<'_>) -> Result<()> 
     }
     some("chattr", &paths)?;
     at_each(fs, &paths, failing, |path| {
-        for_each(fs, path, depth, Follow::Yes, |inode, stat| {
+        for_each(fs, path, depth, Follow::Yes, failing, |inode, stat| {
             let has_none = matches!(stat.file_type, FileType::Regular | FileType::Directory);
             match has_none || depth == Depth::Itself {
                 true => change.apply(fs, inode, stat),
@@ -273,12 +274,14 @@ fn some<T>(verb: &str, paths: &[T]) -> Result<()> {
 }
 
 /// Calls `change` with what is at `path` and, if that is wanted, with everything below it. Symbolic
-/// links below it are passed, not followed.
+/// links below it are passed, not followed. If the change of a directory fails and the tree goes
+/// on, so does the change of what is in it, as in chmod(1) and chown(1).
 pub(super) fn for_each(
     fs: &Fs,
     path: &[u8],
     depth: Depth,
     follow: Follow,
+    failing: Failing<'_>,
     mut change: impl FnMut(InodeNr, &Stat) -> fourscore::Result<()>,
 ) -> Result<()> {
     let inode = fs.resolve(path, follow).map_err(wrong(path))?;
@@ -286,16 +289,29 @@ pub(super) fn for_each(
     // A tree that contains itself is not followed for ever.
     let mut entered = HashSet::new();
     while let Some((inode, path)) = pending.pop() {
-        let stat = fs.stat(inode).map_err(wrong(&path))?;
-        change(inode, &stat).map_err(wrong(&path))?;
+        let meet = |why| failing.meet(wrong(&path)(why));
+        let stat = match fs.stat(inode) {
+            Ok(stat) => stat,
+            Err(why) => {
+                meet(why)?;
+                continue;
+            }
+        };
+        change(inode, &stat).or_else(meet)?;
         let is_directory = stat.file_type == FileType::Directory;
-        if depth == Depth::Everything && is_directory && entered.insert(inode) {
-            for entry in fs.read_dir(inode).map_err(wrong(&path))? {
-                if !matches!(&entry.name[..], b"." | b"..") {
-                    let separator: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
-                    pending.push((entry.inode, [&path, separator, &entry.name].concat()));
+        if depth == Depth::Itself || !is_directory || !entered.insert(inode) {
+            continue;
+        }
+        match fs.read_dir(inode) {
+            Ok(entries) => {
+                for entry in entries {
+                    if !matches!(&entry.name[..], b"." | b"..") {
+                        let separator: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
+                        pending.push((entry.inode, [&path, separator, &entry.name].concat()));
+                    }
                 }
             }
+            Err(why) => meet(why)?,
         }
     }
     Ok(())

@@ -14,8 +14,9 @@
 //!
 //! **Model.** A command line has one change, a script any number of them, one on a line. The image
 //! is mounted once. The first error ends the script; it is reported with its line. A change of a
-//! command line goes on with its other paths, unless it is atomic. What is made belongs to user and
-//! group 0, with umask 022: the user who edits an image has no meaning in it.
+//! command line goes on with its other paths, and with the rest of a tree, unless it is atomic.
+//! What is made belongs to user and group 0, with umask 022: the user who edits an image has no
+//! meaning in it.
 //!
 //! **Crash safety.** With `--atomic` a crash, and an error, leave all changes or none: [`session`].
 
@@ -270,12 +271,12 @@ impl Input {
     }
 }
 
-/// What follows when a change fails at one of several paths.
+/// What follows when a change fails at one of several paths, or at an object of a tree.
 #[derive(Clone, Copy)]
 enum Failing<'r> {
     /// The change ends: in a script, and with `--atomic`.
     Ends,
-    /// It is reported and the other paths are changed, as by the programs of the same names.
+    /// It is reported and the others are changed, as by the programs of the same names.
     IsReported(&'r Report),
 }
 

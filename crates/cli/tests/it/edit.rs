@@ -293,6 +293,58 @@ fn a_change_goes_on_with_the_other_paths() {
     assert_clean(Path::new(&image));
 }
 
+/// A change of a tree goes on after an object at which it fails, as by coreutils; that of a script
+/// ends, and an atomic one leaves nothing.
+#[test]
+fn a_change_of_a_tree_goes_on_after_a_failure() {
+    require!(Need::Program("e2fsck"));
+    let place = Place::new();
+    let image = image(&place);
+    edit(&image, &["mkdir", "/d", "/d/b", "/d/y"]);
+    let files = ["/d/a", "/d/b/f", "/d/m", "/d/y/f", "/d/z"];
+    edit(&image, &[&["touch"], &files[..]].concat());
+    let immutable = ["/d/a", "/d/b", "/d/z"];
+    edit(&image, &[&["chattr", "+i"], &immutable[..]].concat());
+    let failed = |words: &[&str], lines: usize| {
+        let (status, message) = failing(&[&["edit", &image], words].concat());
+        assert_eq!(status, Some(1), "{words:?}: {message}");
+        assert_eq!(message.lines().count(), lines, "{words:?}: {message}");
+        for path in &immutable[..lines.min(3)] {
+            let line = format!("fourscore: {image}: {path}: ");
+            assert!(
+                lines == 1 || message.contains(&line),
+                "{words:?}: {message}"
+            );
+        }
+    };
+    let state = |path: &str| {
+        let found = stat(&image, path);
+        ["mode", "uid", "xattrs"].map(|key| found[key].clone())
+    };
+    for change in [
+        &["chmod", "-R", "711"][..],
+        &["chown", "-R", "7"],
+        &["setfacl", "-R", "-m", "u:8:rx"],
+    ] {
+        let before = ["/d", "/d/b/f", "/d/m", "/d/y", "/d/y/f"].map(|path| (path, state(path)));
+        for atomic in ["--atomic", "--atomic=copy"] {
+            failed(&[&[atomic], change, &["/d"]].concat(), 1);
+        }
+        let same = { before.iter() }.all(|(path, before)| state(path) == *before);
+        assert!(same, "{change:?}");
+        let kept = immutable.map(state);
+        failed(&[change, &["/d"]].concat(), 3);
+        for (path, before) in before {
+            assert_ne!(state(path), before, "{change:?} {path}");
+        }
+        assert_eq!(immutable.map(state), kept, "{change:?}");
+    }
+    let script = place.path("script");
+    fs::write(&script, "chmod -R 700 /d\n").expect("space");
+    failed(&["-f", text(&script)], 1);
+    assert_clean(Path::new(&image));
+}
+
 #[test]
 fn each_verb_is_a_command() {
     require!(Need::Program("e2fsck"), Need::Program("dumpe2fs"));
