@@ -136,6 +136,7 @@ mod tests {
             path: path.clone(),
             offset_bytes: 0,
             len_bytes: None,
+            part: None,
         };
         for format in &FORMATS {
             let at = usize::try_from(format.at).expect("small");

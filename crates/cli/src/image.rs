@@ -28,15 +28,36 @@ use crate::{foreign, glob, partition, qcow2};
 const CACHE_BYTES: usize = 512 << 20;
 
 /// An image file or block device, and the part of it that the file system may take.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct ImageSpec {
     pub(crate) path: PathBuf,
     pub(crate) offset_bytes: u64,
     /// The length of the partition; `None` if none was named.
     pub(crate) len_bytes: Option<u64>,
+    /// What the user gave after the `@`: the offset, or the name of the partition.
+    pub(crate) part: Option<String>,
 }
 
+/// Two are equal if they name the same part of the same path, however it is written.
+impl PartialEq for ImageSpec {
+    fn eq(&self, other: &Self) -> bool {
+        let place = |spec: &Self| (spec.offset_bytes, spec.len_bytes);
+        self.path == other.path && place(self) == place(other)
+    }
+}
+
+impl Eq for ImageSpec {}
+
 impl ImageSpec {
+    /// The argument as the user gave it, for a message about the file system and not the disk.
+    pub(crate) fn shown(&self) -> String {
+        let path = self.path.display();
+        match &self.part {
+            Some(part) => format!("{path}@{part}"),
+            None => path.to_string(),
+        }
+    }
+
     /// Splits at the last `@`. An existing file with an `@` in its name is accepted, unless the
     /// text after the `@` is an offset.
     pub(crate) fn parse(text: &OsStr) -> std::result::Result<Self, String> {
@@ -45,6 +66,7 @@ impl ImageSpec {
             path: PathBuf::from(text),
             offset_bytes: 0,
             len_bytes: None,
+            part: None,
         };
         let Some(at) = bytes.iter().rposition(|&byte| byte == b'@') else {
             return Ok(whole());
@@ -58,6 +80,7 @@ impl ImageSpec {
                 path,
                 offset_bytes,
                 len_bytes: None,
+                part: Some(part.to_owned()),
             });
         }
         if whole().path.exists() {
@@ -70,6 +93,7 @@ impl ImageSpec {
                 path,
                 offset_bytes: range.start,
                 len_bytes: Some(range.end - range.start),
+                part: Some(part.to_owned()),
             });
         }
         Err(format!(
@@ -462,6 +486,10 @@ mod tests {
         let path = directory.path().join("me@home");
         std::fs::write(&path, b"").expect("space");
         let spec = ImageSpec::parse(path.as_os_str()).expect("it exists");
-        assert_eq!((spec.path, spec.offset_bytes), (path, 0));
+        assert_eq!((&spec.path, spec.offset_bytes), (&path, 0));
+        assert_eq!(spec.shown(), path.display().to_string());
+        let part = |text| ImageSpec::parse(OsStr::new(text)).expect(text);
+        assert_eq!(part("a@b@1M").shown(), "a@b@1M");
+        assert_eq!(part("disk@1M"), part("disk@2048s"));
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Check) -> Result<()> {
     let journal = args.journal.as_ref().map(device_to_read);
     let journal = journal.transpose().map_err(not_checked)?;
     let options = options(args, journal);
-    let name = args.image.path.display().to_string();
+    let name = args.image.shown();
     let report = fourscore_check::check(image, &options).map_err(|why| refusal(args, why))?;
     let text = if args.json {
         format!("{:#}\n", as_json(&report))
@@ -121,7 +121,7 @@ fn substituted(args: &Check, image: &Arc<dyn BlockDevice>) -> Result<Option<Arc<
     };
     let device = Substituted::new(Arc::clone(image), block, args.block_size);
     let device = device.map_err(|why| {
-        let failure = Failure::new(args.image.path.display().to_string(), why);
+        let failure = Failure::new(args.image.shown(), why);
         Failure::NotChecked(Box::new(failure))
     })?;
     Ok(Some(Arc::new(device)))
@@ -159,7 +159,7 @@ fn refusal(args: &Check, why: CheckError) -> Failure {
         CheckError::Refused(SuperblockRejected::NotExt4 { .. }) => foreign::failure(&args.image),
         _ => None,
     };
-    let name = args.image.path.display().to_string();
+    let name = args.image.shown();
     let failure = disk.unwrap_or_else(|| Failure::new(name, why));
     Failure::NotChecked(Box::new(failure))
 }

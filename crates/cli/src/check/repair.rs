@@ -26,7 +26,7 @@ use crate::verbosity;
 /// Repairs the image.
 pub(super) fn run(args: &Check) -> Result<()> {
     let not_checked = |failure: Failure| Failure::NotChecked(Box::new(failure));
-    let name = args.image.path.display().to_string();
+    let name = args.image.shown();
     let image = device(&args.image, DeviceOptions::read_write(), Access::ReadWrite);
     let image = image.map_err(not_checked)?;
     // A block without a superblock is refused before anything is written.
@@ -177,7 +177,7 @@ pub(super) fn undo(args: &Check, file: &Path) -> Result<()> {
     if verbosity::is_quiet() {
         return Ok(());
     }
-    let image = args.image.path.display();
+    let image = args.image.shown();
     print(
         &format!("{image}: {bytes} bytes are as they were\n"),
         Ok(()),

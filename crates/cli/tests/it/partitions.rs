@@ -122,7 +122,11 @@ fn a_partition_is_named_by_number_and_uuid() {
         assert_eq!(walk, whole, "{name}");
     }
     printed(&mut fourscore(&["edit", &at("first"), "mkdir", "/made"]));
-    printed(&mut fourscore(&["check", "-n", &at("p1")]));
+    for (how, name) in [("-n", "p1"), ("-p", "8badf00d-01"), ("-y", "0x100000")] {
+        let report = printed(&mut fourscore(&["check", how, &at(name)]));
+        let expected = format!("{}: clean: ", at(name));
+        assert!(report.starts_with(&expected), "{report}");
+    }
     let file = place.path("file");
     fs::write(&file, "text").expect("space");
     printed(&mut fourscore(&[
