@@ -36,6 +36,11 @@ pub(crate) enum Failure {
     BrokenPipe,
     /// Problems, each of which was reported when it was found.
     AlreadyReported,
+    /// Requests of debugfs that are not known, each of which was reported.
+    UnknownRequests {
+        /// Their number, or 255 if there were more: the exit status.
+        count: u8,
+    },
     /// The check could not run.
     NotChecked(Box<Failure>),
     /// The check found errors and has reported them.
@@ -69,6 +74,7 @@ impl Failure {
             Self::NotChecked(_) => 8,
             Self::ErrorsLeft => 4,
             Self::BrokenPipe => BROKEN_PIPE,
+            Self::UnknownRequests { count } => *count,
             Self::Error { .. } | Self::AlreadyReported | Self::ErrorsMended => 1,
         }
     }
@@ -139,6 +145,7 @@ impl fmt::Display for Failure {
             Self::Usage { what, why } => write!(f, "{what}: {}", why.replace('\n', " ")),
             Self::BrokenPipe => f.write_str("standard output: broken pipe"),
             Self::AlreadyReported => f.write_str("there were errors"),
+            Self::UnknownRequests { count } => write!(f, "{count} requests are not known"),
             Self::NotChecked(failure) => failure.fmt(f),
             Self::ErrorsLeft => f.write_str("the file system has errors"),
             Self::ErrorsMended => f.write_str("errors were repaired"),

@@ -152,6 +152,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Failure::BrokenPipe if may_stop => return ExitCode::SUCCESS,
         Failure::BrokenPipe
         | Failure::AlreadyReported
+        | Failure::UnknownRequests { .. }
         | Failure::ErrorsLeft
         | Failure::ErrorsMended => {}
         _ => failure::message(&failure.to_string()),

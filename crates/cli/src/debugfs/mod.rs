@@ -12,11 +12,13 @@
 //! **Model.** Requests are given with `-R`, in a file with `-f`, or on standard input. The image is
 //! opened once. As in debugfs, a request that fails says so on standard error, the next one runs,
 //! and only unknown requests count for the exit status, not even an image that cannot be opened.
+//! With `-R` and `-f` the status is their number, on standard input it is 0.
 //!
 //! **Not as in debugfs.** A change leaves a sound file system: `ln` counts the link, `rm` frees
 //! what has no name left, and a journal is replayed first. `unlink`, `freei` and other requests
 //! that make damage on purpose are not there. `ls` shows the least length of an entry, and `stat`
-//! shows neither checksums nor the blocks of the map itself.
+//! shows neither checksums nor the blocks of the map itself. Over 255 unknown requests give 255,
+//! where the status of debugfs is the low byte of their number, which may be 0.
 //!
 //! **References.** debugfs(8).
 
@@ -75,7 +77,7 @@ pub(crate) fn run(args: &Debugfs) -> Result<()> {
         None
     });
     let mut out = Stdout::open()?;
-    let mut unknown = 0_u32;
+    let mut unknown = 0_u8;
     if let Some(request) = &args.request {
         run_line(
             &mut session,
@@ -105,9 +107,10 @@ pub(crate) fn run(args: &Debugfs) -> Result<()> {
     }
     out.finish()?;
     session.map_or(Ok(()), Session::close)?;
-    match unknown {
-        0 => Ok(()),
-        _ => Err(Failure::AlreadyReported),
+    match (unknown, &args.request, &args.file) {
+        // Requests of standard input without `-f -` are those of a user at a terminal.
+        (0, _, _) | (_, None, None) => Ok(()),
+        (count, _, _) => Err(Failure::UnknownRequests { count }),
     }
 }
 
@@ -127,7 +130,7 @@ fn run_line(
     session: &mut Option<Session>,
     line: &[u8],
     out: &mut Stdout,
-    unknown: &mut u32,
+    unknown: &mut u8,
 ) -> Result<Next> {
     if line.is_empty() || line.starts_with(b"#") {
         return Ok(Next::Continue);
@@ -139,7 +142,8 @@ fn run_line(
         Ok(next) => Ok(next),
         Err(Failure::BrokenPipe) => Err(Failure::BrokenPipe),
         Err(failure) => {
-            *unknown += u32::from(matches!(failure, Failure::Usage { .. }));
+            let is_unknown = matches!(failure, Failure::Usage { .. });
+            *unknown = unknown.saturating_add(u8::from(is_unknown));
             failure::message(&failure.to_string());
             Ok(Next::Continue)
         }

@@ -74,6 +74,11 @@ impl Place {
 
     /// Runs `program` of e2fsprogs, or the command under its name.
     fn run(&self, program: &str, whose: Whose, arguments: &[&str], image: &Path) -> Output {
+        let mut command = self.command(program, whose, arguments, image);
+        command.stdin(Stdio::null()).output().expect("it runs")
+    }
+
+    fn command(&self, program: &str, whose: Whose, arguments: &[&str], image: &Path) -> Command {
         let mut command = match whose {
             Whose::Ours => Command::new(self.folder.path().join(program)),
             Whose::Theirs => tools::command(program).expect("found before"),
@@ -83,7 +88,7 @@ impl Place {
             command.arg(argument.replace("HOST", text(&host)));
         }
         command.arg(image).env("TZ", "UTC").env("LC_ALL", "C");
-        command.stdin(Stdio::null()).output().expect("it runs")
+        command
     }
 
     fn request(&self, whose: Whose, request: &str) -> (String, Option<i32>) {
@@ -705,4 +710,36 @@ fn a_dump_keeps_set_id_bits_with_the_owner() {
     let found = fs::metadata(&out).expect("it was dumped");
     let found = (found.uid(), found.gid(), found.mode() & 0o7777);
     assert_eq!(found, (1234, 5678, 0o4751));
+}
+
+/// The exit status counts the unknown requests of a file, but those of standard input are not
+/// counted. It ends at 255, and that of debugfs begins again at 0.
+#[test]
+fn unknown_requests_are_counted() {
+    needs!();
+    let place = Place::new();
+    let image = place.image();
+    let script = place.folder.path().join("script");
+    let run = |whose, arguments: &[&str], input: &str| {
+        fs::write(&script, input).expect("room");
+        let mut command = place.command("debugfs", whose, arguments, &image);
+        command.stdin(fs::File::open(&script).expect("a script"));
+        command.output().expect("it runs").status.code()
+    };
+    let file = ["-f", text(&script)];
+    for (arguments, input, expected) in [
+        (&file[..], "none\nls\nneither\n", 2),
+        (&file, "none\nls\nquit\n", 1),
+        (&file, "stat /none\nstat\n# none\n\nls \"\n", 0),
+        (&["-f", "-"], "none\nneither\nnone\n", 3),
+        (&[], "none\nneither\n", 0),
+        (&["-R", "none"], "", 1),
+        (&["-R", "stat /none"], "", 0),
+    ] {
+        for whose in [Whose::Ours, Whose::Theirs] {
+            let found = run(whose, arguments, input);
+            assert_eq!(found, Some(expected), "{arguments:?} {input}");
+        }
+    }
+    assert_eq!(run(Whose::Ours, &file, &"none\n".repeat(256)), Some(255));
 }
