@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc;
-use std::thread;
 
 use fourscore_block::{BlockDevice, DeviceOp, DeviceOptions, FaultyDevice, RamDevice, Rule};
 use fourscore_journal::{Background, JournalOptions};
 use fourscore_ondisk::inode::InodeFlags;
-use fourscore_sync::Arc;
-use fourscore_sync::epoch;
+use fourscore_sync::atomic::{AtomicBool, Ordering};
+use fourscore_sync::{Arc, epoch, thread};
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
@@ -253,21 +251,30 @@ fn blocks(fs: &Fs, file: InodeNr) -> BTreeSet<u64> {
 
 /// Whether a file gets blocks again that `cut_and_map` takes from it, while a reader is active that
 /// began before.
-fn is_reused_beside_reader(fs: &Fs, file: InodeNr, cut_and_map: impl FnOnce()) -> bool {
+fn is_reused_beside_reader(
+    fs: &Fs,
+    file: InodeNr,
+    cut_and_map: impl FnOnce() -> Result<()>,
+) -> bool {
     let before = blocks(fs, file);
-    let (is_in, reader_is_in) = mpsc::channel();
-    let (may_end, end) = mpsc::channel::<()>();
-    thread::scope(|scope| {
-        scope.spawn(move || {
+    let [is_reading, may_end] = [const { AtomicBool::new(false) }; 2];
+    let wait_for = |flag: &AtomicBool| {
+        while !flag.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+    };
+    let mapped = thread::scope(|scope| {
+        scope.spawn(|| {
             let _guard = epoch::pin();
-            is_in.send(()).unwrap();
-            // Ends when the sender is dropped.
-            let _ = end.recv();
+            is_reading.store(true, Ordering::Release);
+            wait_for(&may_end);
         });
-        reader_is_in.recv().unwrap();
-        let _may_end = may_end;
-        cut_and_map();
+        wait_for(&is_reading);
+        let mapped = cut_and_map();
+        may_end.store(true, Ordering::Release);
+        mapped
     });
+    mapped.unwrap();
     !before.is_disjoint(&blocks(fs, file))
 }
 
@@ -279,18 +286,18 @@ fn blocks_that_were_never_inside_a_file_wait_for_no_reader() {
     let image = small(&[]);
     let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
-    let allocate = |kind, bytes| fs.fallocate(file, kind, 0, bytes).unwrap();
+    let allocate = |kind, bytes| fs.fallocate(file, kind, 0, bytes);
     let keep_size = Fallocate::AllocateKeepSize;
-    allocate(keep_size, BYTES);
+    allocate(keep_size, BYTES).unwrap();
     assert!(is_reused_beside_reader(&fs, file, || {
-        fs.truncate(file, 0).unwrap();
-        allocate(keep_size, BYTES);
+        fs.truncate(file, 0)?;
+        allocate(keep_size, BYTES)
     }));
 
     let is_reused = || {
         let is_reused = is_reused_beside_reader(&fs, file, || {
-            fs.truncate(file, 0).unwrap();
-            allocate(keep_size, BYTES / 4);
+            fs.truncate(file, 0)?;
+            allocate(keep_size, BYTES / 4)
         });
         fs.truncate(file, 0).unwrap();
         fs.sync().unwrap();
@@ -298,10 +305,10 @@ fn blocks_that_were_never_inside_a_file_wait_for_no_reader() {
     };
     for kind in [Fallocate::Allocate, Fallocate::ZeroRange] {
         fs.truncate(file, 0).unwrap();
-        allocate(kind, BYTES / 2);
+        allocate(kind, BYTES / 2).unwrap();
         assert!(!is_reused(), "inside the file: {kind:?}");
     }
-    allocate(keep_size, BYTES / 2);
+    allocate(keep_size, BYTES / 2).unwrap();
     fs.truncate(file, BYTES).unwrap();
     assert!(!is_reused(), "inside the file for a while");
     fs.unmount().unwrap();
@@ -323,9 +330,8 @@ fn blocks_that_the_end_of_a_truncation_frees_wait_for_readers() {
             .unwrap();
     }
     let is_reused = is_reused_beside_reader(&fs, file, || {
-        fs.truncate(file, 0).unwrap();
+        fs.truncate(file, 0)?;
         fs.fallocate(file, Fallocate::AllocateKeepSize, 0, 2 << 20)
-            .unwrap();
     });
     assert!(!is_reused);
     fs.unmount().unwrap();
