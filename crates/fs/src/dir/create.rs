@@ -14,6 +14,7 @@ use crate::dir::changed::ChangedDir;
 use crate::dir::find::Keep;
 use crate::dir::new_inode::{self, Kind, Made, NewAttributes, Opening};
 use crate::dir::{entries, find, leaf};
+use crate::file::truncate;
 use crate::inode::cached::CachedInode;
 use crate::inode::cell::{Changing, Pinned};
 use crate::inode::{cache, orphan_plan};
@@ -235,6 +236,7 @@ fn add_link(mount: &Mount, inode: InodeNr, dir: InodeNr, name: &[u8]) -> Result<
     }
     let locked_dir = pinned_dir.lock();
     let mut locked = pinned.lock();
+    truncate::end_truncation(mount, pinned.locked(&mut locked))?;
     let parent = &new_inode::directory_to_change(&pinned_dir)?;
     let target = &pinned.copy()?;
     match find::look_up_locked(&mount.core, parent, name) {

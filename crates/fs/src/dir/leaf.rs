@@ -43,6 +43,7 @@ use crate::dir::structure::{self, DirBlock};
 use crate::dir::touch::{self, LINKS_MAX, Touch};
 use crate::dir::wanted::Wanted;
 use crate::dir::{entries, find, index, lost_name, names};
+use crate::file::truncate;
 use crate::guard::with_guard;
 use crate::inode::cache;
 use crate::inode::cached::{CachedInode, Layout};
@@ -129,6 +130,7 @@ pub(crate) fn link_in_leaf(
 ) -> Result<Option<()>> {
     let shared = pinned_dir.share();
     let mut locked = pinned.lock();
+    truncate::end_truncation(mount, pinned.locked(&mut locked))?;
     let parent = &new_inode::directory_to_change(pinned_dir)?;
     let target = &pinned.copy()?;
     let Some(leaf) = lock_leaf(mount, pinned_dir, parent, name)? else {

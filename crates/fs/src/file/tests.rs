@@ -1,5 +1,6 @@
 //! Tests of changes of files on forged images, on devices that fail midway, and before a crash.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::IoSlice;
@@ -15,9 +16,13 @@ use fourscore_testkit::oracle::{assert_clean, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
+use crate::file::finish::{self, Ending, WrittenAt};
+use crate::inode::cache;
+use crate::txn::plan::Plan;
+use crate::txn::slot;
 use crate::{
     AttributeChange, Caller, Capabilities, Error, Fallocate, Fs, InodeNr, MountOptions,
-    NewAttributes, Privileges, Result, SetXattr, WriteOutcome,
+    NewAttributes, OpenInode, Privileges, Result, SetXattr, WriteOutcome,
 };
 
 const OWNER: NewAttributes = NewAttributes::owned_by(0, 0);
@@ -161,6 +166,13 @@ fn recovery_zeroes_nothing_in_an_encrypted_file() {
 /// A file whose extents are too many to be freed in one transaction, on a device that fails while
 /// they are freed: the file is empty and on the orphan list. The device works again then.
 fn cut_midway() -> (Image, Arc<FaultyDevice>, Arc<Fs>, InodeNr) {
+    cut_midway_after(|_, _| ())
+}
+
+/// As [`cut_midway`], after `prepare` was called with the file system and the file.
+fn cut_midway_after(
+    prepare: impl Fn(&Arc<Fs>, InodeNr),
+) -> (Image, Arc<FaultyDevice>, Arc<Fs>, InodeNr) {
     let image = Image::builder(MiB(16)).kind("ext4").block_size_bytes(1024);
     let image = image.journal(MiB(1)).features(&["^orphan_file"]);
     let image = image.make().unwrap();
@@ -175,11 +187,12 @@ fn cut_midway() -> (Image, Arc<FaultyDevice>, Arc<Fs>, InodeNr) {
         let device = Arc::new(FaultyDevice::new(Arc::new(RamDevice::from_bytes(&before))));
         let fs = Fs::mount(Arc::clone(&device) as _, &quiet("")).unwrap();
         fs.lookup(ROOT, b"file").unwrap();
+        prepare(&fs, file);
         device.add(Rule::nth(DeviceOp::Read, nth).and_after());
         let cut = fs.truncate(file, 0);
         device.heal();
-        if cut.is_err() && !fs.orphans().unwrap().is_empty() {
-            assert_eq!(fs.stat(file).unwrap().size_bytes, 0);
+        if cut.is_err() && fs.stat(file).unwrap().size_bytes == 0 {
+            assert_eq!(fs.orphans().unwrap().len(), 1);
             return (image, device, fs, file);
         }
     }
@@ -334,6 +347,56 @@ fn blocks_that_the_end_of_a_truncation_frees_wait_for_readers() {
         fs.fallocate(file, Fallocate::AllocateKeepSize, 0, 2 << 20)
     });
     assert!(!is_reused);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+}
+
+#[test]
+fn what_was_cut_off_stays_away_from_a_file_without_a_name() {
+    require!(Need::Program("mke2fs"));
+    const BYTES: u64 = 6 << 20;
+    let opened = RefCell::new(Vec::new());
+    let (_image, _device, fs, file) = cut_midway_after(|fs, file| {
+        let open = OpenInode::new(Arc::clone(fs), file).unwrap();
+        fs.unlink(ROOT, b"file").unwrap();
+        opened.borrow_mut().push(open);
+    });
+    fs.truncate(file, BYTES).unwrap();
+    assert!(content(&fs, file).iter().all(|&byte| byte == 0));
+    for open in opened.take() {
+        open.close().unwrap();
+    }
+    fs.unmount().unwrap();
+}
+
+/// A truncation of a file without a name ends midway.
+#[test]
+fn what_was_cut_off_is_freed_before_a_file_gets_a_name() {
+    require!(Need::Program("mke2fs"));
+    let image = small(&[]);
+    let fs = mount(&image);
+    let open = OpenInode::unnamed(Arc::clone(&fs), ROOT, &OWNER).unwrap();
+    let file = open.inode();
+    fs.write_at(file, &[7; 20_000], 0).unwrap();
+    {
+        let mount = fs.writable().unwrap();
+        let pinned = cache::pin_inode(&fs.core, file).unwrap();
+        let mut locked = pinned.lock();
+        let mut plan = Plan::new(mount);
+        let slot = slot::slot(&mut plan, file).unwrap();
+        let ending = Ending {
+            size: 0,
+            written_at: WrittenAt::Now,
+        };
+        finish::finish(plan, slot, ending, pinned.held(&locked)).unwrap();
+        locked.is_cut = true;
+    }
+    assert_ne!(blocks(&fs, file).len(), 0);
+    fs.link(file, ROOT, b"name").unwrap();
+    assert_eq!(blocks(&fs, file).len(), 0);
+    fs.truncate(file, 20_000).unwrap();
+    assert!(content(&fs, file).iter().all(|&byte| byte == 0));
+    open.close().unwrap();
     fs.unmount().unwrap();
     assert_clean(image.path());
 }

@@ -1,13 +1,14 @@
 //! **Purpose.** Changes the size of a file, and frees the blocks behind its new end.
 //!
 //! **Model.** Freeing may take several transactions. The first one changes the size and puts the
-//! file on the orphan list; the last one takes it off the list.
+//! file on the orphan list; the last one takes it off the list. A file without a name is on it
+//! anyway, and stays there.
 //!
 //! **Locking.** The inode's lock is held for the whole call.
 //!
 //! **Crash safety.** A crash in between leaves the file on the orphan list, and the next read-write
 //! mount finishes the truncation. A truncation that failed midway is finished by the next change of
-//! the file's data (`end_truncation`).
+//! the file's data, and before the file gets a name (`end_truncation`).
 
 use fourscore_ondisk::{InodeNr, LogicalBlock};
 use fourscore_sync::epoch;
@@ -72,8 +73,8 @@ pub(crate) fn truncate_locked(mount: &Mount, file: LockedInode<'_>, size: u64) -
         }
         let bits = mount.core.geometry().block_size().bits();
         let first_behind = |size: u64| LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
-        if locked.orphan.is_none() {
-            // Whenever a file became shorter, all blocks behind its new end were freed.
+        if !awaits_truncation(inode, locked) {
+            // Whenever the file became shorter, all blocks behind its new end were freed.
             plan.set_unread_from(first_behind(inode.size_bytes()));
         }
         let first = first_behind(size);
@@ -90,7 +91,7 @@ pub(crate) fn truncate_locked(mount: &Mount, file: LockedInode<'_>, size: u64) -
         let written_at = WrittenAt::Now;
         let ending = Ending { size, written_at };
         finish::finish(plan, slot, ending, pinned.held(locked))?;
-        locked.orphan = orphan;
+        (locked.orphan, locked.is_cut) = (orphan, freed == Freed::Part);
         if freed == Freed::All {
             return Ok(());
         }
@@ -110,8 +111,8 @@ pub(crate) fn end_truncation(mount: &Mount, file: LockedInode<'_>) -> Result<()>
     Ok(())
 }
 
-/// Whether a file is on the orphan list although it has a name: the blocks behind its end are not
-/// all freed yet.
+/// Whether the blocks behind a file's end are not all freed yet. A file that has a name is on the
+/// orphan list for no other reason.
 pub(crate) fn awaits_truncation(inode: &CachedInode, changing: &Changing) -> bool {
-    inode.on_disk().links_count() > 0 && changing.orphan.is_some()
+    changing.is_cut || inode.on_disk().links_count() > 0 && changing.orphan.is_some()
 }

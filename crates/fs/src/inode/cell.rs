@@ -80,6 +80,8 @@ pub(crate) struct Changing {
     is_closed: bool,
     /// Its place on the orphan list, while it has no name or is being truncated.
     pub(crate) orphan: Option<OrphanPlace>,
+    /// Whether a truncation has changed its size and not freed all blocks behind the new end yet.
+    pub(crate) is_cut: bool,
     /// Whether it was created without a name and may be given one.
     pub(crate) is_linkable: bool,
     /// Whether it has times that are in memory only, and so is on the list of such inodes.

@@ -325,9 +325,10 @@ impl Plan<'_> {
         }
         departures.iter().for_each(Departure::end);
         self.memory.departures = departures;
-        let stamp = match self.memory.frees.is_empty() {
-            true => Stamp::default(),
-            false => early.unwrap_or_else(|| self.mount.stamp()),
+        let frees = &self.memory.frees;
+        let stamp = match frees.iter().any(|free| free.readers == Readers::Possible) {
+            true => early.unwrap_or_else(|| self.mount.stamp()),
+            false => Stamp::default(),
         };
         self.hand_over_clusters(tid, stamp);
         applying.end()
