@@ -553,8 +553,10 @@ impl Buffer {
                 bytes: live,
             });
         }
-        self.frozen.store(None);
-        epoch::count_retired_bytes(copy.bytes.len());
+        if !self.frozen.is_empty() {
+            self.frozen.store(None);
+            epoch::count_retired_bytes(copy.bytes.len());
+        }
         state.draft.insert(copy)
     }
 

@@ -167,7 +167,8 @@ pub fn flush() {
 }
 
 /// Notes that a value which this thread retires holds `bytes` of memory outside of its box. When
-/// its values hold much, they are dropped as by [`flush`].
+/// many bytes were counted, the values are dropped without waiting for a full batch. Not all memory
+/// has to be counted: the number of values in a batch is limited as well.
 #[inline]
 pub fn count_retired_bytes(bytes: usize) {
     collector::count_bytes(bytes);

@@ -17,12 +17,12 @@ pub(super) type Slot<T> = AtomicPtr<T>;
 /// threads to be retired at all.
 const BATCH: usize = 1024;
 
-/// A batch whose values are known to hold this many bytes is retired before it is full. This bounds
-/// the memory of retired values that an idle thread keeps.
+/// A batch is retired before it is full when this many bytes were counted since the last one
+/// ([`count_bytes`]): an idle thread should not keep much memory.
 const BATCH_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// The bytes that the values of this thread's batch are known to hold.
+    /// The bytes that were counted since [`BATCH_BYTES`] were reached or the batch was flushed.
     static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -41,6 +41,7 @@ pub(super) fn pin() -> Guard {
 }
 
 pub(super) fn flush() {
+    BYTES.set(0);
     let guard = pin();
     // A batch is retired when it is full. Then it holds a value for each active thread, so this
     // has an effect even while other threads are active. What is left in the next batch is nothing.
@@ -52,15 +53,13 @@ pub(super) fn flush() {
 }
 
 pub(super) fn count_bytes(bytes: usize) {
-    // A thread that is ending retires its batch soon.
-    let is_much = BYTES.try_with(|sum| {
-        sum.set(sum.get().saturating_add(bytes));
-        sum.get() >= BATCH_BYTES
-    });
-    if is_much.unwrap_or(false) {
-        BYTES.set(0);
-        flush();
+    let sum_bytes = BYTES.get().saturating_add(bytes);
+    if sum_bytes < BATCH_BYTES {
+        return BYTES.set(sum_bytes);
     }
+    BYTES.set(0);
+    // Retires the batch if it has a value for each active thread; else it grows further.
+    pin().0.flush();
 }
 
 /// Drops nothing, in place of the destructor of a value.

@@ -264,14 +264,16 @@ fn waiting_is_refused_while_any_guard_of_the_thread_is_held() {
 #[cfg(not(feature = "shuttle"))]
 fn values_that_hold_much_memory_do_not_wait_for_a_full_batch() {
     let alive = Arc::new(AtomicUsize::new(0));
-    let cell = EpochCell::new(Some(Probe::new(0, &alive)));
+    let cell = EpochCell::empty();
+    // A batch has a value for each active thread at least.
+    for number in 0..200 {
+        cell.store(Some(Probe::new(number, &alive)));
+    }
     cell.store(None);
-    count_retired_bytes(100);
-    assert_eq!(alive.load(Ordering::SeqCst), 1, "the batch is not full");
-    count_retired_bytes(1 << 20);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while alive.load(Ordering::SeqCst) > 0 {
         assert!(std::time::Instant::now() < deadline);
+        count_retired_bytes(1 << 18);
         std::thread::yield_now();
     }
 }
