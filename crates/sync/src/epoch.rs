@@ -161,7 +161,8 @@ impl Drop for Counted {
 /// batch.
 ///
 /// Values that a guard protects are dropped when it is. Batches of other threads are not touched.
-/// Meant for the end of a mount and for tests: it costs a system call.
+/// Meant for grace periods, the end of a mount and tests: it costs a system call that interrupts
+/// the other cores.
 pub fn flush() {
     collector::flush();
 }
