@@ -64,6 +64,7 @@ fn groups_that_a_superblock_claims_take_no_memory_before_they_are_found() {
     let before = most_memory_kib();
     let error = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap_err();
     assert!(matches!(error, Error::Corrupt(_)), "{error}");
-    // The names of the blocks of descriptors alone would be 512 MiB.
-    assert!(most_memory_kib() - before < 100 << 10);
+    // The names of the blocks of descriptors alone would be 512 MiB. Linux adds up what each core
+    // has counted, so its maximum may also be a little lower than before.
+    assert!(most_memory_kib().saturating_sub(before) < 100 << 10);
 }
