@@ -35,6 +35,13 @@ fn small(features: &[&str]) -> Image {
     image.make().unwrap()
 }
 
+/// A file system whose journal is too small for freeing a file of thousands of extents at once.
+fn with_small_journal() -> Image {
+    let image = Image::builder(MiB(16)).kind("ext4").block_size_bytes(1024);
+    let image = image.journal(MiB(1)).features(&["^orphan_file"]);
+    image.make().unwrap()
+}
+
 /// The options of a mount that commits only on request.
 fn quiet(words: &str) -> MountOptions {
     let options = MountOptions::new().journal(JournalOptions {
@@ -173,9 +180,7 @@ fn cut_midway() -> (Image, Arc<FaultyDevice>, Arc<Fs>, InodeNr) {
 fn cut_midway_after(
     prepare: impl Fn(&Arc<Fs>, InodeNr),
 ) -> (Image, Arc<FaultyDevice>, Arc<Fs>, InodeNr) {
-    let image = Image::builder(MiB(16)).kind("ext4").block_size_bytes(1024);
-    let image = image.journal(MiB(1)).features(&["^orphan_file"]);
-    let image = image.make().unwrap();
+    let image = with_small_journal();
     let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     for number in 0..3000 {
@@ -333,9 +338,7 @@ fn blocks_that_were_never_inside_a_file_wait_for_no_reader() {
 #[test]
 fn blocks_that_the_end_of_a_truncation_frees_wait_for_readers() {
     require!(Need::Program("mke2fs"));
-    let image = Image::builder(MiB(16)).kind("ext4").block_size_bytes(1024);
-    let image = image.journal(MiB(1)).features(&["^orphan_file"]);
-    let image = image.make().unwrap();
+    let image = with_small_journal();
     let fs = mount(&image);
     let file = fs.create(ROOT, b"file", &OWNER).unwrap();
     for number in 0..3000 {
