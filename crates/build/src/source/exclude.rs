@@ -1,15 +1,16 @@
 //! **Purpose.** Selects the paths of a source that are excluded from the image.
 //!
-//! **Model.** A pattern that contains a slash (other than at its end) is matched against the whole
-//! path from the root, any other pattern against each name. Empty and `.` components are dropped,
-//! as in a path, so that `./etc//x` is `/etc/x`. `*` and `?` do not match slashes, `**` does,
-//! `[a-z]` and `[!a-z]` match one byte of a set, `\` quotes the next byte. Everything in an
-//! excluded directory is excluded. Patterns and names are bytes.
+//! **Model.** Empty components and `.` are dropped, as in a path, so that `./etc//x` is `/etc/x`. A
+//! pattern with a slash before a component that is left is matched against the whole path from the
+//! root, any other pattern against each name. `*` and `?` do not match slashes, `**` does; `[a-z]`
+//! matches one byte of a set and `[!a-z]` one outside of it; `\` quotes the next byte. Unlike in
+//! gitignore, `a/**/b` does not match `a/b`, and `a/` matches files too. Everything in an excluded
+//! directory is excluded. Patterns and names are bytes.
 //!
 //! Each pattern records whether it has matched, since one that never does is probably a mistake.
 //!
 //! **Locking.** Threads that scan a directory share the patterns. The record is an atomic flag that
-//! is written once; it is read after the scan.
+//! is only ever set; it is read after the scan.
 
 use fourscore_sync::atomic::{AtomicBool, Ordering};
 

@@ -74,7 +74,8 @@ pub(crate) fn truncate_locked(mount: &Mount, file: LockedInode<'_>, size: u64) -
         let bits = mount.core.geometry().block_size().bits();
         let first_behind = |size: u64| LogicalBlock(low32((size + (1 << bits) - 1) >> bits));
         if !awaits_truncation(inode, locked) {
-            // Whenever the file became shorter, all blocks behind its new end were freed.
+            // Each earlier truncation has freed all blocks beyond its end. So what is mapped
+            // beyond the end now was added later, and was never inside the size.
             plan.set_unread_from(first_behind(inode.size_bytes()));
         }
         let first = first_behind(size);

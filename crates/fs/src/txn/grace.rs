@@ -1,12 +1,13 @@
 //! **Purpose.** Grace periods (as in RCU): finds out when the readers that were active at a point
 //! in time have ended, so that blocks that were freed then can be allocated again.
 //!
-//! **Model.** The grace-period clock ticks with a commit, if something was freed since the last
-//! tick, and when a core has cut much off files. A free is stamped with the time. A tick retires a
-//! marker through the epochs. When the last reader that was active before the tick has ended, the
-//! marker is dropped and notifies the allocator that the grace period of everything stamped so far
-//! has ended. The notification wakes the threads that wait for space ([`crate::txn::space`]). Just
-//! before it the reuse clock advances, for readers that hold no guard ([`crate::inode::reuse`]).
+//! **Model.** The grace-period clock ticks with a commit, if something that readers may have found
+//! was freed since the last tick, and when a core has cut much off files. Such a free is stamped
+//! with the time. A tick retires a marker through the epochs. When the last reader that was active
+//! before the tick has ended, the marker is dropped and notifies the allocator that the grace
+//! period of everything stamped so far has ended. The notification wakes the threads that wait for
+//! space ([`crate::txn::space`]). Just before it the reuse clock advances, for readers that hold no
+//! guard ([`crate::inode::reuse`]).
 //!
 //! A commit also evicts buddies that were not used since the previous commit, if more of them are
 //! in memory than the mount allows.

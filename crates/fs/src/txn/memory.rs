@@ -156,13 +156,14 @@ fn dtime(bytes: &[u8]) -> u32 {
     RawInode::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.i_dtime.get())
 }
 
-/// Whether a reader may have found freed clusters before, and may be reading them still.
+/// Whether readers may still be reading clusters that a plan frees, because they found them in a
+/// map before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// The clusters wait for a grace period.
+    /// Perhaps: the clusters are not reused before a grace period has ended.
     Possible,
-    /// The clusters have never been written, nor inside the size of a file, since they were
-    /// allocated.
+    /// No: since the clusters were allocated they were never written, and never inside the size of
+    /// the file. They wait for the commit only.
     None,
 }
 

@@ -68,7 +68,8 @@ pub(crate) struct Plan<'f> {
     pub(crate) counts_free: bool,
     /// The limit of the plan's size, in blocks, for freeing what is mapped.
     capacity: usize,
-    /// The first block of the changed file that has never been inside its size while it was mapped.
+    /// From this block of the changed file on, nothing that is mapped was ever inside its size;
+    /// `LOGICAL_END` if that is not known of any block.
     unread_from: LogicalBlock,
     /// The locks of the blocks and values of attributes that the plan changes.
     pub(crate) xattrs: XattrLocks<'f>,
@@ -110,14 +111,15 @@ impl<'f> Plan<'f> {
         }
     }
 
-    /// Notes that the blocks of the changed file from `first` on have never been inside its size
-    /// while they were mapped. The caller holds the inode's lock.
+    /// Notes that nothing that the changed file maps from `first` on was ever inside its size. The
+    /// caller holds the inode's lock.
     pub(crate) fn set_unread_from(&mut self, first: LogicalBlock) {
         self.unread_from = first;
     }
 
-    /// The readers that an extent of data of the changed file can have, which is freed with all its
-    /// clusters. The device is read for written blocks inside a file's size only.
+    /// Whether readers may still be reading an extent of data that the plan frees. Only for extents
+    /// whose clusters hold no other blocks. The device is read for written blocks inside a file's
+    /// size only.
     pub(crate) fn readers_of(&self, extent: &Extent) -> Readers {
         let is_unwritten = extent.state == ExtentState::Unwritten;
         match is_unwritten && extent.logical >= self.unread_from {

@@ -13,12 +13,13 @@ pub(super) type Slot<T> = AtomicPtr<T>;
 
 /// The number of values that a thread collects in a batch before it retires them. A batch costs one
 /// `membarrier`, which interrupts all other cores of the process, and one write for each active
-/// thread. So it must not be small, and it must hold at least as many values as there are active
-/// threads to be retired at all.
+/// thread. So it must not be small. A batch can be retired only if it holds a value for each active
+/// thread.
 const BATCH: usize = 1024;
 
-/// A batch is retired before it is full when this many bytes were counted since the last one
-/// ([`count_bytes`]): an idle thread should not keep much memory.
+/// A batch may be retired before it is full: when this many bytes were counted ([`count_bytes`])
+/// since the last time that the limit was reached or the batch was flushed. An idle thread should
+/// not keep much memory.
 const BATCH_BYTES: usize = 1 << 20;
 
 thread_local! {
