@@ -129,6 +129,20 @@ impl Search<'_> {
         }
     }
 
+    /// Looks at a block of remembered files whose blocks follow each other; returns whether none of
+    /// these is shared.
+    fn has_no_shared(&mut self, slots: &Slots) -> bool {
+        let Some(run) = slots.files() else {
+            return false;
+        };
+        if run.is_empty() {
+            return true;
+        }
+        let volume = self.searcher.volume;
+        let clusters = volume.cluster(run.start)..volume.cluster(PhysBlock(run.end.0 - 1)) + 1;
+        self.searcher.shared.count_in(clusters) == 0 && self.walker.spend(run.end.0 - run.start.0)
+    }
+
     /// Looks at a remembered inode; returns whether its bytes are not needed.
     fn recall(&mut self, nr: InodeNr, slot: &Slot) -> bool {
         if slot.kind == Kind::Again {
@@ -145,6 +159,9 @@ impl Search<'_> {
 
 impl Visitor for Search<'_> {
     fn remembered(&mut self, slots: &Slots) {
+        if self.has_no_shared(slots) {
+            return;
+        }
         for (nr, slot) in slots.iter() {
             self.recall(nr, slot);
         }

@@ -8,18 +8,21 @@
 //! **Model.** What pass 1 adds to the shared state for a plain inode is a function of three things:
 //! its bytes, its number, and the superblock. So it is kept for each block of an inode table:
 //! ```text
-//! block of an inode table -> one slot for each of its inodes
+//! group -> block of its inode table -> one slot for each of its inodes
 //! slot = nothing                                 not in use
 //!      | plain inode                             its type, links, and one run of blocks
+//!      | inode of reserved descriptor blocks     its links and its double indirect block
 //!      | again                                   everything else
 //! ```
 //! An inode is plain if no finding is about it, it is a regular file, a directory in blocks or a
 //! symbolic link inside its inode, and it has no attributes in blocks or other inodes, no
-//! encryption, and at most one run of blocks, without a node of an extent tree. All others are
-//! examined again in each check.
+//! encryption, and at most one run of blocks, without a node of an extent tree. The inode of
+//! reserved descriptor blocks has thousands of blocks below it, which nothing else changes, so it
+//! is remembered as well. All others are examined again in each check.
 //!
 //! **Invariants.**
-//! - An inode is to be examined again when any of its bytes is written ([`Memory::forget`]), and
+//! - An inode is to be examined again when any of its bytes is written ([`Memory::forget`]), that of
+//!   reserved descriptor blocks also when one of these or its double indirect block is, and
 //!   everything is forgotten when a field of the superblock changes that pass 1 reads
 //!   ([`Memory::meet`]).
 //! - A slot is used only for the inode number and the number of inodes that it was made for, so
@@ -36,22 +39,24 @@
 
 mod names;
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use fourscore_ondisk::features::RoCompat;
+use fourscore_ondisk::features::{Compat, RoCompat};
 use fourscore_ondisk::inode::{FileType, InodeFlags};
-use fourscore_ondisk::{InodeNr, PhysBlock, RawSuperblock};
+use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, RawSuperblock};
 
 use crate::inode::InodeView;
 use crate::state::{Charge, Directory, Run};
 use crate::volume::Volume;
-use crate::walk::Role;
+use crate::walk::{RESIZE_INODE, Role};
 use names::AllNames;
 pub(crate) use names::Names;
 
 /// The most inodes of which something is kept.
 const MOST_INODES: usize = 4 << 20;
+
+/// The word of `i_block` that refers to the double indirect block.
+const DOUBLE_INDIRECT: usize = 13;
 
 /// What pass 1 adds for one inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +80,9 @@ pub(crate) enum Kind {
     Symlink,
     /// It maps one run of blocks, from its first block on.
     Directory,
+    /// It maps the blocks that are reserved for descriptors, below its only run, which is its
+    /// double indirect block.
+    ReservedBlocks,
 }
 
 impl Slot {
@@ -121,6 +129,23 @@ impl Slot {
             blocks,
             links,
             kind,
+        }
+    }
+
+    /// The slot of the inode of reserved descriptor blocks without findings, of whose map so many
+    /// nodes were read.
+    pub(crate) fn of_reserved_blocks(inode: &InodeView<'_>, nodes: u64, volume: &Volume) -> Self {
+        let links = u16::try_from(inode.links()).unwrap_or(0);
+        let expected = 1 + u64::from(volume.sb.reserved_gdt_blocks());
+        let has_more = inode.file_acl(&volume.sb).0 != 0 || nodes != expected;
+        if !volume.compat(Compat::RESIZE_INODE) || links == 0 || has_more {
+            return Self::AGAIN;
+        }
+        Self {
+            first: PhysBlock(inode.block_word(DOUBLE_INDIRECT).into()),
+            blocks: 1,
+            links,
+            kind: Kind::ReservedBlocks,
         }
     }
 
@@ -198,6 +223,17 @@ impl Slots {
         self.is_plain
     }
 
+    /// The places in the block from the first to the last inode that must be examined; empty if
+    /// there is none.
+    pub(crate) fn again(&self) -> Range<usize> {
+        let is_again = |slot: &Slot| slot.kind == Kind::Again;
+        let first = self.slots.iter().position(is_again);
+        let last = self.slots.iter().rposition(is_again);
+        first
+            .zip(last)
+            .map_or(0..0, |(first, last)| first..last + 1)
+    }
+
     /// A directory, as pass 2 needs it.
     pub(crate) fn directory(&self, inode: InodeNr) -> Option<&Directory> {
         self.directories
@@ -240,15 +276,63 @@ fn files_in(slots: &[Slot]) -> Option<Range<PhysBlock>> {
     Some(blocks)
 }
 
+/// The place of a block of an inode table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TablePlace {
+    pub(crate) group: GroupNr,
+    /// The first block of the table.
+    pub(crate) table: PhysBlock,
+    /// Which block of the table it is.
+    pub(crate) nth: u32,
+}
+
+/// What is known of the inode table of a group.
+#[derive(Debug, Default)]
+struct Table {
+    /// The first block of the table.
+    start: PhysBlock,
+    blocks: Vec<Option<Slots>>,
+}
+
+impl Table {
+    /// The number of inodes of which something is kept.
+    fn inodes(&self) -> usize {
+        let known = self.blocks.iter().flatten();
+        known.map(|slots| slots.slots.len()).sum()
+    }
+
+    /// Has the inodes examined again that lie in these ranges, in bytes, which are sorted.
+    fn forget(&mut self, written: &[Range<u64>], block_bytes: u64, inode_bytes: u64) {
+        let start = self.start.0 * block_bytes;
+        let end = start + self.blocks.len() as u64 * block_bytes;
+        let first = written.partition_point(|range| range.end <= start);
+        let later = written.get(first..).unwrap_or(&[]).iter();
+        for range in later.take_while(|range| range.start < end) {
+            let (from, to) = (range.start.max(start) - start, range.end.min(end) - start);
+            for nth in from / block_bytes..to.div_ceil(block_bytes) {
+                let block = nth * block_bytes;
+                let nth = usize::try_from(nth).unwrap_or(usize::MAX);
+                if let Some(Some(slots)) = self.blocks.get_mut(nth) {
+                    let within = from.max(block)..to.min(block + block_bytes);
+                    slots.forget(within.start - block..within.end - block, inode_bytes);
+                }
+            }
+        }
+    }
+}
+
 /// What is remembered.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    blocks: HashMap<PhysBlock, Slots>,
+    /// By group.
+    tables: Vec<Table>,
     inodes: usize,
     names: AllNames,
     superblock: Option<Box<RawSuperblock>>,
     block_bytes: u64,
     inode_bytes: u64,
+    /// The blocks that are reserved for descriptors.
+    reserved: Range<u64>,
     /// Whether anything may be remembered of this file system.
     is_on: bool,
     /// Whether nothing is remembered of any, for comparison.
@@ -278,13 +362,15 @@ impl Memory {
             self.is_on &= !self.is_off;
         }
         if !self.is_on || self.superblock.as_deref() != Some(&superblock) {
-            self.blocks.clear();
+            self.tables.clear();
             self.inodes = 0;
             self.names.clear();
         }
         self.superblock = Some(Box::new(superblock));
         self.block_bytes = volume.block_bytes() as u64;
         self.inode_bytes = volume.geometry().inode_size_bytes() as u64;
+        let first = volume.geometry().primary_table().end.0;
+        self.reserved = first..first + u64::from(volume.sb.reserved_gdt_blocks());
     }
 
     /// Whether slots are to be collected.
@@ -292,20 +378,39 @@ impl Memory {
         self.is_on
     }
 
-    /// What is known of the `count` inodes from `first` on, which lie in `block`.
-    pub(crate) fn slots(&self, block: PhysBlock, first: InodeNr, count: usize) -> Option<&Slots> {
-        let slots = self.blocks.get(&block)?;
-        (slots.first == first && slots.slots.len() == count).then_some(slots)
+    /// What is known of the `count` inodes from `first` on, which lie in the block at `place`.
+    pub(crate) fn slots(&self, place: TablePlace, first: InodeNr, count: usize) -> Option<&Slots> {
+        let table = self.tables.get(place.group.0 as usize)?;
+        let slots = table.blocks.get(place.nth as usize)?.as_ref()?;
+        let is_of = slots.first == first && slots.slots.len() == count;
+        (table.start == place.table && is_of).then_some(slots)
     }
 
     /// Remembers what is new.
-    pub(crate) fn learn(&mut self, new: impl IntoIterator<Item = (PhysBlock, Slots)>) {
-        for (block, slots) in new {
+    pub(crate) fn learn(&mut self, new: impl IntoIterator<Item = (TablePlace, Slots)>) {
+        for (place, slots) in new {
+            let (group, nth) = (place.group.0 as usize, place.nth as usize);
             if self.inodes + slots.slots.len() > MOST_INODES {
                 return;
             }
             self.inodes += slots.slots.len();
-            if let Some(old) = self.blocks.insert(block, slots) {
+            if self.tables.len() <= group {
+                self.tables.resize_with(group + 1, Table::default);
+            }
+            let Some(table) = self.tables.get_mut(group) else {
+                return;
+            };
+            if table.start != place.table {
+                self.inodes -= table.inodes();
+                table.start = place.table;
+                table.blocks.clear();
+            }
+            if table.blocks.len() <= nth {
+                table.blocks.resize_with(nth + 1, || None);
+            }
+            if let Some(block) = table.blocks.get_mut(nth)
+                && let Some(old) = block.replace(slots)
+            {
                 self.inodes -= old.slots.len();
             }
         }
@@ -330,19 +435,41 @@ impl Memory {
             return;
         }
         let size = self.block_bytes.max(1);
-        let written = merged(written);
-        for range in &written {
-            for block in range.start / size..range.end.div_ceil(size) {
-                if let Some(slots) = self.blocks.get_mut(&PhysBlock(block)) {
-                    let start = block * size;
-                    let (from, to) = (range.start.max(start), range.end.min(start + size));
-                    slots.forget(from - start..to - start, self.inode_bytes.max(1));
-                }
-            }
+        let mut written = merged(written);
+        if let Some(inode) = self.reserved_blocks_written(&written) {
+            written.push(inode);
+            written = merged(written);
+        }
+        for table in &mut self.tables {
+            table.forget(&written, size, self.inode_bytes.max(1));
         }
         let blocks = written.iter();
         let blocks = blocks.map(|range| range.start / size..range.end.div_ceil(size));
         self.names.forget(&merged(blocks.collect()));
+    }
+}
+
+impl Memory {
+    /// Where the inode of reserved descriptor blocks lies, in bytes, if it is remembered and a block
+    /// below it was written.
+    fn reserved_blocks_written(&self, written: &[Range<u64>]) -> Option<Range<u64>> {
+        let table = self.tables.first()?;
+        let offset = u64::from(RESIZE_INODE.0 - 1) * self.inode_bytes;
+        let nth = usize::try_from(offset / self.block_bytes.max(1)).ok()?;
+        let mut slots = table.blocks.get(nth)?.as_ref()?.iter();
+        let (_, slot) = slots.find(|(_, slot)| slot.kind == Kind::ReservedBlocks)?;
+        let double = slot.first.0..slot.first.0 + 1;
+        let is_written = |blocks: &Range<u64>| {
+            let (start, end) = (
+                blocks.start * self.block_bytes,
+                blocks.end * self.block_bytes,
+            );
+            let next = written.partition_point(|range| range.end <= start);
+            written.get(next).is_some_and(|range| range.start < end)
+        };
+        let start = table.start.0 * self.block_bytes + offset;
+        let is_any = [&double, &self.reserved].into_iter().any(is_written);
+        is_any.then_some(start..start + self.inode_bytes)
     }
 }
 

@@ -5,7 +5,7 @@ use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
 use std::io;
 
 use crate::inode::InodeView;
-use crate::memory::{Memory, Slots};
+use crate::memory::{Memory, Slots, TablePlace};
 use crate::volume::Volume;
 
 /// Bytes of an inode table that are read at once.
@@ -21,10 +21,11 @@ pub(crate) trait Visitor {
     fn unreadable(&mut self, block: PhysBlock, error: io::Error);
 }
 
-/// A block of an inode table: the part of it with inodes that may be in use.
+/// A block of an inode table: the part of it with inodes that may be in use. The bytes of inodes
+/// that are remembered may not have been read.
 #[derive(Clone, Copy)]
 pub(crate) struct TableBlock<'b> {
-    pub(crate) block: PhysBlock,
+    pub(crate) place: TablePlace,
     /// The number of its first inode.
     pub(crate) first: InodeNr,
     bytes: &'b [u8],
@@ -44,6 +45,7 @@ impl<'b> TableBlock<'b> {
 
 /// The part of a table that holds inodes that may be in use.
 struct Part {
+    group: GroupNr,
     table: PhysBlock,
     first: InodeNr,
     inodes: u32,
@@ -59,6 +61,7 @@ impl Part {
         let most = geometry.inodes().checked_sub(first.0)?.saturating_add(1);
         let inodes = volume.inodes_to_read(group);
         Some(Self {
+            group: nr,
             table: group.inode_table?,
             first,
             inodes: inodes.min(geometry.inodes_per_group()).min(most),
@@ -85,8 +88,28 @@ impl Part {
         self.inodes.saturating_sub(before).min(self.per_block) as usize
     }
 
+    fn place(&self, nth: u32) -> TablePlace {
+        TablePlace {
+            group: self.group,
+            table: self.table,
+            nth,
+        }
+    }
+
     fn slots<'m>(&self, memory: Option<&'m Memory>, nth: u32) -> Option<&'m Slots> {
-        memory?.slots(self.block(nth), self.first_of(nth), self.count_of(nth))
+        memory?.slots(self.place(nth), self.first_of(nth), self.count_of(nth))
+    }
+
+    /// A block of the table, of which `bytes` are the content.
+    fn table_block<'b>(&self, nth: u32, bytes: &'b [u8], is_read: bool) -> TableBlock<'b> {
+        let used = self.count_of(nth) * self.inode_bytes;
+        TableBlock {
+            place: self.place(nth),
+            first: self.first_of(nth),
+            bytes: bytes.get(..used).unwrap_or(bytes),
+            inode_bytes: self.inode_bytes,
+            is_read,
+        }
     }
 }
 
@@ -110,6 +133,14 @@ pub(crate) fn visit(
             nth += 1;
             continue;
         }
+        let is_alone = nth + 1 == part.blocks() || plain(nth + 1).is_some();
+        if is_alone
+            && let Some(slots) = part.slots(memory, nth)
+            && read_part(volume, &part, nth, slots, buffer, visitor)
+        {
+            nth += 1;
+            continue;
+        }
         let end = part.blocks().min(nth.saturating_add(most));
         let end = (nth + 1..end)
             .find(|&nth| plain(nth).is_some())
@@ -117,6 +148,28 @@ pub(crate) fn visit(
         read_run(volume, &part, nth..end, memory, buffer, visitor);
         nth = end;
     }
+}
+
+/// Reads the inodes of a block that are not remembered, and what lies between them; returns whether
+/// that succeeded.
+fn read_part(
+    volume: &Volume,
+    part: &Part,
+    nth: u32,
+    slots: &Slots,
+    buffer: &mut Vec<u8>,
+    visitor: &mut impl Visitor,
+) -> bool {
+    let again = slots.again();
+    let bytes = again.start * part.inode_bytes..again.end * part.inode_bytes;
+    let offset = volume.geometry().block_size().offset(part.block(nth)) + bytes.start as u64;
+    buffer.resize(volume.block_bytes(), 0);
+    let read = buffer.get_mut(bytes);
+    let is_read = read.is_some_and(|bytes| volume.device.read_at(bytes, offset).is_ok());
+    if is_read {
+        visitor.read(&part.table_block(nth, buffer, true), Some(slots));
+    }
+    is_read
 }
 
 /// Reads adjacent blocks of a table.
@@ -136,14 +189,8 @@ fn read_run(
         visitor.unreadable(block, error);
     });
     for (nth, bytes) in run.zip(buffer.chunks_exact(block_bytes)) {
-        let used = part.count_of(nth) * part.inode_bytes;
-        let block = TableBlock {
-            block: part.block(nth),
-            first: part.first_of(nth),
-            bytes: bytes.get(..used).unwrap_or(bytes),
-            inode_bytes: part.inode_bytes,
-            is_read: !failed.contains(&part.block(nth)),
-        };
+        let is_read = !failed.contains(&part.block(nth));
+        let block = part.table_block(nth, bytes, is_read);
         visitor.read(&block, part.slots(memory, nth));
     }
 }

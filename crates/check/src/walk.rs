@@ -142,6 +142,11 @@ impl<'a> Walker<'a> {
         self.left
     }
 
+    /// How many nodes of maps it may still follow.
+    pub(crate) fn nodes_left(&self) -> u64 {
+        self.left.nodes
+    }
+
     /// Counts a run of data that is not walked; returns whether it may be claimed. If not, the
     /// caller reports it as a walk would.
     pub(crate) fn spend(&mut self, blocks: u64) -> bool {
@@ -160,7 +165,11 @@ impl<'a> Walker<'a> {
     /// Follows the map of an inode that has one.
     pub(crate) fn follow(&mut self, inode: &InodeView<'_>, sink: &mut impl Sink) -> Mapped {
         let volume = self.volume;
-        let has_checksums = volume.sb.has_metadata_csum();
+        let has_extents = inode.has(InodeFlags::EXTENTS_FL) && volume.incompat(Incompat::EXTENTS);
+        // Only nodes outside of the inode have checksums of their own.
+        let header = RawHeader::ref_from_prefix(&inode.base.i_block).ok();
+        let has_nodes = header.is_some_and(|(header, _)| header.eh_depth.get() > 0);
+        let has_checksums = has_extents && has_nodes && volume.sb.has_metadata_csum();
         let mut walk = Walk {
             inode: inode.number,
             is_directory: inode.is_directory(),
@@ -173,7 +182,7 @@ impl<'a> Walker<'a> {
             doubtful: None,
             sink,
         };
-        if inode.has(InodeFlags::EXTENTS_FL) && volume.incompat(Incompat::EXTENTS) {
+        if has_extents {
             self.extents(inode, &mut walk);
         } else {
             self.pointers(inode, &mut walk);

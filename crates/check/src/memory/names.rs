@@ -65,7 +65,7 @@ impl Named {
                 let others = [&state.directories, &state.regular, &state.bad];
                 all(&state.symlinks) && others.into_iter().all(none)
             }
-            Kind::Again | Kind::Nothing => false,
+            Kind::Again | Kind::Nothing | Kind::ReservedBlocks => false,
         };
         is_of_kind && all(&state.used) && none(&state.value_inodes)
     }

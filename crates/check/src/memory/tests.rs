@@ -171,6 +171,51 @@ fn a_change_of_a_forgotten_block_is_found() {
 }
 
 #[test]
+fn only_inodes_that_changed_are_read() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let mut memory = Memory::default();
+    patient.check(Some(&mut memory));
+    let before = patient.assert_same(&mut memory);
+    let (at, size) = patient.inode(InodeNr(FILES / 2));
+    memory.forget(vec![at..at + 1]);
+    let after = patient.assert_same(&mut memory);
+    assert_eq!(after - before, size as u64, "bytes of one inode");
+    assert_eq!(patient.assert_same(&mut memory), before, "known again");
+}
+
+#[test]
+fn reserved_descriptor_blocks_are_read_again_when_one_is_written() {
+    let Some(patient) = Patient::new() else {
+        return;
+    };
+    let mut memory = Memory::default();
+    let (found, first) = patient.check(Some(&mut memory));
+    let by_memory = patient.assert_same(&mut memory);
+    let size = found.volume.block_bytes() as u64;
+    let reserved = memory.reserved.clone();
+    let bytes = (reserved.end - reserved.start) * size;
+    assert!(bytes > 0 && by_memory + bytes < first, "read once");
+    // A pointer to a copy, in the last of the reserved blocks.
+    let last = (reserved.end - 1) * size;
+    let mut pointer = [0; 4];
+    patient.device.read_at(&mut pointer, last).expect("inside");
+    for (now, is_clean) in [([1, 2, 3, 0], false), (pointer, true)] {
+        patient.device.write_at(&now, last).expect("inside");
+        memory.forget(vec![last..last + 4]);
+        patient.assert_same(&mut memory);
+        let (found, _) = patient.check(Some(&mut memory));
+        let findings = found.report.counts();
+        assert_eq!(
+            !findings.contains_key("resize-inode"),
+            is_clean,
+            "{findings:?}"
+        );
+    }
+}
+
+#[test]
 fn shared_blocks_are_found_by_memory() {
     let Some(patient) = Patient::new() else {
         return;
@@ -197,35 +242,46 @@ fn another_superblock_ends_all_memories() {
     };
     let mut memory = Memory::default();
     let (mut found, _) = patient.check(Some(&mut memory));
-    assert!(!memory.blocks.is_empty() && memory.inodes > 0);
+    assert!(!memory.tables.is_empty() && memory.inodes > 0);
     let mut raw = *found.volume.sb.raw();
     raw.s_free_inodes_count = 1.into();
     raw.s_free_blocks_count_lo = 1.into();
     raw.seal();
     found.volume.sb = (&raw).try_into().expect("a superblock");
     memory.meet(&found.volume);
-    assert!(!memory.blocks.is_empty(), "counts say nothing about inodes");
+    assert!(!memory.tables.is_empty(), "counts say nothing about inodes");
     raw.s_wtime = 1.into();
     raw.seal();
     found.volume.sb = (&raw).try_into().expect("a superblock");
     memory.meet(&found.volume);
-    assert!(memory.blocks.is_empty() && memory.inodes == 0);
+    assert!(memory.tables.is_empty() && memory.inodes == 0);
 }
 
 #[test]
 fn slots_are_for_the_same_inodes_only() {
     let mut memory = Memory::default();
     let slots = Slots::new(InodeNr(33), &[Slot::NOTHING; 16], &[]);
-    memory.learn([(PhysBlock(70), slots)]);
-    assert!(memory.slots(PhysBlock(70), InodeNr(33), 16).is_some());
-    assert!(memory.slots(PhysBlock(70), InodeNr(49), 16).is_none());
-    assert!(memory.slots(PhysBlock(70), InodeNr(33), 8).is_none());
-    assert!(memory.slots(PhysBlock(71), InodeNr(33), 16).is_none());
+    let place = |table, nth| TablePlace {
+        group: GroupNr(2),
+        table: PhysBlock(table),
+        nth,
+    };
+    memory.learn([(place(68, 2), slots)]);
+    assert!(memory.slots(place(68, 2), InodeNr(33), 16).is_some());
+    assert!(memory.slots(place(68, 2), InodeNr(49), 16).is_none());
+    assert!(memory.slots(place(68, 2), InodeNr(33), 8).is_none());
+    assert!(memory.slots(place(68, 3), InodeNr(33), 16).is_none());
+    assert!(memory.slots(place(69, 1), InodeNr(33), 16).is_none());
+    let elsewhere = TablePlace {
+        group: GroupNr(1),
+        ..place(68, 2)
+    };
+    assert!(memory.slots(elsewhere, InodeNr(33), 16).is_none());
     memory.block_bytes = 1024;
     memory.inode_bytes = 64;
     memory.superblock = Some(Box::new(zerocopy::FromZeros::new_zeroed()));
     let again = |memory: &Memory| -> Vec<usize> {
-        let slots = memory.slots(PhysBlock(70), InodeNr(33), 16);
+        let slots = memory.slots(place(68, 2), InodeNr(33), 16);
         let slots = slots.expect("known").iter().enumerate();
         let again = slots.filter(|(_, (_, slot))| slot.kind == Kind::Again);
         again.map(|(nth, _)| nth).collect()

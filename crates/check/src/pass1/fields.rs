@@ -245,7 +245,12 @@ impl Scanner<'_> {
         if inode.number == RESIZE_INODE {
             self.resize_inode(inode);
         }
+        let before = self.walker.nodes_left();
         self.blocks(inode, Charge::default());
+        if inode.number == RESIZE_INODE {
+            let nodes = before - self.walker.nodes_left();
+            self.slot = Slot::of_reserved_blocks(inode, nodes, self.volume);
+        }
     }
 
     /// Checks the inode of reserved descriptor blocks: it has them below its double indirect block,

@@ -30,11 +30,11 @@ use fourscore_ondisk::{GroupNr, PhysBlock};
 
 use crate::finding::Finding;
 use crate::inode::InodeView;
-use crate::memory::{Claimed, Kind, Memory, Slot, Slots};
+use crate::memory::{Claimed, Kind, Memory, Slot, Slots, TablePlace};
 use crate::parallel::{Pieces, on_threads};
 use crate::policies::PolicyRuns;
 use crate::report::{Findings, Tally};
-use crate::state::{Directories, Scanned, State};
+use crate::state::{Directories, Directory, Scanned, State};
 use crate::table::{self, TableBlock, Visitor};
 use crate::volume::Volume;
 use crate::walk::Walker;
@@ -65,8 +65,10 @@ struct Scanner<'a> {
     /// What a later check may use instead of the inode at hand.
     slot: Slot,
     /// What is new to the memory.
-    learned: Vec<(PhysBlock, Slots)>,
+    learned: Vec<(TablePlace, Slots)>,
     learns: bool,
+    /// Buffers for the slots and the directories of the block at hand.
+    learning: (Vec<Slot>, Vec<Directory>),
     /// Remembered inodes that are not added yet.
     pending: Pending,
 }
@@ -145,6 +147,7 @@ impl<'a> Scanner<'a> {
             slot: Slot::AGAIN,
             learned: Vec::new(),
             learns: false,
+            learning: Default::default(),
             pending: Pending::default(),
         }
     }
@@ -176,7 +179,7 @@ impl Visitor for Scanner<'_> {
     }
 
     fn read(&mut self, block: &TableBlock<'_>, slots: Option<&Slots>) {
-        let (mut new, mut directories) = (Vec::new(), Vec::new());
+        let (mut new, mut directories) = std::mem::take(&mut self.learning);
         let mut is_new = slots.is_none();
         for (nth, inode) in block.inodes().enumerate() {
             let known = slots.zip(slots.and_then(|slots| slots.get(nth)));
@@ -192,8 +195,11 @@ impl Visitor for Scanner<'_> {
         }
         if self.learns && block.is_read && is_new {
             let slots = Slots::new(block.first, &new, &directories);
-            self.learned.push((block.block, slots));
+            self.learned.push((block.place, slots));
         }
+        new.clear();
+        directories.clear();
+        self.learning = (new, directories);
     }
 
     fn unreadable(&mut self, block: PhysBlock, error: std::io::Error) {

@@ -34,6 +34,12 @@ impl Scanner<'_> {
         let set = match slot.kind {
             Kind::Again => return false,
             Kind::Nothing => return true,
+            Kind::ReservedBlocks => {
+                state.used.insert(nr);
+                state.links.add(inode, slot.links.into());
+                self.add_blocks(slot.run());
+                return true;
+            }
             Kind::Regular => &state.regular,
             Kind::Symlink => &state.symlinks,
             Kind::Directory => &state.directories,

@@ -335,8 +335,11 @@ impl Rounds {
     /// Whether a finding is patched before the directories are looked at, so that what a check
     /// finds in them now is not used.
     fn is_due_early(&self, finding: &Finding) -> bool {
-        let tries = self.tries.get(&finding.to_string());
-        rules::stage(finding) <= Stage::Shared && tries.is_none_or(|&tries| tries < MOST_TRIES)
+        let has_tries = || {
+            let tries = self.tries.get(&finding.to_string());
+            tries.is_none_or(|&tries| tries < MOST_TRIES)
+        };
+        rules::stage(finding) <= Stage::Shared && has_tries()
     }
 
     /// Patches the first stage of what a check found that can be patched; returns whether there was

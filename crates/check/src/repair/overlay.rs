@@ -2,7 +2,8 @@
 //! it is known, so that the checker can judge the result before a byte of the image changes.
 //!
 //! **Model.** A sorted map from units of 1 KiB, the smallest block, to their new bytes. A read is
-//! passed to the base, and the changed units are laid over it. A unit that is changed back to what
+//! passed to the base, and the changed units are laid over it; a short one that the units cover
+//! needs no base. A unit that is changed back to what
 //! the base holds is dropped when the changes are listed, so a repair that changes nothing writes
 //! nothing.
 //!
@@ -18,6 +19,9 @@ use fourscore_sync::{Arc, Mutex, RwLock};
 
 /// The unit of changes, in bytes.
 pub(super) const UNIT_BYTES: usize = 1024;
+
+/// Longer reads always read the base.
+const MOST_COVERED_BYTES: usize = 64 << 10;
 
 type Unit = Box<[u8; UNIT_BYTES]>;
 
@@ -130,22 +134,43 @@ impl Overlay {
         Ok(())
     }
 
-    /// Lays the changed units over `buf`, which was read at `at`.
-    fn lay_over(&self, buf: &mut [u8], at: u64) {
+    /// Fills `buf` with changed units if they cover all of it; returns whether they do.
+    fn read_changed(&self, buf: &mut [u8], at: u64) -> bool {
         let end = at.saturating_add(buf.len() as u64);
         let units = at / UNIT_BYTES as u64..end.div_ceil(UNIT_BYTES as u64);
-        if units.is_empty() {
-            return;
+        let count = units.end - units.start;
+        if buf.is_empty() || buf.len() > MOST_COVERED_BYTES || end > self.base.len_bytes() {
+            return false;
         }
-        for (&unit, bytes) in self.units.read().range(units) {
-            let start = unit * UNIT_BYTES as u64;
-            let (from, to) = (start.max(at), (start + UNIT_BYTES as u64).min(end));
-            let place = |at: u64, origin: u64| usize::try_from(at - origin).unwrap_or(0);
-            let source = bytes.get(place(from, start)..place(to, start));
-            let target = buf.get_mut(place(from, at)..place(to, at));
-            if let (Some(source), Some(target)) = (source, target) {
-                target.copy_from_slice(source);
-            }
+        let changed = self.units.read();
+        if changed.range(units).count() as u64 != count {
+            return false;
+        }
+        lay(&changed, buf, at);
+        true
+    }
+
+    /// Lays the changed units over `buf`, which was read at `at`.
+    fn lay_over(&self, buf: &mut [u8], at: u64) {
+        lay(&self.units.read(), buf, at);
+    }
+}
+
+/// Copies the units that `buf`, which lies at `at`, touches.
+fn lay(changed: &BTreeMap<u64, Unit>, buf: &mut [u8], at: u64) {
+    let end = at.saturating_add(buf.len() as u64);
+    let units = at / UNIT_BYTES as u64..end.div_ceil(UNIT_BYTES as u64);
+    if units.is_empty() {
+        return;
+    }
+    for (&unit, bytes) in changed.range(units) {
+        let start = unit * UNIT_BYTES as u64;
+        let (from, to) = (start.max(at), (start + UNIT_BYTES as u64).min(end));
+        let place = |at: u64, origin: u64| usize::try_from(at - origin).unwrap_or(0);
+        let source = bytes.get(place(from, start)..place(to, start));
+        let target = buf.get_mut(place(from, at)..place(to, at));
+        if let (Some(source), Some(target)) = (source, target) {
+            target.copy_from_slice(source);
         }
     }
 }
@@ -160,6 +185,11 @@ impl BlockDevice for Overlay {
     }
 
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        if let [buf] = bufs
+            && self.read_changed(buf, offset)
+        {
+            return Ok(());
+        }
         self.base.read_vectored_at(bufs, offset)?;
         let mut at = offset;
         for buf in bufs {
@@ -203,6 +233,46 @@ mod tests {
         assert_eq!(read, [7; 5000]);
         assert!(overlay.write_at(&[1; 9], 4992).is_err(), "past the end");
         assert!(overlay.write_at(&[1; 8], 4992).is_ok(), "up to the end");
+    }
+
+    /// A device of which nothing can be read.
+    #[derive(Debug)]
+    struct Unreadable(RamDevice);
+
+    impl BlockDevice for Unreadable {
+        fn len_bytes(&self) -> u64 {
+            self.0.len_bytes()
+        }
+
+        fn hints(&self) -> Hints {
+            self.0.hints()
+        }
+
+        fn read_vectored_at(&self, _: &mut [IoSliceMut<'_>], _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Other.into())
+        }
+
+        fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+            self.0.write_vectored_at(bufs, offset)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_changes_cover_is_read_without_the_base() {
+        let base = Unreadable(RamDevice::from_bytes(&[7; 5000]));
+        let overlay = Overlay::new(Arc::new(base));
+        overlay.write_at(&[1; 2048], 1024).expect("whole units");
+        let mut read = [0; 300];
+        for at in [1024, 1900, 2772] {
+            overlay.read_at(&mut read, at).expect("covered");
+            assert_eq!(read, [1; 300]);
+        }
+        assert!(overlay.read_at(&mut read, 1023).is_err());
+        assert!(overlay.read_at(&mut read, 2773).is_err());
     }
 
     #[test]
