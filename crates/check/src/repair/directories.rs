@@ -33,6 +33,13 @@ struct Edit<'f> {
     what: What<'f>,
 }
 
+impl Edit<'_> {
+    /// Whether it gives an entry a name that no other entry may have.
+    fn makes_a_name(&self) -> bool {
+        matches!(self.what, What::Respell(_) | What::Rename(_))
+    }
+}
+
 enum What<'f> {
     /// Removes the entry with this name and, if known, this inode.
     Remove(&'f [u8], Option<InodeNr>),
@@ -98,7 +105,10 @@ impl Editor<'_> {
         }
         let format = self.format_of(dir)?;
         let mut blocks = self.blocks_of(dir)?;
-        let mut names = self.names_in(&format, &blocks);
+        let mut names = match edits.iter().any(Edit::makes_a_name) {
+            true => self.names_in(&format, &blocks),
+            false => HashSet::new(),
+        };
         let mut spilled = Vec::new();
         let mut parent = None;
         for block in &mut blocks {

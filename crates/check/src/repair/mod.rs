@@ -163,7 +163,7 @@ fn repair_with(
     if !result.mended.is_empty() {
         let salvaged = crate::replay::salvage_in_place(overlay.base()).map_err(CheckError::Io)?;
         is_salvaged = salvaged.is_some();
-        let is_written = write::write_out(&overlay, &found.volume, &result.taken);
+        let is_written = write::write_out(&overlay, &found.volume, &result.taken, options.threads);
         is_changed = is_written.map_err(CheckError::Io)? || is_salvaged;
     }
     let left = result.left.into_values().collect();

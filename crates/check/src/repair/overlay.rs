@@ -12,13 +12,19 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use fourscore_block::{BlockDevice, Hints};
 use fourscore_sync::{Arc, Mutex, RwLock};
 
+use crate::parallel::{Pieces, on_threads};
+
 /// The unit of changes, in bytes.
 pub(super) const UNIT_BYTES: usize = 1024;
+
+/// The units that a thread compares with the base at once.
+const UNITS_AT_ONCE: u64 = 64;
 
 /// Longer reads always read the base.
 const MOST_COVERED_BYTES: usize = 64 << 10;
@@ -76,19 +82,14 @@ impl Overlay {
     }
 
     /// What differs from the base, in ascending order; each change is at most `most_bytes` long.
-    ///
-    /// # Errors
-    /// The base cannot be read.
-    pub(super) fn changes(&self, most_bytes: usize) -> io::Result<Vec<Change>> {
+    /// What the base cannot read counts as different.
+    pub(super) fn changes(&self, most_bytes: usize, threads: NonZeroUsize) -> Vec<Change> {
+        let units = self.units.read();
+        let all: Vec<(u64, &Unit)> = units.iter().map(|(&unit, bytes)| (unit, bytes)).collect();
         let mut changes: Vec<Change> = Vec::new();
-        let mut before = [0; UNIT_BYTES];
-        for (&unit, bytes) in self.units.read().iter() {
+        for (unit, bytes) in self.different(&all, threads) {
             let at = unit * UNIT_BYTES as u64;
             let length = self.length_at(at);
-            let known = self.base.read_at(&mut before[..length], at).is_ok();
-            if known && before[..length] == bytes[..length] {
-                continue;
-            }
             match changes.last_mut() {
                 Some(last)
                     if last.at + last.bytes.len() as u64 == at
@@ -102,7 +103,36 @@ impl Overlay {
                 }),
             }
         }
-        Ok(changes)
+        changes
+    }
+
+    /// Those of the units that are not what the base holds.
+    fn different<'u>(
+        &self,
+        units: &[(u64, &'u Unit)],
+        threads: NonZeroUsize,
+    ) -> Vec<(u64, &'u Unit)> {
+        let pieces = Pieces::new(units.len() as u64, UNITS_AT_ONCE);
+        let found = on_threads(threads, || {
+            let mut different = Vec::new();
+            let mut before = [0; UNIT_BYTES];
+            while let Some(piece) = pieces.take() {
+                let place = |nth| usize::try_from(nth).unwrap_or(usize::MAX);
+                let piece = units.get(place(piece.start)..place(piece.end));
+                for &(unit, bytes) in piece.unwrap_or(&[]) {
+                    let at = unit * UNIT_BYTES as u64;
+                    let length = self.length_at(at);
+                    let is_known = self.base.read_at(&mut before[..length], at).is_ok();
+                    if !is_known || before[..length] != bytes[..length] {
+                        different.push((unit, bytes));
+                    }
+                }
+            }
+            different
+        });
+        let mut different = found.concat();
+        different.sort_unstable_by_key(|(unit, _)| *unit);
+        different
     }
 
     /// The bytes of the unit at `at` that are inside the device.
@@ -282,7 +312,7 @@ mod tests {
         overlay.write_at(&[1; 2048], 1024).expect("inside");
         overlay.write_at(&[7; 1024], 2048).expect("changed back");
         overlay.write_at(&[3; 904], 4096).expect("the last part");
-        let changes = overlay.changes(1 << 20).expect("readable");
+        let changes = overlay.changes(1 << 20, NonZeroUsize::MIN);
         let places: Vec<_> = changes.iter().map(|c| (c.at, c.bytes.len())).collect();
         assert_eq!(places, [(1024, 1024), (4096, 904)]);
     }

@@ -15,6 +15,7 @@
 //! block that is in use, because the superblock says that it has errors and that a check is due.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
@@ -49,8 +50,9 @@ pub(super) fn write_out(
     overlay: &Overlay,
     volume: &Volume,
     taken: &[Range<u64>],
+    threads: NonZeroUsize,
 ) -> io::Result<bool> {
-    write_to(&**overlay.base(), overlay, volume, taken)
+    write_to(&**overlay.base(), overlay, volume, taken, threads)
 }
 
 /// As [`write_out`], to a device that has what the base of the overlay has.
@@ -59,9 +61,10 @@ pub(super) fn write_to(
     overlay: &Overlay,
     volume: &Volume,
     taken: &[Range<u64>],
+    threads: NonZeroUsize,
 ) -> io::Result<bool> {
     let places = Places::of(volume, taken);
-    let changes = overlay.changes(MOST_BYTES)?;
+    let changes = overlay.changes(MOST_BYTES, threads);
     if changes.is_empty() {
         return Ok(false);
     }

@@ -299,7 +299,14 @@ impl Layers {
             device.write_zeroes(range.clone())?;
         }
         device.flush()?;
-        write::write_to(device, &layer.overlay, &result.volume, &layer.taken)?;
+        let threads = self.options.threads;
+        write::write_to(
+            device,
+            &layer.overlay,
+            &result.volume,
+            &layer.taken,
+            threads,
+        )?;
         Ok(())
     }
 }
