@@ -691,3 +691,33 @@ fn fsync_of_the_root_commits_everything() {
     assert_eq!(fs::metadata(again.path("a/b")).expect("durable").nlink(), 2);
     again.unmount_clean(&place);
 }
+
+#[test]
+fn a_write_that_does_not_fit_returns_a_short_count() {
+    const ROOM_BYTES: u64 = 100 << 10;
+    require_mount!();
+    let content = vec![5; 128 << 10];
+    for options in ["nowriteback", "nowriteback,data=journal"] {
+        let place = empty("32M");
+        let mounted = place.mount(options);
+        fill(&mounted, ROOM_BYTES);
+        let file = mounted.open("grown");
+        let grown = file.write_at(&content, 0).expect("a part fits");
+        assert!(grown > 50 << 10 && grown < content.len(), "{grown}");
+        assert_eq!(file.metadata().expect("it exists").len(), grown as u64);
+        assert!(is_no_space(file.write_at(&content, grown as u64)));
+        drop(file);
+        fs::remove_file(mounted.path("grown")).expect("removed");
+        // The size does not show how much of a hole is filled.
+        let file = mounted.open("hole");
+        file.set_len(1 << 20).expect("a hole");
+        let filled = file.write_at(&content, 0).expect("a part fits");
+        assert!(filled > 50 << 10 && filled < content.len(), "{filled}");
+        let mut read = vec![1; content.len()];
+        file.read_exact_at(&mut read, 0).expect("it is long enough");
+        assert!(read[..filled].iter().all(|&byte| byte == 5));
+        assert!(read[filled..].iter().all(|&byte| byte == 0));
+        drop(file);
+        mounted.unmount_clean(&place);
+    }
+}

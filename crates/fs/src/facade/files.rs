@@ -200,7 +200,7 @@ impl Fs {
     ///
     /// # Errors
     /// As [`Fs::write_at`]. After an error the file has its privileges still. They may be gone only
-    /// after `Io`, `Corrupt`, and `NoSpace` for data that begins in a written block.
+    /// after `Io` and `Corrupt`.
     pub fn write_at_as(
         &self,
         caller: &Caller<'_>,

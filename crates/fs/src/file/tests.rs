@@ -513,6 +513,115 @@ fn fill_but(fs: &Fs, left: u64) -> u64 {
     available()
 }
 
+#[test]
+fn a_write_without_space_for_all_writes_a_part() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let every = [
+        (&[][..], "data=ordered"),
+        (&[], "data=journal"),
+        (&["^extent", "^64bit"], ""),
+        (&["^has_journal"], ""),
+        (&["inline_data"], ""),
+    ];
+    for (features, words) in every {
+        println!("{features:?} {words}");
+        let image = small(features);
+        let fs = mount_with(&image, words);
+        let [plain, holey, many, appended] =
+            [b"pl", b"ho", b"ma", b"ap"].map(|name| fs.create(ROOT, name, &OWNER).unwrap());
+        fs.truncate(holey, 2 << 20).unwrap();
+        let left = fill_but(&fs, 300);
+        assert!((200..=300).contains(&left), "{left} blocks");
+        let data: Vec<u8> = (0..1 << 20_u32)
+            .map(|nr: u32| (nr / 1000).to_le_bytes()[0] | 1)
+            .collect();
+        // Nodes of the map take some blocks.
+        let fits = |written: usize| {
+            let blocks = written as u64 / 1024;
+            assert!(blocks <= left && blocks + 8 >= left, "{blocks} of {left}");
+        };
+        let written = fs.write_at(plain, &data, 0).unwrap();
+        fits(written);
+        assert_eq!(content(&fs, plain), data[..written]);
+        assert_eq!(errno(fs.write_at(plain, &data, 2 << 20)), 28);
+        fs.truncate(plain, 0).unwrap();
+
+        let written = fs.write_at(holey, &data, 500).unwrap();
+        fits(written + 500);
+        assert_eq!((written + 500) % 1024, 0);
+        let mut expected = vec![0; 2 << 20];
+        expected[500..500 + written].copy_from_slice(&data[..written]);
+        assert!(content(&fs, holey) == expected);
+        fs.truncate(holey, 0).unwrap();
+
+        let halves = data.split_at(70_000);
+        let slices = [IoSlice::new(halves.0), IoSlice::new(halves.1)];
+        let written = fs.write_vectored_at(many, &slices, 0).unwrap();
+        fits(written);
+        assert_eq!(content(&fs, many), data[..written]);
+        fs.truncate(many, 0).unwrap();
+
+        assert_eq!(errno(fs.append(appended, &data)), 28);
+        let size = content(&fs, appended).len();
+        fits(size);
+        assert_eq!(content(&fs, appended), data[..size]);
+        fs.truncate(appended, 0).unwrap();
+        assert_eq!(errno(fs.write_all_at(appended, &data, 0)), 28);
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+    }
+}
+
+/// Threads fill the file system and one empties its file now and then. Each count is what the file
+/// has, and nothing is left that one of them could have had.
+#[test]
+fn threads_that_fill_the_disk_have_what_their_counts_say() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    const PIECE_BYTES: usize = 300 << 10;
+    for words in ["", "data=journal"] {
+        let image = small(&[]);
+        let fs = mount_with(&image, words);
+        let left = fill_but(&fs, 2000);
+        let file = |name: u8| fs.create(ROOT, &[name], &OWNER).unwrap();
+        let files = [b'a', b'b', b'c'].map(file);
+        // Returns the number of bytes that the file has when there is no space.
+        let fill = |file: InodeNr, byte: u8| {
+            let mut size = 0;
+            loop {
+                match fs.write_at(file, &[byte; PIECE_BYTES], size) {
+                    Ok(written) => size += written as u64,
+                    Err(Error::NoSpace) => return size,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        let sizes = thread::scope(|scope| {
+            let threads = [1, 2, 3].map(|byte: u8| {
+                let (fill, fs, file) = (&fill, &fs, files[usize::from(byte) - 1]);
+                scope.spawn(move || {
+                    let rounds = if byte == 3 { 5 } else { 1 };
+                    for _ in 1..rounds {
+                        fill(file, byte);
+                        fs.truncate(file, 0).unwrap();
+                    }
+                    fill(file, byte)
+                })
+            });
+            threads.map(|thread| thread.join().unwrap())
+        });
+        for (nth, (file, size)) in files.into_iter().zip(sizes).enumerate() {
+            let found = content(&fs, file);
+            assert_eq!(found.len() as u64, size, "{words}");
+            assert!(found.iter().all(|&byte| usize::from(byte) == nth + 1));
+        }
+        // The last thread took what the others left, and nothing was freed since.
+        let taken = sizes.iter().sum::<u64>() / 1024;
+        assert!(taken <= left && taken + 32 >= left, "{taken} of {left}");
+        fs.unmount().unwrap();
+        assert_clean(image.path());
+    }
+}
+
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Sets the set-id bits and a capability of a file.
@@ -598,7 +707,8 @@ fn only_a_write_that_is_done_takes_privileges() {
         assert_eq!(fs.stat(file).unwrap(), before);
         assert!(has_privileges(&fs, file), "a refused call took them");
         // The last block of the file, which is overwritten in place, and what follows.
-        assert_eq!(errno(write(&blocks, 104_000)), 28);
+        let written = write(&blocks, 104_000).unwrap();
+        assert_eq!(written, done(105_472 - 104_000));
         assert!(!has_privileges(&fs, file));
         fs.unmount().unwrap();
         assert_clean(image.path());

@@ -21,9 +21,11 @@
 //! zeroed ([`crate::map::in_place`]): preallocated space can be written to however full the disk or
 //! the quota is.
 //!
-//! A part that a quota has no space for is written in halves, down to a block. So a write that
-//! exceeds a limit writes what fits, and ends there, as in Linux ([`Progress`]). A part that the
-//! disk has no space for is refused as a whole, as a large folio is in Linux.
+//! A part that the disk or a quota has no space for is written in halves, down to a block. So a
+//! write that does not fit writes what does, and ends there ([`Progress`]). Linux does so page by
+//! page, and refuses a whole folio of its page cache, which since 6.16 may be as large as the
+//! write. A part that is refused has given back what it claimed, so nothing is left of it. All
+//! parts of a write together wait for space that is being released as long as one operation does.
 //!
 //! Privileges (set-id bits, capabilities) that a write by a user removes are removed with its first
 //! part, in the plan that maps it: a write that is refused removes none. Bytes that are overwritten
@@ -73,6 +75,7 @@ use crate::mount::state::Mount;
 use crate::txn::faults::Sabotage;
 use crate::txn::plan::Plan;
 use crate::txn::slot::{self, Slot};
+use crate::txn::space::Patience;
 use crate::{Error, Result};
 
 /// A run of blocks that takes a part of the data.
@@ -355,11 +358,11 @@ pub(crate) fn write_locked(
         stopped: None,
         privileges: Privileges::Kept,
     };
-    let mut most_bytes = MOST_BYTES;
+    let (mut most_bytes, mut patience) = (MOST_BYTES, Patience::default());
     while progress.bytes < data.bytes.len() {
         let part = front(mount, data, progress.bytes, most_bytes);
         let write = || write_part(mount, file.reborrow(), part, manner);
-        match mount.space.retried(write) {
+        match mount.space.retried_within(&mut patience, write) {
             Ok(written) => {
                 progress.bytes += written;
                 manner.conversion = Conversion::Split;
@@ -374,7 +377,7 @@ pub(crate) fn write_locked(
             {
                 manner.conversion = Conversion::InPlace;
             }
-            Err(error) => match half(mount, part, &error) {
+            Err(error) => match half(mount, part) {
                 Some(half_bytes) => {
                     most_bytes = half_bytes;
                     manner.conversion = Conversion::Split;
@@ -406,13 +409,10 @@ fn front<'d>(mount: &Mount, data: Data<'d>, done: usize, most_bytes: usize) -> D
     }
 }
 
-/// Returns how much is to be written at once where `part` was refused, in bytes: half of its
-/// blocks; `None` if it lies in one block, or if the disk is full.
+/// Returns how much is to be written at once where there was no space for `part`, in bytes: half of
+/// its blocks; `None` if it lies in one block.
 #[cold]
-fn half(mount: &Mount, part: Data<'_>, error: &Error) -> Option<usize> {
-    if !matches!(error, Error::QuotaExceeded) {
-        return None;
-    }
+fn half(mount: &Mount, part: Data<'_>) -> Option<usize> {
     let bits = mount.core.geometry().block_size().bits();
     let blocks = part.end().div_ceil(1 << bits) - (part.offset >> bits);
     (blocks > 1).then(|| prepare::index(blocks.div_ceil(2) << bits))

@@ -65,6 +65,17 @@ const TURN: Duration = Duration::from_millis(20);
 /// unless a device hangs.
 const MOST_WAITING: Duration = Duration::from_secs(30);
 
+/// How much longer an operation may wait for space, whatever the number of its attempts that want
+/// less and less.
+#[derive(Debug)]
+pub(crate) struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(MOST_WAITING)
+    }
+}
+
 /// The line: the queue of threads that wait for space that is being released.
 #[derive(Debug)]
 pub(crate) struct SpaceQueue {
@@ -165,11 +176,11 @@ impl Line {
 struct InLine<'a> {
     queue: &'a SpaceQueue,
     ticket: u64,
-    since: Instant,
+    deadline: Instant,
 }
 
 impl<'a> InLine<'a> {
-    fn join(queue: &'a SpaceQueue) -> Self {
+    fn join(queue: &'a SpaceQueue, deadline: Instant) -> Self {
         queue.in_line.fetch_add(1, Ordering::Relaxed);
         let mut line = queue.line.lock();
         line.last_ticket += 1;
@@ -184,7 +195,7 @@ impl<'a> InLine<'a> {
         Self {
             queue,
             ticket,
-            since: Instant::now(),
+            deadline,
         }
     }
 
@@ -264,12 +275,8 @@ impl<'a> InLine<'a> {
             allocator.listen();
         }
         let has_turn = || line.lock().has_turn(self.ticket);
-        allocator.wait_for_grace_period(stamp, shortage.completed, self.deadline(), has_turn);
+        allocator.wait_for_grace_period(stamp, shortage.completed, self.deadline, has_turn);
         Ok(())
-    }
-
-    fn deadline(&self) -> Instant {
-        self.since + MOST_WAITING
     }
 }
 
@@ -303,17 +310,45 @@ impl SpaceQueue {
     /// # Errors
     /// Those of the attempt. `NoSpace` is returned only under the conditions that the module
     /// states.
-    pub(crate) fn retried<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn retried<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        self.retried_within(&mut Patience::default(), attempt)
+    }
+
+    /// As [`SpaceQueue::retried`], for an operation that tries again with less where there is too
+    /// little space: all its attempts together wait as long as one operation does.
+    ///
+    /// # Errors
+    /// As [`SpaceQueue::retried`].
+    pub(crate) fn retried_within<T>(
+        &self,
+        patience: &mut Patience,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         epoch::assert_not_pinned();
         match attempt() {
-            Err(Error::NoSpace) => self.retried_in_line(attempt),
+            Err(Error::NoSpace) => self.retried_in_line(patience, attempt),
             done => done,
         }
     }
 
     #[cold]
-    fn retried_in_line<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        let place = InLine::join(self);
+    fn retried_in_line<T>(
+        &self,
+        patience: &mut Patience,
+        attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let since = Instant::now();
+        let done = self.retried_until(since + patience.0, attempt);
+        patience.0 = patience.0.saturating_sub(since.elapsed());
+        done
+    }
+
+    fn retried_until<T>(
+        &self,
+        deadline: Instant,
+        mut attempt: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let place = InLine::join(self, deadline);
         loop {
             let turn = place.wait_for_turn();
             match attempt() {
@@ -323,7 +358,7 @@ impl SpaceQueue {
             match place.outcome(turn) {
                 Outcome::Refused => return Err(Error::NoSpace),
                 Outcome::TurnLost => {}
-                Outcome::Short(_) if Instant::now() >= place.deadline() => {
+                Outcome::Short(_) if Instant::now() >= deadline => {
                     return Err(Error::NoSpace);
                 }
                 Outcome::Short(shortage) => place.wait_for_space(shortage)?,
@@ -353,5 +388,64 @@ impl SpaceQueue {
             }
         }
         error.into()
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use fourscore_block::DeviceOptions;
+    use fourscore_mballoc::Privilege;
+    use fourscore_sync::atomic::AtomicBool;
+    use fourscore_testkit::image::{Image, MiB};
+    use fourscore_testkit::require;
+    use fourscore_testkit::tools::Need;
+
+    use super::*;
+    use crate::{Fs, InodeNr, MountOptions, NewAttributes};
+
+    /// A reader keeps the space that a truncation frees.
+    #[test]
+    fn all_attempts_of_an_operation_together_wait_as_long_as_one() {
+        require!(Need::Program("mke2fs"));
+        const MOST: Duration = Duration::from_millis(300);
+        let image = Image::builder(MiB(8)).kind("ext4").block_size_bytes(1024);
+        let image = image.make().unwrap();
+        let device = fourscore_block::open_path(image.path(), DeviceOptions::read_write()).unwrap();
+        let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+        let root = NewAttributes::owned_by(0, 0);
+        let file = fs.create(InodeNr::ROOT, b"file", &root).unwrap();
+        fs.write_at(file, &[7; 4 << 20], 0).unwrap();
+        let [is_reading, may_end] = [const { AtomicBool::new(false) }; 2];
+        let wait_for = |flag: &AtomicBool| {
+            while !flag.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _guard = epoch::pin();
+                is_reading.store(true, Ordering::Release);
+                wait_for(&may_end);
+            });
+            wait_for(&is_reading);
+            fs.truncate(file, 0).unwrap();
+            let mount = fs.writable().unwrap();
+            let mut patience = Patience(MOST);
+            let mut waited = || {
+                let since = Instant::now();
+                let allocator = mount.allocator();
+                let wanted = allocator.free_clusters() + 100;
+                let reserve = || allocator.reserve(wanted, Privilege::User);
+                let refused = mount
+                    .space
+                    .retried_within(&mut patience, || mount.space.with_space(reserve));
+                assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+                since.elapsed()
+            };
+            let (first, second) = (waited(), waited());
+            may_end.store(true, Ordering::Release);
+            assert!(first >= MOST && second < MOST / 2, "{first:?}, {second:?}");
+        });
+        fs.unmount().unwrap();
     }
 }

@@ -18,9 +18,11 @@
 //!   as after a crash, and the checker finds no leaked or shared blocks.
 //! - No thread panics or waits for ever: [`run`] takes the longest time of a trial.
 //!
-//! On a full file system a call fails with `ENOSPC` and changes nothing, or it is done. With little
-//! memory each call is done.
+//! On a full file system a call fails with `ENOSPC` and changes nothing, or it is done; of a write,
+//! an append and a copy a part at the front may be done, whose length is what the call says. With
+//! little memory each call is done.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::AddAssign;
@@ -38,10 +40,10 @@ use super::campaign::caught;
 use super::catalogue::OPS;
 use super::injected::InjectedFault;
 use super::judge::{AtCrash, Progress, judge};
-use super::timeline::{ThreadState, Timeline};
+use super::timeline::{Executor, ThreadState, Timeline};
 use super::workload::{Format, FreeSpace, LogKind, Mode, Shape, Step};
 use crate::BY_ROOT;
-use crate::model::Pair;
+use crate::model::{Call, Pair};
 use crate::sound::check_clean;
 
 /// The fault of a trial.
@@ -297,6 +299,9 @@ impl Setting {
 /// More than any operation takes.
 const MOST_FREE_BLOCKS: u32 = 6;
 
+/// The steps that failed for lack of space, with the parts of them that were done.
+type Refused = BTreeMap<usize, Option<Call>>;
+
 /// Whether a fault struck before the workload had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Struck {
@@ -448,7 +453,7 @@ impl Case {
         let fs = Fs::mount(device.clone(), options).context("the mount")?;
         let mut pair = self.pair(&fs);
         let mut state = ThreadState::default();
-        let mut refused = Vec::new();
+        let mut refused = Refused::new();
         for (at, &step) in self.steps.iter().enumerate() {
             let Some(call) = state.call(step, &pair.model) else {
                 continue;
@@ -463,7 +468,11 @@ impl Case {
                     let found = Errno::from_raw_os_error(error.errno());
                     let is_right = refusal == Some(found);
                     ensure!(is_right, "{call:?} fails with {error}");
-                    refused.push(at);
+                    let part = pair.part_of_refused().cloned();
+                    if let Some(part) = &part {
+                        state.done(part, &before, &pair.model, at + 1);
+                    }
+                    refused.insert(at, part);
                 }
             }
         }
@@ -474,13 +483,14 @@ impl Case {
     }
 
     /// Checks that the file system after the unmount is the last version, without the steps that
-    /// were refused. Data of the first of these may be there: it is written before blocks are
-    /// allocated for the rest.
-    fn check_end(&self, device: &Arc<RamDevice>, refused: &[usize]) -> Result<()> {
+    /// were refused, except for the parts of these that were done. Data of the first of them may be
+    /// there if no part was done: it is written before blocks are allocated for the rest.
+    fn check_end(&self, device: &Arc<RamDevice>, refused: &Refused) -> Result<()> {
         let fs = Fs::mount(device.clone(), &self.options())?;
         let timelines = |refused| {
             let model = self.base.models[0].clone();
-            [Timeline::of(model, &self.steps, refused)]
+            let executor = Executor::Library;
+            [Timeline::of_parts(executor, model, &self.steps, refused)]
         };
         let exactly = |version| Progress {
             durable: version,
@@ -488,13 +498,18 @@ impl Case {
         };
         let last = exactly(self.steps.len());
         let strictly = judge(&fs, &timelines(refused), AtCrash::of(&[last]), self.mode);
-        if let (Err(_), Some(&first)) = (&strictly, refused.first()) {
+        if let (Err(_), Some((&first, None))) = (&strictly, refused.first_key_value()) {
             let begun = first + 1;
             let progress = Progress {
                 begun,
                 ..exactly(first)
             };
-            let found = judge(&fs, &timelines(&[]), AtCrash::of(&[progress]), self.mode)?;
+            let found = judge(
+                &fs,
+                &timelines(&Refused::new()),
+                AtCrash::of(&[progress]),
+                self.mode,
+            )?;
             ensure!(found == [first], "a refused call changed the file system");
         } else {
             strictly?;

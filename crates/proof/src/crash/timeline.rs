@@ -169,9 +169,20 @@ impl Timeline {
     /// The timeline of `steps` that `executor` has done.
     pub(super) fn of_executor(
         executor: Executor,
-        mut model: Model,
+        model: Model,
         steps: &[Step],
         refused: &[usize],
+    ) -> Self {
+        let refused = refused.iter().map(|&at| (at, None)).collect();
+        Self::of_parts(executor, model, steps, &refused)
+    }
+
+    /// The same, where a part of each of the calls in `refused` may have been done.
+    pub(super) fn of_parts(
+        executor: Executor,
+        mut model: Model,
+        steps: &[Step],
+        refused: &BTreeMap<usize, Option<Call>>,
     ) -> Self {
         let mut contents = Contents::new();
         let mut timeline = Self::default();
@@ -179,10 +190,11 @@ impl Timeline {
         let mut state = ThreadState::of(executor);
         for (at, &step) in steps.iter().enumerate() {
             let mut call = state.call(step, &model);
-            if refused.contains(&at)
-                && let Some(call) = call.take()
+            if let Some(part) = refused.get(&at)
+                && let Some(whole) = call.take()
             {
-                state.holes.found_no_space(&call, &model);
+                state.holes.found_no_space(&whole, &model);
+                call.clone_from(part);
             }
             let (mut durable, mut flushed) = (0, Flushed::Nothing);
             let mut effects = Effects::default();

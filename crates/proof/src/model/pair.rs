@@ -36,6 +36,8 @@ pub struct Pair {
     fs: Arc<Fs>,
     /// The number of bytes that the last write wrote, if it had no space for all of them.
     short: Cell<Option<u64>>,
+    /// The part of the last call that failed for lack of space which was done.
+    done: Option<Call>,
 }
 
 impl Pair {
@@ -58,6 +60,7 @@ impl Pair {
             log: VecDeque::new(),
             fs,
             short: Cell::new(None),
+            done: None,
         }
     }
 
@@ -105,8 +108,13 @@ impl Pair {
         result
     }
 
+    /// Returns the part that was done of the call that failed last, if that was a lack of space.
+    pub(crate) fn part_of_refused(&self) -> Option<&Call> {
+        self.done.as_ref()
+    }
+
     /// Does a call that may fail for reasons that the model does not know: the model is unchanged
-    /// then.
+    /// then, or has the part that was done for which there was space.
     ///
     /// # Errors
     /// The error of the file system.
@@ -132,8 +140,9 @@ impl Pair {
             }
             (_, Err(error)) => {
                 self.model = before;
-                if let Some(written) = self.short.take() {
-                    self.model.apply(&call.in_part(written));
+                self.done = self.short.take().map(|written| call.in_part(written));
+                if let Some(done) = &self.done {
+                    self.model.apply(done);
                 }
                 Err(error)
             }

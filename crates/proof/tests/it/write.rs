@@ -17,7 +17,7 @@ use fourscore_sync::{Arc, thread};
 use fourscore_testkit::explore::Rng;
 use fourscore_testkit::image::{Image, MiB};
 use fourscore_testkit::mount::{Access, KernelMount};
-use fourscore_testkit::oracle::{debugfs, debugfs_write};
+use fourscore_testkit::oracle::{assert_clean, debugfs, debugfs_write};
 use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
 
@@ -470,4 +470,47 @@ fn names_change_places_and_leave_whiteouts() {
     assert_eq!((whiteout.rdev(), whiteout.mode() & 0o7777), (0, 0));
     assert!(at("moved").is_file() && at("two").is_dir() && at("one/file").is_dir());
     assert_eq!((at("one").nlink(), at("two").nlink()), (3, 2));
+}
+
+/// A write of 1 MiB where 300 KiB are left takes what the kernel takes page by page. (A write of
+/// Linux 6.18 fails as a whole if a folio of its page cache, which may be as large as the write,
+/// has no space.)
+#[test]
+fn a_write_that_does_not_fit_takes_what_linux_takes() {
+    require_kernel!();
+    let image = Image::builder(MiB(16)).kind("ext4").block_size_bytes(1024);
+    let image = image.arguments(["-m", "0"]).make().unwrap();
+    let fs = mount(&image);
+    let filler = fs.create(InodeNr::ROOT, b"filler", &OWNER).unwrap();
+    let available = fs.statfs().unwrap().available_blocks;
+    let filled = (available - 300) * 1024;
+    fs.fallocate(filler, Fallocate::Allocate, 0, filled)
+        .unwrap();
+    fs.unmount().unwrap();
+    let theirs = image.copy().unwrap();
+    let bytes = vec![7; 1 << 20];
+
+    let fs = mount(&image);
+    let file = fs.create(InodeNr::ROOT, b"file", &OWNER).unwrap();
+    let ours = fs.write_at(file, &bytes, 0).unwrap();
+    assert_eq!(fs.stat(file).unwrap().size_bytes, ours as u64);
+    fs.unmount().unwrap();
+    assert_clean(image.path());
+
+    let kernel = KernelMount::new(theirs.path(), Access::ReadWrite, "").unwrap();
+    let host = std::fs::File::create(kernel.path().join("file")).unwrap();
+    let mut found = 0;
+    for page in bytes.chunks(4096) {
+        match std::os::unix::fs::FileExt::write_at(&host, page, found as u64) {
+            Ok(written) => found += written,
+            Err(error) if error.raw_os_error() == Some(28) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    drop(host);
+    kernel.unmount().unwrap();
+    println!("{ours} bytes, and {found} in Linux");
+    // The kernel keeps some blocks for nodes of the tree, which are not needed.
+    assert!(ours.abs_diff(found) <= 24 * 1024, "{ours} and {found}");
+    assert!(found > 200 * 1024 && ours < bytes.len());
 }
