@@ -99,7 +99,9 @@ pub(crate) fn run(args: &Debugfs) -> Result<()> {
                 }
                 _ => {}
             }
-            if run_line(&mut session, text, &mut out, &mut unknown)? == Next::Quit {
+            let next = run_line(&mut session, text, &mut out, &mut unknown)?;
+            // As in debugfs, `quit` ends the requests of standard input, but no script.
+            if next == Next::Quit && args.file.is_none() {
                 break;
             }
             line.clear();

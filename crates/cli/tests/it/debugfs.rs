@@ -730,6 +730,9 @@ fn unknown_requests_are_counted() {
     for (arguments, input, expected) in [
         (&file[..], "none\nls\nneither\n", 2),
         (&file, "none\nls\nquit\n", 1),
+        (&file, "none\nquit\nnone\n", 2),
+        (&["-f", "-"], "q\nnone\n", 1),
+        (&["-R", "quit"], "", 0),
         (&file, "stat /none\nstat\n# none\n\nls \"\n", 0),
         (&["-f", "-"], "none\nneither\nnone\n", 3),
         (&[], "none\nneither\n", 0),
