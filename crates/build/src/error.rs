@@ -73,6 +73,16 @@ pub enum BuildError {
         /// The path of the device.
         path: Vec<u8>,
     },
+    /// An object of the user or the group that no system has.
+    #[error("{}: the {kind} id is {id}, which no {kind} has", path.escape_ascii())]
+    Owner {
+        /// The path of the object.
+        path: Vec<u8>,
+        /// `user` or `group`.
+        kind: &'static str,
+        /// The id.
+        id: u32,
+    },
     /// The target of a symbolic link is longer than a block.
     #[error("{}: a link target of {length} bytes does not fit in a block", path.escape_ascii())]
     TargetTooLong {

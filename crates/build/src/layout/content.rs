@@ -5,6 +5,7 @@ use fourscore_ondisk::inode::FileType;
 use super::directory::Shape;
 use super::facts::Facts;
 use crate::error::{BuildError, BuildResult};
+use crate::source::is_id;
 use crate::tree::{Content, NodeId, Stored, Tree};
 
 /// Largest length of a link target in the inode, without its terminating NUL.
@@ -93,10 +94,17 @@ pub(crate) fn size_bytes(tree: &Tree, facts: &Facts, shapes: &[Shape], node: Nod
     }
 }
 
-/// Checks that the format can hold an object.
+/// Checks that the format can hold an object, and that its owner can exist.
 pub(crate) fn check(tree: &Tree, facts: &Facts, node: NodeId) -> BuildResult<()> {
     /// The largest link count of an ext4 inode.
     const MAX_LINKS: u32 = 65_000;
+    let meta = tree.meta(node);
+    for (kind, id) in [("user", meta.uid), ("group", meta.gid)] {
+        if !is_id(id) {
+            let path = tree.path_of(node);
+            return Err(BuildError::Owner { path, kind, id });
+        }
+    }
     let links = tree.links(node);
     let is_directory = tree.file_type(node) == FileType::Directory;
     if links > MAX_LINKS && !is_directory {

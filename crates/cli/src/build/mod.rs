@@ -401,6 +401,8 @@ fn failure(image: &Path, error: BuildError) -> Failure {
         error @ BuildError::NoSpace { .. } => {
             Failure::new(name, error).advise("use --size auto, which is just large enough")
         }
+        error @ BuildError::Owner { .. } => Failure::new(name, error)
+            .advise("give it another owner: with --uid-map, --gid-map, --owner or a manifest"),
         error @ BuildError::Output { .. } => refusal(error),
         BuildError::Overwritten { why } => match failure(image, *why) {
             Failure::Error { what, why, .. } => {

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use fourscore_testkit::oracle::debugfs_write;
 use fourscore_testkit::tools::{self, Need};
 use fourscore_testkit::{LoopDevice, require};
 use rustix::fs::{Mode, OFlags};
@@ -248,6 +249,48 @@ fn owners_that_no_system_has_are_refused() {
     refused(1, "--manifest", text(&manifest));
     let kept = ["--uid-map", "0:0:4294967295", "--uid-map", "4294967295:7:1"];
     place.build("image", &kept);
+}
+
+/// An object that has that id in its source is refused by its name, unless it gets another owner.
+/// Its line of the manifest of the image would be refused.
+#[test]
+fn objects_of_a_source_that_no_user_has_are_refused() {
+    require!(Need::Program("debugfs"));
+    let place = Place::new();
+    let pack = |archive: &str, owner: &str| {
+        let option = format!("--pax-option={owner}:=4294967295");
+        let options = ["--format=pax", &option, "-cf", archive];
+        let arguments = [&options[..], &["-C", "tree", "etc/passwd"]].concat();
+        run("tar", &arguments, place.0.path()).expect("an archive");
+    };
+    pack("uid.tar", "uid");
+    pack("gid.tar", "gid");
+    place.build("theirs", &[]);
+    let theirs = place.path("theirs");
+    debugfs_write(&theirs, &["sif /etc/passwd gid 4294967295".to_owned()]).expect("it is changed");
+    let image = place.text("image");
+    let manifest = place.path("manifest");
+    fs::write(&manifest, "#mtree\n./etc/passwd uid=7 gid=7\n").expect("space");
+    for (source, kind, name) in [
+        ("uid.tar", "user", "passwd"),
+        ("gid.tar", "group", "passwd"),
+        // Another name of the same inode.
+        ("theirs", "group", "alias"),
+    ] {
+        let source = place.text(source);
+        let build = ["build", "-q", "-F", &source, "-o", &image];
+        let (status, message) = failing(&build);
+        let why = format!("etc/{name}: the {kind} id is 4294967295, which no {kind} has");
+        assert_eq!(status, Some(1), "{source}: {message}");
+        assert!(message.contains(&why), "{source}: {message}");
+        let mapped = ["u", "g"]
+            .map(|kind| format!("--{kind}id-map 0:0:4294967295 --{kind}id-map 4294967295:7:1"));
+        let manifest = format!("--manifest {}", text(&manifest));
+        for mended in ["--owner 7:7", &manifest, &mapped.join(" ")] {
+            let mended: Vec<&str> = mended.split(' ').collect();
+            printed(&mut fourscore(&[&build[..], &mended].concat()));
+        }
+    }
 }
 
 #[test]
