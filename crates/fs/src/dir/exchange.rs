@@ -10,7 +10,7 @@ use fourscore_ondisk::inode::FileType;
 
 use crate::core::Core;
 use crate::dir::changed::ChangedDir;
-use crate::dir::new_inode::{self, check_key, entry_type};
+use crate::dir::new_inode::{self, check_key, check_name, entry_type};
 use crate::dir::rename::{self, Renaming, Replace, Taking, Versions, check_names};
 use crate::dir::{entries, find, path};
 use crate::inode::immutable::{check_name_may_go, check_project};
@@ -40,6 +40,7 @@ fn exchange_names(mount: &Mount, one: (InodeNr, &[u8]), other: (InodeNr, &[u8]))
     check_names(one.1, other.1)?;
     loop {
         let nr = find::lookup_once(&mount.core, one.0, one.1)?;
+        check_name(other.1)?;
         let second = find::lookup_once(&mount.core, other.0, other.1)?;
         let names = Renaming {
             from: one,

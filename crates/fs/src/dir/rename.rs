@@ -147,7 +147,7 @@ fn rename_revalidated(
 ) -> Result<()> {
     let rename_once = || {
         let renamed = rename_and(mount, from, to, replace, whiteout);
-        if matches!(renamed, Err(Error::NotFound)) {
+        if matches!(renamed, Err(Error::NotFound)) && check_name(to.1).is_ok() {
             found(find::find_name(&mount.core, to.0, to.1, Keep::Found))?;
         }
         renamed
@@ -166,6 +166,7 @@ fn rename_and(
     check_names(from.1, to.1)?;
     loop {
         let nr = find::lookup_once(&mount.core, from.0, from.1)?;
+        check_name(to.1)?;
         let victim = found(find::lookup_once(&mount.core, to.0, to.1))?;
         if mount.core.faults.lacks(Sabotage::HalfRename)
             && rename_in_halves(mount, from, to, victim)?
@@ -470,15 +471,18 @@ fn is_below(core: &Core, dir: InodeNr, ancestor: InodeNr) -> Result<bool> {
     }
 }
 
-/// Checks the two names of a rename.
+/// Checks the two names of a rename. Whether the second one is too long is to be checked when the
+/// first one was found, as Linux looks the names up in that order.
 pub(crate) fn check_names(from: &[u8], to: &[u8]) -> Result<()> {
-    check_name(from)?;
-    check_name(to)?;
     let is_dots = |name: &[u8]| matches!(name, b"." | b"..");
     if is_dots(from) || is_dots(to) {
         return Err(Error::Busy);
     }
-    Ok(())
+    check_name(from)?;
+    match check_name(to) {
+        Err(Error::NameTooLong) => Ok(()),
+        checked => checked,
+    }
 }
 
 /// Returns the inode that a lookup found, or `None` for `NotFound`.

@@ -3,11 +3,11 @@
 //! **Not here.** Removing a directory with everything in it (`remove`).
 //!
 //! **References.** mkdir(2), unlink(2), rmdir(2), rename(2), symlink(2), link(2): each error is the
-//! one of Linux for the same path.
+//! one of Linux for the same path. `std::fs::create_dir_all` for a path of several directories.
 
 use fourscore_ondisk::inode::FileType;
 
-use crate::dir::new_inode::NewAttributes;
+use crate::dir::new_inode::{NewAttributes, check_name};
 use crate::dir::path::Follow;
 use crate::paths::place::{self, Ending, Place};
 use crate::{Error, Fs, Replace, Result};
@@ -53,10 +53,24 @@ fn create_or_find(fs: &Fs, path: &[u8], new: &NewAttributes) -> Result<()> {
     }
 }
 
-/// The offsets at which the components of `path` end; the last one is the length of the path.
+/// The offsets at which the components of `path` end; the last one is the length of the path. As in
+/// `std::path`, `.` is a component only at the start. So a directory is not made for the sake of a
+/// `.` behind it, which mkdir(2) does not find then.
 fn component_ends(path: &[u8]) -> Vec<usize> {
-    let ends_component = |&at: &usize| path[at] == b'/' && path[at - 1] != b'/';
-    let mut ends: Vec<usize> = (1..path.len()).filter(ends_component).collect();
+    let (mut ends, mut begin) = (Vec::new(), 0);
+    for part in path.split(|&byte| byte == b'/') {
+        let end = begin + part.len();
+        let is_component = match part {
+            b"" => false,
+            b"." => begin == 0,
+            _ => true,
+        };
+        if is_component {
+            ends.push(end);
+        }
+        begin = end + 1;
+    }
+    ends.pop();
     ends.push(path.len());
     ends
 }
@@ -92,7 +106,11 @@ pub(crate) fn rename(fs: &Fs, from: &[u8], to: &[u8]) -> Result<()> {
                 return Err(Error::Busy);
             }
             if from.ending == Ending::Slash || to.ending == Ending::Slash {
-                check_directory(fs, from)?;
+                check_directory(fs, from).or_else(|error| match error {
+                    // The new name is looked up before.
+                    Error::NotADirectory => check_name(to.name).and(Err(error)),
+                    error => Err(error),
+                })?;
             }
             fs.rename((from.dir, from.name), (to.dir, to.name), Replace::Yes)
         })
@@ -146,9 +164,12 @@ mod tests {
 
     #[test]
     fn components_end_before_slashes_and_with_the_path() {
-        assert_eq!(component_ends(b"/a//bc/d/"), [2, 6, 8, 9]);
+        assert_eq!(component_ends(b"/a//bc/d/"), [2, 6, 9]);
         assert_eq!(component_ends(b"a"), [1]);
         assert_eq!(component_ends(b"/"), [1]);
         assert_eq!(component_ends(b"//a"), [3]);
+        assert_eq!(component_ends(b"a/./b/."), [1, 7]);
+        assert_eq!(component_ends(b"./a/.b/.."), [1, 3, 6, 9]);
+        assert_eq!(component_ends(b"/."), [2]);
     }
 }

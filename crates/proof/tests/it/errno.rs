@@ -215,7 +215,7 @@ const NEW_NAMES: [Case; 12] = [
     ),
 ];
 
-const NO_NAMES: [Case; 18] = [
+const NO_NAMES: [Case; 19] = [
     (
         "unlink",
         "the name is missing",
@@ -361,6 +361,12 @@ const NO_NAMES: [Case; 18] = [
         "a name of more than 255 bytes",
         |fs| fs.rename((ROOT, b"file"), (ROOT, LONG), Replace::Yes),
         Some(|root| std::fs::rename(root.join("file"), root.join(os(LONG)))),
+    ),
+    (
+        "rename",
+        "the old name is missing, and the new one has more than 255 bytes",
+        |fs| fs.rename((ROOT, b"none"), (ROOT, LONG), Replace::Yes),
+        Some(|root| std::fs::rename(root.join("none"), root.join(os(LONG)))),
     ),
 ];
 

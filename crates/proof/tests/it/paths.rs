@@ -81,6 +81,18 @@ const CASES: &[Case] = both! {
         |f| done(f.paths().create_dir_all("/dir/a/b/c"));
     "all of it again": |h| done(fs::create_dir_all(h.at("/dir/a/b/c"))),
         |f| done(f.paths().create_dir_all("/dir/a/b/c"));
+    "all of a path, a dot behind it": |h| done(fs::create_dir_all(h.at("/none/."))),
+        |f| done(f.paths().create_dir_all("/none/."));
+    "whether it was made": |h| Ok(h.at("/none").try_exists()?.to_string()),
+        |f| Ok(f.paths().exists("/none")?.to_string());
+    "all of a path with dots in it": |h| done(fs::create_dir_all(h.at("/dir/./d/../e/./f/"))),
+        |f| done(f.paths().create_dir_all("/dir/./d/../e/./f/"));
+    "a dot behind what it made": |h| done(fs::create_dir_all(h.at("/dir/e/./f/./."))),
+        |f| done(f.paths().create_dir_all("/dir/e/./f/./."));
+    "dots and a dot behind them": |h| done(fs::create_dir_all(h.at("/dir/g/./h/.//."))),
+        |f| done(f.paths().create_dir_all("/dir/g/./h/.//."));
+    "what that made": |h| Ok(fs::read_dir(h.at("/dir/g"))?.count().to_string()),
+        |f| Ok(f.paths().read_dir("/dir/g")?.len().to_string());
     "dots": |h| fs::read_to_string(h.at("/dir/a/.././a/../file")),
         |f| f.paths().read_to_string("/dir/a/.././a/../file").map_err(io::Error::from);
     "a directory with names": |h| done(fs::remove_dir(h.at("/dir"))),
@@ -117,6 +129,23 @@ const CASES: &[Case] = both! {
         |f| done(f.paths().rename("/dir", "/dir/a/dir"));
     "a rename of nothing": |h| done(fs::rename(h.at("/none"), h.at("/some"))),
         |f| done(f.paths().rename("/none", "/some"));
+    "a rename of nothing to a long name":
+        |h| done(fs::rename(h.at("/none"), h.at(&format!("/{}", "n".repeat(256))))),
+        |f| done(f.paths().rename("/none", format!("/{}", "n".repeat(256))));
+    "a rename to a long name":
+        |h| done(fs::rename(h.at("/moved"), h.at(&format!("/{}", "n".repeat(256))))),
+        |f| done(f.paths().rename("/moved", format!("/{}", "n".repeat(256))));
+    "a rename to a long name of a directory":
+        |h| done(fs::rename(h.at("/moved"), h.at(&format!("/{}/", "n".repeat(256))))),
+        |f| done(f.paths().rename("/moved", format!("/{}/", "n".repeat(256))));
+    "a rename of nothing to a long name of a directory":
+        |h| done(fs::rename(h.at("/none/"), h.at(&format!("/{}/", "n".repeat(256))))),
+        |f| done(f.paths().rename("/none/", format!("/{}/", "n".repeat(256))));
+    "a rename from a long name":
+        |h| done(fs::rename(h.at(&format!("/{}", "n".repeat(256))), h.at("/none"))),
+        |f| done(f.paths().rename(format!("/{}", "n".repeat(256)), "/none"));
+    "a rename to a dot": |h| done(fs::rename(h.at("/none"), h.at("/dir/."))),
+        |f| done(f.paths().rename("/none", "/dir/."));
     "permissions": |h| done(fs::set_permissions(h.at("/moved"), fs::Permissions::from_mode(0o640))),
         |f| done(f.paths().set_permissions("/moved", 0o640));
     "a copy": |h| Ok(fs::copy(h.at("/moved"), h.at("/copy"))?.to_string()),
