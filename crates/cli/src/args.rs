@@ -243,6 +243,16 @@ pub(crate) struct Info {
     /// Shows only the feature flags and which of them can be read and written
     #[arg(long, conflicts_with_all = ["groups", "image"])]
     pub(crate) features: bool,
+    /// Number of the block with a backup of the superblock, which is shown in the place of the
+    /// primary one, with the group descriptors behind it
+    #[arg(long, value_name = "BLOCK", conflicts_with = "features")]
+    pub(crate) superblock: Option<u64>,
+    /// Size of the blocks in which --superblock counts, in bytes [default: found by trying]
+    #[arg(long, value_name = "BYTES", conflicts_with = "features")]
+    pub(crate) block_size: Option<u32>,
+    /// As `dumpe2fs -m`: says whether a host uses the file system, by its MMP block
+    #[arg(long, hide = true)]
+    pub(crate) mmp_status: bool,
     /// Prints JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -133,6 +133,12 @@ impl Image {
         Self::of(spec, Fs::open(device, &options))
     }
 
+    /// As [`Image::open`], on a device in the place of the image's own.
+    pub(crate) fn open_device(spec: &ImageSpec, device: Arc<dyn BlockDevice>) -> Result<Self> {
+        let options = OpenOptions::new().cache_bytes(CACHE_BYTES);
+        Self::of(spec, Fs::open(device, &options))
+    }
+
     /// Opens the file system for writing; a dirty journal is replayed. The reserved blocks may be
     /// used.
     pub(crate) fn open_to_write(spec: &ImageSpec) -> Result<Self> {

@@ -160,7 +160,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(match failure {
         Failure::Usage { .. } => usage_status,
         _ => other_program
-            .and_then(|program| program.failure_status(image.as_ref()))
+            .and_then(|program| program.failure_status(image.as_ref(), &failure))
             .unwrap_or_else(|| failure.status()),
     })
 }

@@ -12,7 +12,7 @@
 //! | `superblock` | `--superblock` |
 
 pub(crate) mod repair;
-mod superblock;
+pub(crate) mod superblock;
 
 use clap::Args;
 use fourscore_block::BlockDevice;

@@ -37,30 +37,22 @@ pub(super) struct Substituted {
 }
 
 impl Substituted {
-    /// Takes the backup in a block. Without `block_bytes`, all sizes of blocks are tried.
+    /// Takes the backup in a block, as [`find`] does.
     ///
     /// # Errors
-    /// There is no valid superblock of a file system with blocks of that size; or the host's.
+    /// Those of [`find`].
     pub(super) fn new(
         base: Arc<dyn BlockDevice>,
         block: PhysBlock,
         block_bytes: Option<u32>,
     ) -> io::Result<Self> {
-        let sizes = LOGS.filter_map(BlockSize::from_log);
-        let is_wanted = |size: &BlockSize| block_bytes.is_none_or(|n| size.bytes() == n as usize);
-        for size in sizes.filter(is_wanted) {
-            if let Some(raw) = read(&*base, size, block)? {
-                let mut found = [0; SUPERBLOCK_SIZE_BYTES];
-                found.copy_from_slice(as_primary(&*base, raw)?.as_bytes());
-                return Ok(Self {
-                    base,
-                    superblock: RwLock::new(Some(found)),
-                });
-            }
-        }
-        let why =
-            format!("block {block} has no valid superblock of a file system with such blocks");
-        Err(io::Error::new(io::ErrorKind::InvalidData, why))
+        let raw = find(&*base, block, block_bytes)?;
+        let mut found = [0; SUPERBLOCK_SIZE_BYTES];
+        found.copy_from_slice(as_primary(&*base, raw)?.as_bytes());
+        Ok(Self {
+            base,
+            superblock: RwLock::new(Some(found)),
+        })
     }
 
     /// Whether the superblock differs from that of the device.
@@ -86,6 +78,26 @@ impl Substituted {
         *self.superblock.write() = None;
         Ok(true)
     }
+}
+
+/// The superblock in a block. Without `block_bytes`, all sizes of blocks are tried.
+///
+/// # Errors
+/// There is no valid superblock of a file system with blocks of that size; or the host's.
+pub(crate) fn find(
+    device: &dyn BlockDevice,
+    block: PhysBlock,
+    block_bytes: Option<u32>,
+) -> io::Result<RawSuperblock> {
+    let sizes = LOGS.filter_map(BlockSize::from_log);
+    let is_wanted = |size: &BlockSize| block_bytes.is_none_or(|n| size.bytes() == n as usize);
+    for size in sizes.filter(is_wanted) {
+        if let Some(raw) = read(device, size, block)? {
+            return Ok(raw);
+        }
+    }
+    let why = format!("block {block} has no valid superblock of a file system with such blocks");
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 /// The superblock in a block. `None` if there is no valid one.

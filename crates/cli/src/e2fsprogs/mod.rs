@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `tune2fs`, with `-l` | `tune`, `info` |
 //! | `e2label` | `tune -L`, or prints the label |
-//! | `dumpe2fs`, with `-h` | `info --groups`, `info` |
+//! | `dumpe2fs`, with `-h`, `-o` | `info --groups`, `info`, `info --superblock` |
 //! | `debugfs` | [`crate::debugfs`] |
 //! | `resize2fs` | `resize` |
 //! | `e2fsck`, `fsck.ext4`, `fsck.ext3`, `fsck.ext2` | `check`, which always checks everything |
@@ -13,6 +13,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`e2fsck`] | the options of e2fsck |
+//! | [`dumpe2fs`] | the options of dumpe2fs |
 //!
 //! **Model.** The exit statuses are those of the program: for wrong usage, for what the command
 //! does not do, and for an image that cannot be opened ([`Program::failure_status`]).
@@ -20,6 +21,7 @@
 //! **Not here.** `mke2fs` and its other names ([`crate::mkfs::ProgramName`]); `fuse2fs` and the
 //! helpers of mount(8) ([`crate::mount::names`]).
 
+mod dumpe2fs;
 mod e2fsck;
 
 use std::ffi::{OsStr, OsString};
@@ -31,6 +33,7 @@ use std::path::Path;
 
 use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES};
 
+use crate::failure::Failure;
 use crate::image::ImageSpec;
 
 /// The exit status of most programs for wrong usage.
@@ -40,6 +43,8 @@ const USAGE: u8 = 1;
 const SHORT_READ: u8 = 36;
 /// The same for a file without a superblock.
 const BAD_MAGIC: u8 = 19;
+/// The exit status of `dumpe2fs -m` where it cannot find out who uses the file system.
+const UNKNOWN_USE: u8 = 2;
 /// The place of `s_magic` in the superblock, and its value.
 const MAGIC: (usize, [u8; 2]) = (0x38, [0x53, 0xef]);
 /// The longest label, in bytes.
@@ -49,6 +54,8 @@ const LABEL_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Dumpe2fs,
+    /// `dumpe2fs -m`
+    Dumpe2fsMmp,
     E2fsck,
     Other,
 }
@@ -74,13 +81,17 @@ impl Program {
     pub(crate) fn usage_status(self) -> u8 {
         match self {
             Self::E2fsck => e2fsck::USAGE,
-            Self::Dumpe2fs | Self::Other => USAGE,
+            Self::Dumpe2fs | Self::Dumpe2fsMmp | Self::Other => USAGE,
         }
     }
 
     /// The exit status after a failure with an image, if it is not that of the verb. That of
-    /// dumpe2fs says why an image cannot be opened.
-    pub(crate) fn failure_status(self, image: Option<&ImageSpec>) -> Option<u8> {
+    /// dumpe2fs says why an image cannot be opened, and with `-m` whether it is in use, which is
+    /// reported already, or nothing is known.
+    pub(crate) fn failure_status(self, image: Option<&ImageSpec>, failure: &Failure) -> Option<u8> {
+        if self == Self::Dumpe2fsMmp {
+            return (!matches!(failure, Failure::AlreadyReported)).then_some(UNKNOWN_USE);
+        }
         let image = image.filter(|_| self == Self::Dumpe2fs)?;
         let mut sb = [0; SUPERBLOCK_SIZE_BYTES];
         let at = image.offset_bytes.checked_add(SUPERBLOCK_OFFSET_BYTES)?;
@@ -124,18 +135,6 @@ const TUNE2FS: Options = Options {
 const TUNE2FS_LIST: Options = Options {
     changes: &[(b'l', Change::Out)],
     ..TUNE2FS
-};
-const DUMPE2FS: Options = Options {
-    with_value: b"io",
-    // -h: no groups. -f: go on although features are not known, which the verb does.
-    changes: &[
-        (b'h', Change::Out),
-        (b'f', Change::Out),
-        (b'x', Change::To("--hex")),
-        (b'g', Change::To("--table")),
-        (b'b', Change::To("--bad-blocks")),
-        (b'V', Change::To("--version")),
-    ],
 };
 const RESIZE2FS: Options = Options {
     with_value: b"dSz",
@@ -185,11 +184,10 @@ pub(crate) fn translate(arguments: &[OsString]) -> Option<Result<Translated, Ref
             rest => unchanged(&["print-label"], rest),
         },
         "dumpe2fs" => {
-            program = Program::Dumpe2fs;
-            let has_groups = !"hgb".bytes().any(|letter| DUMPE2FS.has(rest, letter));
-            match has_groups {
-                true => DUMPE2FS.verb(&["info", "--groups"], rest),
-                false => DUMPE2FS.verb(&["info"], rest),
+            program = dumpe2fs::program(rest);
+            match dumpe2fs::translate(rest) {
+                Ok(arguments) => arguments,
+                Err(refused) => return Some(Err(refused)),
             }
         }
         "debugfs" => unchanged(&["debugfs"], rest),
@@ -340,6 +338,19 @@ mod tests {
             ("e2label a.img -ab", "fourscore tune -L -ab a.img"),
             ("dumpe2fs -gx a.img", "fourscore info --table --hex a.img"),
             ("dumpe2fs -b a.img", "fourscore info --bad-blocks a.img"),
+            (
+                "dumpe2fs -ho superblock=0x2001 -o blocksize=1024 a.img",
+                "fourscore info --superblock=8193 --block-size=1024 a.img",
+            ),
+            (
+                "dumpe2fs -oblocksize=4096,superblock=32768 a.img",
+                "fourscore info --groups --superblock=32768 --block-size=4096 a.img",
+            ),
+            (
+                "dumpe2fs -o superblock=0 a.img",
+                "fourscore info --groups a.img",
+            ),
+            ("dumpe2fs -xm a.img", "fourscore info --mmp-status a.img"),
             (
                 "e2fsck -rkaP 4 -E nodiscard -b 32768 -B4096 a.img",
                 "fourscore check -p --superblock 32768 --block-size 4096 a.img",

@@ -1,6 +1,6 @@
 //! **Purpose.** `fourscore info --groups`: the block groups in the format of dumpe2fs.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::ops::Range;
 
 use fourscore::Bitmap;
@@ -10,7 +10,7 @@ use fourscore_ondisk::superblock::{MetadataChecksum, Superblock};
 use fourscore_ondisk::{GroupNr, PhysBlock};
 use serde_json::{Value, json};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::image::Image;
 use crate::output::Stdout;
 
@@ -47,34 +47,59 @@ impl Numbers {
     }
 }
 
+/// What is done with a bitmap whose checksum is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BitmapCheck {
+    /// It is an error.
+    Refused,
+    /// It is shown, and an error afterwards.
+    Shown,
+}
+
 /// Prints an empty line and all groups.
-pub(crate) fn print(image: &Image, is_hex: bool, out: &mut Stdout) -> Result<()> {
+pub(crate) fn print(
+    image: &Image,
+    is_hex: bool,
+    check: BitmapCheck,
+    out: &mut Stdout,
+) -> Result<()> {
     let numbers = Numbers::of(image.fs.superblock(), is_hex);
+    let mut wrong = None;
     out.write(b"\n")?;
-    for group in (0..image.fs.geometry().groups()).map(GroupNr) {
-        let group = Group::read(image, group)?;
+    for nr in (0..image.fs.geometry().groups()).map(GroupNr) {
+        let group = match check {
+            BitmapCheck::Refused => Group::read(image, nr)?,
+            BitmapCheck::Shown => Group::read_unchecked(image, nr, &mut wrong)?,
+        };
         out.write(group.to_text(numbers).as_bytes())?;
     }
-    Ok(())
+    let Some(wrong) = wrong else { return Ok(()) };
+    out.write(b"\n*** Run e2fsck now!\n\n")?;
+    out.flush()?;
+    Err(wrong)
 }
 
 /// Prints the table of `dumpe2fs -g`: where the metadata of each group is, -1 where there is none.
 pub(crate) fn print_table(image: &Image, is_hex: bool, out: &mut Stdout) -> Result<()> {
     let numbers = Numbers::of(image.fs.superblock(), is_hex);
     out.write(b"\ngroup:block:super:gdt:bbitmap:ibitmap:itable\n")?;
-    for group in (0..image.fs.geometry().groups()).map(GroupNr) {
-        let group = Group::read(image, group)?;
+    for nr in (0..image.fs.geometry().groups()).map(GroupNr) {
+        // Nothing of the bitmaps is printed.
+        let group = Group::read_unchecked(image, nr, &mut None)?;
         out.write(group.to_row(numbers).as_bytes())?;
     }
     Ok(())
 }
 
 /// All groups as an array.
-pub(crate) fn as_json(image: &Image) -> Result<Value> {
+pub(crate) fn as_json(image: &Image, check: BitmapCheck) -> Result<Value> {
     let groups = (0..image.fs.geometry().groups()).map(GroupNr);
-    groups
-        .map(|group| Group::read(image, group).map(|group| group.to_json()))
-        .collect()
+    let read = |nr| match check {
+        BitmapCheck::Refused => Group::read(image, nr),
+        // Nothing of the bitmaps is printed.
+        BitmapCheck::Shown => Group::read_unchecked(image, nr, &mut None),
+    };
+    groups.map(|nr| Ok(read(nr)?.to_json())).collect()
 }
 
 /// A group and its bitmaps.
@@ -98,6 +123,35 @@ impl<'i> Group<'i> {
             desc: fs.group(nr).map_err(failed)?,
             block_bitmap: fs.block_bitmap(nr).map_err(failed)?,
             inode_bitmap: fs.inode_bitmap(nr).map_err(failed)?,
+        })
+    }
+
+    /// Reads a group whose bitmaps may have other checksums. The first such is noted in `wrong`.
+    fn read_unchecked(image: &'i Image, nr: GroupNr, wrong: &mut Option<Failure>) -> Result<Self> {
+        let (fs, geometry) = (&image.fs, image.fs.geometry());
+        let failure = |why: &dyn Display| image.failure(format!("group {nr}").as_bytes(), why);
+        let desc = fs.group(nr).map_err(|why| failure(&why))?;
+        let block = |at: PhysBlock| {
+            let mut bytes = vec![0; geometry.block_size().bytes()];
+            let read = fs
+                .device()
+                .read_at(&mut bytes, geometry.block_size().offset(at));
+            read.map(|()| bytes).map_err(|why| failure(&why))
+        };
+        let (blocks, inodes) = (block(desc.block_bitmap())?, block(desc.inode_bitmap())?);
+        let sb = fs.superblock();
+        let verified = desc.verify_block_bitmap(&blocks, sb);
+        let verified = verified.and_then(|()| desc.verify_inode_bitmap(&inodes, sb));
+        if let (None, Err(why)) = (&wrong, verified) {
+            *wrong = Some(failure(&why));
+        }
+        Ok(Self {
+            sb,
+            nr,
+            blocks: geometry.group_blocks(nr),
+            desc,
+            block_bitmap: Bitmap::new(&blocks, geometry.group_clusters(nr)),
+            inode_bitmap: Bitmap::new(&inodes, geometry.inodes_per_group()),
         })
     }
 

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`superblock`] | the lines about the superblock |
 //! | [`journal`] | the lines about the journal |
-//! | [`mmp`] | the MMP block |
+//! | [`mmp`] | the MMP block, and whether it is of a host that is active |
+//! | [`backup`] | `--superblock`: the device as a backup describes it |
 //! | [`bad_blocks`] | the blocks that are marked as bad |
 //! | [`groups`] | `--groups`: the list of block groups |
 //! | [`quota`] | `--quota`: usage and limits |
@@ -14,6 +15,7 @@
 //! `--groups` reads descriptors and bitmaps, so that a file system of any size is shown quickly. A
 //! structure that is corrupt is reported and left out, and the rest is shown.
 
+mod backup;
 mod bad_blocks;
 mod features;
 mod groups;
@@ -22,12 +24,19 @@ mod mmp;
 mod quota;
 mod superblock;
 
+use std::io;
+
+use fourscore_ondisk::{PhysBlock, Superblock};
+use fourscore_sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::args::Info;
+use crate::check::superblock::find;
 use crate::failure::{self, Failure, Result};
-use crate::image::Image;
+use crate::image::{Image, ImageSpec, device_to_read};
 use crate::output::Stdout;
+use backup::Backup;
+use groups::BitmapCheck;
 
 /// The column at which values begin.
 const VALUE_COLUMN: usize = 26;
@@ -109,8 +118,22 @@ fn as_line(bad_blocks: &[u32]) -> String {
     }
 }
 
-/// Prints the bad blocks, or the table of groups.
-fn print_alone(image: &Image, args: &Info, out: &mut Stdout) -> Result<()> {
+/// Whether something else than the superblock is asked for.
+fn is_alone(args: &Info) -> bool {
+    args.quota || args.bad_blocks || args.table || args.mmp_status
+}
+
+/// Prints the quota, who uses the file system, the bad blocks, or the table of groups.
+fn print_alone(image: &Image, name: &str, args: &Info, out: &mut Stdout) -> Result<()> {
+    if args.mmp_status {
+        return mmp::check(image, name, out);
+    }
+    if args.quota {
+        return match args.json {
+            true => out.write(format!("{:#}\n", quota::as_json(image)?).as_bytes()),
+            false => quota::print(image, out),
+        };
+    }
     if !args.bad_blocks {
         return groups::print_table(image, args.hex, out);
     }
@@ -120,6 +143,24 @@ fn print_alone(image: &Image, args: &Info, out: &mut Stdout) -> Result<()> {
     Ok(())
 }
 
+/// Opens the image, with the superblock and the descriptors of a backup if one is given.
+fn open(spec: &ImageSpec, args: &Info) -> Result<Image> {
+    if args.superblock.is_none() && args.block_size.is_none() {
+        return Image::open(spec);
+    }
+    let block = PhysBlock(args.superblock.unwrap_or(0));
+    let device = device_to_read(spec)?;
+    let failed = |why: io::Error| Failure::new(spec.shown(), why);
+    let found = find(&*device, block, args.block_size).map_err(failed)?;
+    match Superblock::try_from(&found).is_ok_and(|sb| block <= sb.geometry().super_block()) {
+        true => Image::open(spec),
+        false => {
+            let device = Backup::new(device, &found, block).map_err(failed)?;
+            Image::open_device(spec, Arc::new(device))
+        }
+    }
+}
+
 /// Runs the verb.
 pub(crate) fn run(args: &Info) -> Result<()> {
     let mut out = Stdout::open()?;
@@ -127,19 +168,9 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         features::print(args.json, &mut out)?;
         return out.flush();
     };
-    let image = Image::open(spec)?;
-    if args.quota {
-        match args.json {
-            true => {
-                let json = quota::as_json(&image)?;
-                out.write(format!("{json:#}\n").as_bytes())?;
-            }
-            false => quota::print(&image, &mut out)?,
-        }
-        return out.flush();
-    }
-    if args.bad_blocks || args.table {
-        print_alone(&image, args, &mut out)?;
+    let image = open(spec, args)?;
+    if is_alone(args) {
+        print_alone(&image, &spec.shown(), args, &mut out)?;
         return out.flush();
     }
     let mut lines = Lines::default();
@@ -172,13 +203,17 @@ pub(crate) fn run(args: &Info) -> Result<()> {
                 .to_string(),
         );
     }
+    let check = match args.superblock {
+        None => BitmapCheck::Refused,
+        Some(_) => BitmapCheck::Shown,
+    };
     if args.json {
         let mut json = lines.to_json();
         let damage = damage.map(|damage| damage.to_string().into());
         json.insert("problems".into(), problems.into());
         json.insert("journal_damage".into(), damage.unwrap_or(Value::Null));
         if args.groups {
-            json.insert("groups".into(), groups::as_json(&image)?);
+            json.insert("groups".into(), groups::as_json(&image, check)?);
         }
         out.write(format!("{:#}\n", Value::Object(json)).as_bytes())?;
     } else {
@@ -188,7 +223,7 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         text.push('\n');
         out.write(text.as_bytes())?;
         if args.groups {
-            groups::print(&image, args.hex, &mut out)?;
+            groups::print(&image, args.hex, check, &mut out)?;
         }
     }
     out.flush()?;

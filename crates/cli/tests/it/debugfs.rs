@@ -15,12 +15,12 @@ use fourscore_testkit::{require, scratch};
 use crate::common::text;
 
 /// A folder with an image of a small tree, and the command under other names.
-struct Place {
-    folder: tempfile::TempDir,
+pub(crate) struct Place {
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = scratch::folder().expect("a folder");
         let tree = folder.path().join("tree");
         fs::create_dir_all(tree.join("dir/sub")).expect("room");
@@ -68,12 +68,18 @@ impl Place {
         place
     }
 
-    fn image(&self) -> PathBuf {
+    pub(crate) fn image(&self) -> PathBuf {
         self.folder.path().join("image")
     }
 
     /// Runs `program` of e2fsprogs, or the command under its name.
-    fn run(&self, program: &str, whose: Whose, arguments: &[&str], image: &Path) -> Output {
+    pub(crate) fn run(
+        &self,
+        program: &str,
+        whose: Whose,
+        arguments: &[&str],
+        image: &Path,
+    ) -> Output {
         let mut command = self.command(program, whose, arguments, image);
         command.stdin(Stdio::null()).output().expect("it runs")
     }
@@ -103,14 +109,14 @@ impl Place {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
+pub(crate) enum Whose {
     Ours,
     Theirs,
 }
 
 /// Without empty lines, the lines of `stat` that the command does not print, and blanks at the ends
 /// of lines.
-fn comparable(printed: &str) -> String {
+pub(crate) fn comparable(printed: &str) -> String {
     let left_out = ["Size of extra inode fields:", "Inode checksum:"];
     let lines = printed.lines().map(str::trim_end);
     let lines = lines
@@ -254,63 +260,6 @@ fn names_of_short_list(printed: &[u8]) -> Vec<Vec<u8>> {
     let words = printed.split(u8::is_ascii_whitespace);
     let is_name = |word: &&[u8]| word.iter().any(|byte| !b"0123456789()".contains(byte));
     words.filter(is_name).map(<[u8]>::to_vec).collect()
-}
-
-#[test]
-fn dumpe2fs_prints_what_dumpe2fs_prints() {
-    needs!();
-    let place = Place::new();
-    let bad = place.folder.path().join("bad");
-    // More than the direct pointers of an inode.
-    let many: Vec<String> = (3000..3300).step_by(3).map(|nr| nr.to_string()).collect();
-    fs::write(&bad, many.join("\n")).expect("room");
-    let shapes = [
-        &["-t", "ext2", "-b", "1024", "-g", "1024", "-l", text(&bad)][..],
-        &[
-            "-t",
-            "ext4",
-            "-b",
-            "1024",
-            "-g",
-            "1024",
-            "-O",
-            "meta_bg,^resize_inode",
-        ],
-        &["-t", "ext4", "-b", "4096", "-C", "16384", "-O", "bigalloc"],
-    ];
-    let mut images = vec![place.image()];
-    for (nr, shape) in shapes.iter().enumerate() {
-        let image = place.folder.path().join(format!("shape-{nr}"));
-        let mut mke2fs = tools::command("mke2fs").expect("found before");
-        mke2fs
-            .args(["-q", "-F"])
-            .args(*shape)
-            .arg(&image)
-            .arg("64M");
-        tools::stdout_of(&mut mke2fs).expect("mke2fs runs");
-        images.push(image);
-    }
-    let options = [
-        &["-h"][..],
-        &[],
-        &["-x"],
-        &["-hx"],
-        &["-g"],
-        &["-gx"],
-        &["-gh"],
-        &["-b"],
-        &["-bg"],
-    ];
-    for arguments in options {
-        for image in &images {
-            let [ours, theirs] = [Whose::Ours, Whose::Theirs].map(|whose| {
-                let output = place.run("dumpe2fs", whose, arguments, image);
-                assert!(output.status.success(), "{output:?}");
-                comparable(&String::from_utf8(output.stdout).expect("text"))
-            });
-            assert_eq!(ours, theirs, "{arguments:?} {image:?}");
-        }
-    }
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `common` | runs of the command |
 //! | `mounted` | mounts by the command |
+//! | `debugfs` | the command under the names of e2fsprogs (also tests) |
 //! | `place` | a folder with a source tree and images |
 //! | `oracle` | walks of images and of the kernel's mounts |
 //! | `workload` | programs that run on a mount and may be killed |
@@ -31,6 +32,7 @@ mod cp;
 mod cp_as_gnu;
 mod debugfs;
 mod documents;
+mod dumpe2fs;
 mod edit;
 mod external_journal;
 mod fakeroot;

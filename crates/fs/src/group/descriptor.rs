@@ -46,7 +46,9 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    fn new(bytes: &[u8], bits: u32) -> Self {
+    /// Returns the bitmap of `bits` clusters or inodes that is in the block `bytes`.
+    #[must_use]
+    pub fn new(bytes: &[u8], bits: u32) -> Self {
         Self {
             bytes: bytes.into(),
             bits,
