@@ -11,7 +11,7 @@ use std::mem::{offset_of, size_of};
 
 use thiserror::Error;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::ChecksumMismatch;
 use crate::superblock::Superblock;
@@ -88,7 +88,9 @@ impl MmpSequence {
     /// The largest sequence number of a host.
     pub const MAX: u32 = MMP_SEQ_MAX;
 
-    fn to_number(self) -> u32 {
+    /// The value of `mmp_seq`.
+    #[must_use]
+    pub fn number(self) -> u32 {
         match self {
             Self::Clean => MMP_SEQ_CLEAN,
             Self::Fsck => MMP_SEQ_FSCK,
@@ -155,6 +157,32 @@ impl MmpBlock {
         Ok(Self { raw, sequence })
     }
 
+    /// Makes the block of a file system that no host uses and that nothing is known of, with its
+    /// checksum.
+    #[must_use]
+    pub fn clean(sb: &Superblock) -> Self {
+        const LEAST_CHECK_SECONDS: u16 = 5;
+        let mut raw = RawMmp::new_zeroed();
+        raw.mmp_magic = MMP_MAGIC.into();
+        raw.mmp_seq = MMP_SEQ_CLEAN.into();
+        let interval = sb.mmp_update_interval_seconds().max(LEAST_CHECK_SECONDS);
+        raw.mmp_check_interval = interval.into();
+        raw.seal(sb);
+        let sequence = MmpSequence::Clean;
+        Self { raw, sequence }
+    }
+
+    /// Whether both are the same but for their checksums, which also change with the superblock.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let without_checksum = |block: &Self| {
+            let mut raw = block.raw;
+            raw.mmp_checksum = 0.into();
+            raw
+        };
+        without_checksum(self) == without_checksum(other)
+    }
+
     /// Makes the block that `host` writes `seconds` after 1970, with its checksum.
     #[must_use]
     pub fn written_by(
@@ -166,7 +194,7 @@ impl MmpBlock {
         sb: &Superblock,
     ) -> Self {
         let mut raw = self.raw;
-        raw.mmp_seq = sequence.to_number().into();
+        raw.mmp_seq = sequence.number().into();
         raw.mmp_time = seconds.into();
         raw.mmp_check_interval = check_interval_seconds.into();
         put(&mut raw.mmp_nodename, host.node_name);
@@ -227,8 +255,6 @@ fn put(field: &mut [u8], name: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use zerocopy::FromZeros;
-
     use super::*;
     use crate::testing::image;
 
@@ -276,6 +302,29 @@ mod tests {
             assert_eq!(read.check_interval_seconds(), 12);
             assert_eq!(read.time(), Timestamp::new(1_000, 0));
         }
+    }
+
+    #[test]
+    fn a_clean_block_is_valid() {
+        let sb = image::metadata_csum();
+        let block = MmpBlock::clean(&sb);
+        let read = MmpBlock::parse(block.raw().as_bytes(), &sb);
+        assert_eq!(read, Ok(block));
+        assert_eq!(block.sequence(), MmpSequence::Clean);
+        assert_eq!(block.check_interval_seconds(), 5);
+    }
+
+    #[test]
+    fn blocks_are_compared_without_their_checksums() {
+        let sb = image::metadata_csum();
+        let good = raw(&sb, 77);
+        let sequence = MmpSequence::InUse(77);
+        let block = |&raw: &RawMmp| MmpBlock { raw, sequence };
+        let mut other = good;
+        other.mmp_checksum = 1.into();
+        assert!(block(&good).is_same(&block(&other)));
+        other.mmp_time = 1.into();
+        assert!(!block(&good).is_same(&block(&other)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::ops::Range;
 use fourscore_ondisk::features::{Compat, Incompat, RoCompat};
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::inode::{FileMode, FileType};
-use fourscore_ondisk::mmp::RawMmp;
+use fourscore_ondisk::mmp::MmpBlock;
 use fourscore_ondisk::superblock::{
     SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, SuperblockError,
 };
@@ -22,10 +22,6 @@ use super::editor::{Editor, Left, Patch};
 use crate::inode::InodeView;
 use crate::open::read_superblock;
 use crate::pass0::{MOST_GROUPS_PER_FLEX_LOG, is_desc_size};
-
-const MMP_MAGIC: u32 = 0x004d_4d50;
-/// No host uses the file system.
-const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
 
 /// A backup of the superblock, with descriptors behind it.
 struct Backup {
@@ -169,14 +165,8 @@ impl Editor<'_> {
 
     /// Writes a block of multi-mount protection that says that no host uses the file system.
     pub(super) fn write_mmp(&self, block: PhysBlock) -> Patch {
-        let mut bytes = vec![0; self.volume.block_bytes()];
-        let interval = self.volume.sb.mmp_update_interval_seconds();
-        if let Ok((raw, _)) = RawMmp::mut_from_prefix(&mut bytes) {
-            raw.mmp_magic = MMP_MAGIC.into();
-            raw.mmp_seq = MMP_SEQ_CLEAN.into();
-            raw.mmp_check_interval = interval.max(5).into();
-            raw.seal(&self.volume.sb);
-        }
+        let mut bytes = MmpBlock::clean(&self.volume.sb).raw().as_bytes().to_vec();
+        bytes.resize(self.volume.block_bytes(), 0);
         self.write_block(block, &bytes)
     }
 
