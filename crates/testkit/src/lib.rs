@@ -14,6 +14,7 @@
 //! | [`mount`] | kernel mounts, unmounted on drop |
 //! | [`loop_device`] | loop devices over image files |
 //! | [`oracle`] | e2fsck, debugfs, dumpe2fs |
+//! | [`other_host`] | another host that has an image (feature `mmp`) |
 //! | [`matrix`] | the named configurations that tests run on |
 //! | [`populate`] | a tree with one of everything ext4 can store |
 //! | [`damage`] | damaged images, by a mutator of on-disk structures |
@@ -45,6 +46,7 @@ pub mod loop_device;
 pub mod matrix;
 pub mod mount;
 pub mod oracle;
+pub mod other_host;
 pub mod populate;
 pub mod programs;
 pub mod scratch;
