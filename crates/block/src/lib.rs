@@ -13,6 +13,7 @@
 //! | [`window`] | device: a range of another device, or all of it read-only |
 //! | [`unordered`] | device: another device without flushes |
 //! | [`overlay`] | device: another device with some blocks replaced from a journal |
+//! | [`mmp`] | keeps other hosts away from a file system (feature `mmp` of ext4) |
 //! | `recording` | device for tests (feature `testing`): logs writes, makes the state after a crash |
 //! | `faulty` | device for tests (feature `testing`): another device with injected faults |
 //! | [`buffer`] | one metadata block: read without a lock, changed by copy-on-write, sealed |
@@ -29,6 +30,7 @@ pub mod faulty;
 mod host;
 pub mod io_buf;
 mod loading;
+pub mod mmp;
 pub mod open;
 pub mod overlay;
 pub mod positioned;

@@ -14,6 +14,7 @@
 
 use std::io;
 
+use fourscore_block::mmp::ClaimError;
 use fourscore_block::{error_of_errno, raw_os_error};
 use fourscore_mballoc::tunables::TunableError;
 use fourscore_mballoc::{GroupProblem, RequestProblem};
@@ -257,6 +258,17 @@ impl From<fourscore_journal::Error> for Error {
             | fourscore_journal::Error::LogTooShort { .. }
             | fourscore_journal::Error::TooManyCredits { .. }
             | fourscore_journal::Error::Aborted(_) => Self::Io(io::Error::other(error)),
+        }
+    }
+}
+
+impl From<ClaimError> for Error {
+    fn from(error: ClaimError) -> Self {
+        match error {
+            ClaimError::InUse(who) => Self::InUse(who),
+            ClaimError::Corrupt(error) => Self::Corrupt(error),
+            ClaimError::Unsupported(why) => Self::Unsupported(why),
+            ClaimError::Io(error) => Self::Io(error),
         }
     }
 }

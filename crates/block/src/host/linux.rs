@@ -26,6 +26,14 @@ pub use file::FileDevice;
 pub(crate) use open::open_path;
 pub use uring::UringDevice;
 
+/// The name of this host, for the block of multi-mount protection.
+///
+/// # Errors
+/// None on Linux.
+pub fn node_name() -> io::Result<Vec<u8>> {
+    Ok(rustix::system::uname().nodename().to_bytes().to_vec())
+}
+
 /// The number that Linux has for an error of the host. [`raw_os_error`](crate::raw_os_error) looks
 /// into the payload of an error as well.
 #[must_use]

@@ -50,6 +50,16 @@ pub fn open_path(path: &Path, options: DeviceOptions) -> io::Result<FileDevice> 
     FileDevice::new(file, hints, is_locked)
 }
 
+/// The name of this host, for the block of multi-mount protection. A host that takes part in that
+/// has to read the block past its own cache, which std has no call for.
+///
+/// # Errors
+/// Always, of kind `Unsupported`: so this host never claims a file system.
+pub fn node_name() -> io::Result<Vec<u8>> {
+    let what = "multi-mount protection (mmp) keeps other hosts away only if this one runs Linux";
+    Err(io::Error::new(ErrorKind::Unsupported, what))
+}
+
 fn check_kind(file_type: FileType) -> io::Result<()> {
     if file_type.is_file() {
         Ok(())

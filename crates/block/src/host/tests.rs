@@ -283,3 +283,10 @@ fn what_is_no_image_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("on Linux only"), "{error}");
 }
+
+#[test]
+fn only_linux_takes_part_in_multi_mount_protection() {
+    assert!(!super::node_name().expect("Linux has it").is_empty());
+    let error = portable::node_name().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}

@@ -14,6 +14,6 @@ mod linux;
 mod portable;
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{node_name, now};
+pub(crate) use linux::now;
 #[cfg(not(target_os = "linux"))]
-pub(crate) use portable::{node_name, now};
+pub(crate) use portable::now;

@@ -2,12 +2,13 @@
 //! kernel, e2fsck and debugfs check the result.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use fourscore::{Discard, Error, Follow, Fs, MountOptions, OpenInode, Trim};
+use fourscore_block::mmp::Claimed;
 use fourscore_block::{BlockDevice, DeviceOptions, FileDevice, open_path};
-use fourscore_ondisk::mmp::{MmpBlock, MmpHost, MmpSequence};
+use fourscore_ondisk::mmp::MmpSequence;
 use fourscore_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fourscore_sync::{Arc, thread};
 use fourscore_testkit::image::{Image, MiB};
@@ -15,28 +16,14 @@ use fourscore_testkit::mount::{Access, KernelMount};
 use fourscore_testkit::oracle::{
     assert_clean, debugfs, debugfs_write, dumpe2fs_header, e2fsck_repair,
 };
-use fourscore_testkit::require;
 use fourscore_testkit::tools::Need;
-use zerocopy::IntoBytes;
+use fourscore_testkit::{other_host, require};
 
 use crate::common::{PLAIN, ROOT, image, mount, open, require_e2fsprogs, try_mount, unmount_clean};
 
-/// Reads the MMP block of an image, and writes it as another host would.
+/// Writes the MMP block of an image as another host would.
 fn another_host(image: &Image, sequence: MmpSequence) {
-    let fs = open(image);
-    let sb = fs.superblock();
-    let offset = sb.geometry().block_size().offset(sb.mmp_block().unwrap());
-    let mut options = std::fs::File::options();
-    let file = options.read(true).write(true).open(image.path()).unwrap();
-    let mut bytes = [0; 1024];
-    file.read_exact_at(&mut bytes, offset).unwrap();
-    let host = MmpHost {
-        node_name: b"elsewhere",
-        device_name: b"sdx",
-    };
-    let block = MmpBlock::parse(&bytes, sb).unwrap();
-    let block = block.written_by(&host, sequence, 1, 5, sb);
-    file.write_all_at(block.raw().as_bytes(), offset).unwrap();
+    other_host::leave(image.path(), sequence).unwrap();
 }
 
 #[test]
@@ -171,6 +158,34 @@ fn what_a_host_left_behind_that_died_is_taken_over_after_a_while() {
     assert!(began.elapsed() > Duration::from_secs(10));
     fs.lookup(ROOT, b"file").unwrap();
     unmount_clean(fs, &image);
+}
+
+/// A program that works on a file system at rest: a repair, a resize, a change of features.
+#[test]
+fn the_kernel_mounts_nothing_that_is_claimed() {
+    require!(
+        Need::Program("mke2fs"),
+        Need::Program("e2fsck"),
+        Need::KernelMount
+    );
+    let image = image(&["mmp"]);
+    let sb = open(&image).superblock().clone();
+    let device: Arc<dyn BlockDevice> =
+        Arc::new(open_path(image.path(), DeviceOptions::read_write()).unwrap());
+    let claimed = Claimed::take(Arc::clone(&device), &sb).unwrap();
+    let began = Instant::now();
+    KernelMount::new(image.path(), Access::ReadWrite, "").unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(10), "it has waited");
+    let refused = e2fsck_repair(image.path(), &[]).unwrap_err().to_string();
+    assert!(refused.contains("MMP"), "{refused}");
+    claimed.release().unwrap();
+    let kernel = KernelMount::new(image.path(), Access::ReadWrite, "").unwrap();
+    kernel.unmount().unwrap();
+    Claimed::take(Arc::clone(&device), &sb)
+        .unwrap()
+        .release()
+        .unwrap();
+    assert_clean(image.path());
 }
 
 #[test]

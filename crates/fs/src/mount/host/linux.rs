@@ -1,8 +1,6 @@
-//! **Purpose.** The clock of time stamps, and the name of this host, by calls of Linux.
+//! **Purpose.** The clock of time stamps, by a call of Linux.
 
 use fourscore_ondisk::time::Timestamp;
-
-use crate::Result;
 
 /// Returns the current time as Linux stamps inodes: that of the clock's last tick, at most some
 /// milliseconds ago. All stamps are from this clock, so a later change never has an earlier stamp.
@@ -10,10 +8,4 @@ pub(crate) fn now() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or_default();
     Timestamp::new(now.tv_sec, nanoseconds).unwrap_or_default()
-}
-
-/// The name of this host, for the block of multi-mount protection.
-#[expect(clippy::unnecessary_wraps, reason = "other systems refuse")]
-pub(crate) fn node_name() -> Result<Vec<u8>> {
-    Ok(rustix::system::uname().nodename().to_bytes().to_vec())
 }

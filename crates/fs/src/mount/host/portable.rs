@@ -1,12 +1,8 @@
-//! **Purpose.** The clock of time stamps by std. Multi-mount protection is refused, since a host
-//! that takes part must read the block past its own cache, and [`fourscore_block`] cannot do that
-//! here.
+//! **Purpose.** The clock of time stamps by std.
 
 use std::time::{Duration, SystemTime};
 
 use fourscore_ondisk::time::Timestamp;
-
-use crate::{Error, Result};
 
 /// Returns the current time, as [`stamp`] does.
 pub(crate) fn now() -> Timestamp {
@@ -19,13 +15,6 @@ fn stamp(time: SystemTime) -> Timestamp {
     let since: Duration = since.unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     Timestamp::new(seconds, since.subsec_nanos()).unwrap_or_default()
-}
-
-/// Always an error here, so this host never mounts a file system with the feature `mmp` for
-/// writing.
-pub(crate) fn node_name() -> Result<Vec<u8>> {
-    let what = "multi-mount protection (mmp) keeps other hosts away only if this one runs Linux";
-    Err(Error::Unsupported(what.into()))
 }
 
 #[cfg(test)]
@@ -44,11 +33,5 @@ mod tests {
         assert_eq!(Some(stamp(time)), Timestamp::new(5_000_000_000, 7));
         let early = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
         assert_eq!(stamp(early), Timestamp::default());
-    }
-
-    #[test]
-    fn multi_mount_protection_is_refused() {
-        assert!(matches!(node_name(), Err(Error::Unsupported(_))));
-        assert!(!host::node_name().expect("Linux has it").is_empty());
     }
 }
