@@ -36,6 +36,10 @@
 //! of a log that is not damaged. A file whose metadata is sound keeps its blocks, its name and its
 //! content. A finding that could not be mended is in the result.
 //!
+//! Other hosts are kept away (feature `mmp`) from before the first write to after the last one. A
+//! damaged block of that feature does not say which host has the file system; then a repair goes
+//! on without.
+//!
 //! **Crash safety.** See `write`. A damaged log is replayed in memory first, and on the device
 //! before all other writes, in the order of [`crate::replay::salvage_in_place`].
 
@@ -65,8 +69,8 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourscore_block::BlockDevice;
+use fourscore_block::mmp::{ClaimError, Claimed};
 use fourscore_ondisk::features::RoCompat;
-use fourscore_ondisk::mmp::{MmpBlock, MmpSequence};
 use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
 use fourscore_ondisk::{InodeNr, RawSuperblock};
 use fourscore_sync::Arc;
@@ -74,7 +78,7 @@ use zerocopy::IntoBytes;
 
 use crate::finding::{Finding, Severity};
 use crate::memory::Memory;
-use crate::report::Report;
+use crate::report::{Findings, Report};
 use crate::{CheckError, CheckOptions, Examined};
 pub use convert::{Change, ConvertError, NewJournal, Switch, convert};
 use editor::{Editor, Left};
@@ -122,11 +126,13 @@ impl Repaired {
 }
 
 /// Repairs the file system on `device`. The log is replayed first. When the call returns, all
-/// changes are durable.
+/// changes are durable. With the feature `mmp` other hosts are kept away meanwhile; if one of them
+/// did not release the file system, this waits for some twenty seconds.
 ///
 /// # Errors
-/// As [`check`](crate::check); `Io` also if the device cannot be written. What was written until
-/// then leaves a file system that can be repaired.
+/// As [`check`](crate::check); `Io` also if the device cannot be written, and of kind
+/// `ResourceBusy` if another host has the file system. What was written until then leaves a file
+/// system that can be repaired.
 pub fn repair(
     device: Arc<dyn BlockDevice>,
     options: &CheckOptions,
@@ -143,9 +149,24 @@ fn repair_with(
     now: u32,
     memory: Memory,
 ) -> Result<Repaired, CheckError> {
+    let claimed = claim(device).map_err(CheckError::Io)?;
+    let repaired = repair_claimed(&claimed, options, scope, now, memory);
+    let released = claimed.release().map_err(|why| CheckError::Io(why.into()));
+    let repaired = repaired?;
+    released.map(|()| repaired)
+}
+
+/// As [`repair_with`], of a file system that no other host uses.
+fn repair_claimed(
+    claimed: &Claimed,
+    options: &CheckOptions,
+    scope: Scope,
+    now: u32,
+    memory: Memory,
+) -> Result<Repaired, CheckError> {
+    let device = Arc::clone(claimed.device());
     let is_replayed = crate::replay::replay_in_place(&device, options.journal.as_ref())
         .map_err(CheckError::Io)?;
-    refuse_if_in_use(&*device).map_err(CheckError::Io)?;
     let overlay = Arc::new(Overlay::new(device));
     let options = CheckOptions {
         most_of_a_code: u64::MAX,
@@ -161,6 +182,8 @@ fn repair_with(
     let found = result.index_again(&options, scope, now, found)?;
     let (mut is_changed, mut is_salvaged) = (false, false);
     if !result.mended.is_empty() {
+        let is_ours = claimed.confirm();
+        is_ours.map_err(|why| CheckError::Io(why.into()))?;
         let salvaged = crate::replay::salvage_in_place(overlay.base()).map_err(CheckError::Io)?;
         is_salvaged = salvaged.is_some();
         let is_written = write::write_out(&overlay, &found.volume, &result.taken, options.threads);
@@ -176,24 +199,21 @@ fn repair_with(
     })
 }
 
-/// Refuses a file system that, by its block of multi-mount protection, a host uses.
-fn refuse_if_in_use(device: &dyn BlockDevice) -> io::Result<()> {
-    let Ok(sb) = crate::open::primary(device) else {
-        return Ok(());
+/// Keeps other hosts away from a file system that may be damaged. Without a sound superblock, and
+/// with a damaged block of multi-mount protection, there is nothing to claim.
+fn claim(device: Arc<dyn BlockDevice>) -> io::Result<Claimed> {
+    let mut findings = Findings::new(0);
+    let Ok(sb) = crate::open::superblock(&*device, &mut findings) else {
+        return Ok(Claimed::without(device));
     };
-    let Some(block) = sb.mmp_block() else {
-        return Ok(());
+    let claimed = match Claimed::take(Arc::clone(&device), &sb) {
+        // Another host may have been writing the block just then.
+        Err(ClaimError::Corrupt(_)) => Claimed::take(Arc::clone(&device), &sb),
+        claimed => claimed,
     };
-    let size = sb.geometry().block_size();
-    let mut bytes = vec![0; size.bytes()];
-    device.read_at(&mut bytes, size.offset(block))?;
-    match MmpBlock::parse(&bytes, &sb).map(|mmp| mmp.sequence()) {
-        Ok(MmpSequence::InUse(_)) => {
-            let text = "in use by a host, says its block of multi-mount protection \
-                        (if the host crashed, mount it once)";
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
-        }
-        _ => Ok(()),
+    match claimed {
+        Err(ClaimError::Corrupt(_)) => Ok(Claimed::without(device)),
+        claimed => Ok(claimed?),
     }
 }
 

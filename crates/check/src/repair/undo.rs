@@ -105,14 +105,15 @@ impl UndoDevice {
     }
 
     /// Ends a change that was refused or has failed: removes the file if nothing was saved in it,
-    /// since the image is as it was then. A file in which something was saved stays, not marked as
+    /// or only the block that keeps other hosts away (feature `mmp`), and that is as before: the
+    /// image is as it was then. A file in which anything else was saved stays, not marked as
     /// finished.
     ///
     /// # Errors
     /// The file cannot be removed.
     pub fn abandon(&self) -> io::Result<()> {
         let undo = self.file.lock();
-        match undo.saved.is_empty() {
+        match undo.saved.is_empty() || undo.has_only_what_is_there(&*self.base) {
             true => std::fs::remove_file(&undo.path),
             false => Ok(()),
         }
@@ -127,6 +128,16 @@ impl UndoFile {
         let saved = self.save_new(base, at, bytes);
         self.has_failed = saved.is_err();
         saved
+    }
+
+    /// Whether one run of units was saved, and the image has these bytes.
+    fn has_only_what_is_there(&self, base: &dyn BlockDevice) -> bool {
+        let is_there = |(at, bytes): &(u64, Vec<u8>)| {
+            let mut now = vec![0; bytes.len()];
+            base.read_at(&mut now, *at).is_ok() && now == *bytes
+        };
+        let saved = read_keys(&self.file, self.keys.min(1));
+        self.keys == 1 && saved.is_ok_and(|saved| saved.iter().all(is_there))
     }
 
     fn require_sound(&self) -> io::Result<()> {
@@ -247,6 +258,10 @@ impl BlockDevice for UndoDevice {
         let bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         self.file.lock().save(&*self.base, offset, bytes)?;
         self.base.write_vectored_at(bufs, offset)
+    }
+
+    fn forget_cached(&self, range: std::ops::Range<u64>) {
+        self.base.forget_cached(range);
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -23,7 +23,8 @@
 //! | `index` | makes indexed directories linear |
 //!
 //! **Invariants.** No byte of the image is written before all steps are computed and the result is
-//! checked. A result with an error is a refusal.
+//! checked, but for the block that keeps other hosts away (feature `mmp`), which is as before at
+//! the end. A result with an error is a refusal.
 //!
 //! **Crash safety.** From the first write to the last one the superblock says that the file system
 //! has errors, so it is checked before it is used. Between two steps the file system is valid but
@@ -49,6 +50,7 @@ use std::io;
 use std::ops::Range;
 
 use fourscore_block::BlockDevice;
+use fourscore_block::mmp::{ClaimError, Claimed};
 use fourscore_ondisk::features::{Incompat, RoCompat};
 use fourscore_ondisk::quota::QuotaKind;
 use fourscore_ondisk::superblock::{
@@ -61,7 +63,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::editor::{Editor, Left};
 use super::overlay::Overlay;
-use super::{Rounds, Scope, is_sum, refuse_if_in_use, seconds_now, write};
+use super::{Rounds, Scope, is_sum, seconds_now, write};
 use crate::finding::{Finding, Severity};
 use crate::{CheckError, CheckOptions, Examined};
 use plan::Step;
@@ -143,10 +145,23 @@ pub enum ConvertError<E> {
     Io(#[from] io::Error),
 }
 
-/// Makes the changes on `device`, which nothing else may be writing, and `rest` after them: it
-/// changes the superblock and its backups on the device that it gets. When the call returns, all is
-/// durable. Without a change that concerns more than the superblock, `rest` gets `device` itself,
-/// and nothing is checked.
+impl<E> From<ClaimError> for ConvertError<E> {
+    fn from(error: ClaimError) -> Self {
+        match error {
+            ClaimError::InUse(_) | ClaimError::Corrupt(_) | ClaimError::Unsupported(_) => {
+                Self::NotAtRest(error.to_string())
+            }
+            ClaimError::Io(error) => Self::Io(error),
+        }
+    }
+}
+
+/// Makes the changes on `device`, which nothing else of this host may be writing, and `rest` after
+/// them: it changes the superblock and its backups on the device that it gets. When the call
+/// returns, all is durable. Without a change that concerns more than the superblock, `rest` gets
+/// the device without a layer over it, and nothing is checked. With the feature `mmp` other hosts
+/// are kept away meanwhile; if one of them did not release the file system, this waits for some
+/// twenty seconds.
 ///
 /// # Errors
 /// As above. A crash while it is written leaves a file system that is marked as having errors, and
@@ -160,13 +175,29 @@ pub fn convert<E>(
     let sb = crate::open::primary(&*device)?;
     let steps = plan::steps(&sb, changes);
     let steps = steps.map_err(|(what, why)| ConvertError::Impossible { what, why })?;
-    if steps.is_empty() {
-        return rest(&*device).map_err(ConvertError::Rest);
+    if !steps.is_empty() {
+        refuse_if_not_at_rest(&sb).map_err(ConvertError::NotAtRest)?;
     }
-    refuse_if_not_at_rest(&sb).map_err(ConvertError::NotAtRest)?;
-    refuse_if_in_use(&*device).map_err(|why| ConvertError::NotAtRest(why.to_string()))?;
+    let claimed = Claimed::take(device, &sb)?;
+    let made = match steps.is_empty() {
+        true => rest(&**claimed.device()).map_err(ConvertError::Rest),
+        false => make(&claimed, options, &steps, rest),
+    };
+    let released = claimed.release();
+    made?;
+    Ok(released?)
+}
+
+/// Makes the changes of steps on a claimed file system.
+fn make<E>(
+    claimed: &Claimed,
+    options: &CheckOptions,
+    steps: &[Step],
+    rest: &mut dyn FnMut(&dyn BlockDevice) -> Result<(), E>,
+) -> Result<(), ConvertError<E>> {
+    let state = crate::open::primary(&**claimed.device())?.state();
     let mut layers = Layers {
-        base: device,
+        claimed,
         options: CheckOptions {
             most_of_a_code: u64::MAX,
             ..options.clone()
@@ -174,10 +205,10 @@ pub fn convert<E>(
         now: seconds_now(),
         done: Vec::new(),
     };
-    for step in &steps {
+    for step in steps {
         layers.add(step)?;
     }
-    layers.finish(sb.state(), rest)
+    layers.finish(state, rest)
 }
 
 /// Refuses what a crash has left, and what was not unmounted.
@@ -211,19 +242,19 @@ struct Layer {
 pub(super) type Ranges = Vec<Range<u64>>;
 
 /// The steps that are computed.
-struct Layers {
-    base: Arc<dyn BlockDevice>,
+struct Layers<'c> {
+    claimed: &'c Claimed,
     options: CheckOptions,
     now: u32,
     done: Vec<Layer>,
 }
 
-impl Layers {
+impl Layers<'_> {
     /// Computes a step over those before it.
     fn add<E>(&mut self, step: &Step) -> Result<(), ConvertError<E>> {
         let below: Arc<dyn BlockDevice> = match self.done.last() {
             Some(layer) => Arc::<Overlay>::clone(&layer.overlay),
-            None => Arc::clone(&self.base),
+            None => Arc::clone(self.claimed.device()),
         };
         let overlay = Arc::new(Overlay::new(below));
         let found = self.examine(&overlay)?;
@@ -282,6 +313,7 @@ impl Layers {
         if let Some(last) = self.done.last_mut() {
             last.taken.append(&mut rounds.taken);
         }
+        self.claimed.confirm()?;
         for layer in &self.done {
             self.write(layer, &found)?;
         }
@@ -289,7 +321,7 @@ impl Layers {
     }
 
     fn write(&self, layer: &Layer, result: &Examined) -> io::Result<()> {
-        let device = &*self.base;
+        let device = &**self.claimed.device();
         let mut superblock = [0; SUPERBLOCK_SIZE_BYTES];
         layer
             .overlay

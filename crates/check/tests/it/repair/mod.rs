@@ -8,6 +8,7 @@
 //! | `drawn` | drawn damage is repaired, and sound files are kept |
 //! | `extents` | an extent at a wrong place hides no other one |
 //! | `fields` | a wrong field of the superblock loses no file |
+//! | `hosts` | other hosts are kept away, and left alone (feature `mmp`) |
 //! | `indexes` | a directory that loses its index gets another one |
 //! | `logs` | what is intact of a damaged log is replayed |
 //! | `places` | wrong places of inode tables lose no file |
@@ -18,6 +19,7 @@ mod descriptors;
 mod drawn;
 mod extents;
 mod fields;
+mod hosts;
 mod indexes;
 mod logs;
 mod places;
