@@ -2,6 +2,7 @@
 
 use std::io;
 
+use fourscore_block::mmp::ClaimError;
 use fourscore_ondisk::Geometry;
 
 /// Why the size of a file system is not changed.
@@ -74,6 +75,17 @@ impl ResizeError {
 
     pub(crate) fn corrupt(why: impl std::fmt::Display) -> Self {
         Self::Corrupt(why.to_string())
+    }
+}
+
+impl From<ClaimError> for ResizeError {
+    fn from(error: ClaimError) -> Self {
+        match error {
+            ClaimError::InUse(_) => Self::NotAtRest(error.to_string()),
+            ClaimError::Corrupt(error) => Self::corrupt(error),
+            ClaimError::Unsupported(why) => Self::Unsupported(why),
+            ClaimError::Io(error) => Self::Io(error),
+        }
     }
 }
 

@@ -1,10 +1,14 @@
 //! **Purpose.** [`Resizer`]: the public calls.
+//!
+//! **Model.** The file system is claimed before it is changed (feature `mmp`), and read again then:
+//! another host may have changed it since it was opened. A caller that does more than one call
+//! claims it for all of them.
 
 use std::cmp::Ordering;
 
 use fourscore_block::BlockDevice;
+use fourscore_block::mmp::Claimed;
 use fourscore_ondisk::features::{Incompat, RoCompat};
-use fourscore_ondisk::mmp::{MmpBlock, MmpSequence};
 use fourscore_ondisk::superblock::{State, Superblock};
 use fourscore_ondisk::{BlockCount, Geometry};
 use fourscore_sync::Arc;
@@ -19,18 +23,75 @@ use crate::{grow, shrink, target};
 #[derive(Debug)]
 pub struct Resizer {
     volume: Volume<'static>,
+    /// The device without the claim.
+    base: Arc<dyn BlockDevice>,
+    claimed: Option<Claimed>,
 }
 
 impl Resizer {
-    /// Opens the file system on `device`, which nothing else may use.
+    /// Opens the file system on `device`, which nothing else of this host may use. Other hosts are
+    /// kept away from [`claim`](Self::claim) on.
     ///
     /// # Errors
     /// `NoFileSystem`; `NotAtRest` for one that is in use, was left by a crash, or has errors;
     /// `Unsupported` for features that are not known; `Io`.
     pub fn open(device: Arc<dyn BlockDevice>) -> Result<Self> {
-        let volume = Volume::open(device)?;
+        let volume = Volume::open(Arc::clone(&device))?;
         check_at_rest(&volume)?;
-        Ok(Self { volume })
+        Ok(Self {
+            volume,
+            base: device,
+            claimed: None,
+        })
+    }
+
+    /// Keeps other hosts away until [`release`](Self::release), or until this is dropped (feature
+    /// `mmp`), and reads the file system again. Waits for some twenty seconds if a host did not
+    /// release it.
+    ///
+    /// Calls that change the file system do it by themselves, and release it. So this is for a
+    /// caller that does more.
+    ///
+    /// # Errors
+    /// `NotAtRest` names the host that has it, or where a check of it runs; otherwise as
+    /// [`open`](Self::open).
+    pub fn claim(&mut self) -> Result<()> {
+        if self.claimed.is_some() {
+            return Ok(());
+        }
+        let claimed = Claimed::take(Arc::clone(&self.base), self.volume.sb())?;
+        self.volume = Volume::open(Arc::clone(claimed.device()))?;
+        check_at_rest(&self.volume)?;
+        self.claimed = Some(claimed);
+        Ok(())
+    }
+
+    /// Lets other hosts use the file system. All changes are durable when this returns.
+    ///
+    /// # Errors
+    /// `NotAtRest` if another host has written all the same: the file system must be checked.
+    /// `Corrupt`, `Io`.
+    pub fn release(&mut self) -> Result<()> {
+        let Some(claimed) = self.claimed.take() else {
+            return Ok(());
+        };
+        claimed.release()?;
+        self.volume = Volume::open(Arc::clone(&self.base))?;
+        Ok(())
+    }
+
+    /// Does `work` on a claimed file system.
+    fn on_claimed<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if let Some(claimed) = &self.claimed {
+            claimed.confirm()?;
+            return work(self);
+        }
+        self.claim()?;
+        let done = work(self);
+        let released = self.release();
+        let done = done?;
+        released?;
+        Ok(done)
     }
 
     /// The layout of the file system.
@@ -60,6 +121,15 @@ impl Resizer {
     /// # Errors
     /// `TooSmall`, `TooLarge`, `DeviceTooShort`, before anything is changed; `Corrupt`; `Io`; `Fs`.
     pub fn resize(&mut self, blocks: BlockCount) -> Result<BlockCount> {
+        let new = target::of(self.volume.sb(), blocks.0)?;
+        self.check_device(&new)?;
+        match new.geometry().blocks() == self.geometry().blocks() {
+            true => Ok(self.geometry().blocks()),
+            false => self.on_claimed(|resizer| resizer.resize_claimed(blocks)),
+        }
+    }
+
+    fn resize_claimed(&mut self, blocks: BlockCount) -> Result<BlockCount> {
         let new = target::of(self.volume.sb(), blocks.0)?;
         let after = new.geometry().blocks();
         self.check_device(&new)?;
@@ -92,13 +162,15 @@ impl Resizer {
     /// # Errors
     /// As [`Self::resize`].
     pub fn shrink(&mut self) -> Result<BlockCount> {
-        let mut wish = self.least()?;
-        loop {
-            match self.resize(wish.min(self.geometry().blocks())) {
-                Err(ResizeError::NoRoom) => wish.0 += wish.0 / 64 + LEAST_USEFUL_BLOCKS,
-                done => return done,
+        self.on_claimed(|resizer| {
+            let mut wish = resizer.least()?;
+            loop {
+                match resizer.resize_claimed(wish.min(resizer.geometry().blocks())) {
+                    Err(ResizeError::NoRoom) => wish.0 += wish.0 / 64 + LEAST_USEFUL_BLOCKS,
+                    done => return done,
+                }
             }
-        }
+        })
     }
 
     /// Gives the descriptors of groups a width: the feature `64bit`. Nothing moves: blocks for
@@ -112,11 +184,13 @@ impl Resizer {
     /// `Unsupported`, `DeviceTooShort`, `Corrupt` with nothing changed; `Io`.
     pub fn set_width(&mut self, width: Width) -> Result<()> {
         self.check_device(self.volume.sb())?;
-        let done = wide::set(&mut self.volume, width);
-        if done.is_err() {
-            self.volume.reload()?;
-        }
-        done
+        self.on_claimed(|resizer| {
+            let done = wide::set(&mut resizer.volume, width);
+            if done.is_err() {
+                resizer.volume.reload()?;
+            }
+            done
+        })
     }
 
     fn check_content(&self, wish: BlockCount) -> Result<()> {
@@ -164,13 +238,6 @@ fn check_at_rest(volume: &Volume<'_>) -> Result<()> {
     }
     if !sb.state().contains(State::VALID_FS) || sb.state().contains(State::ERROR_FS) {
         return refused("it was not unmounted, or has errors: check it first (e2fsck -f)");
-    }
-    if let Some(block) = sb.mmp_block() {
-        let bytes = volume.read(block)?;
-        let mmp = MmpBlock::parse(&bytes, sb).map_err(ResizeError::corrupt)?;
-        if mmp.sequence() != MmpSequence::Clean {
-            return refused("another host has it mounted, or did not unmount it (feature mmp)");
-        }
     }
     Ok(())
 }

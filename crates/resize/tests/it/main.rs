@@ -3,4 +3,5 @@
 //! crate `proof`.
 
 mod at_rest;
+mod hosts;
 mod mounted;

@@ -50,6 +50,8 @@ const SHAPES: &[(&str, &[u64])] = &[
         &[9_000, 90_000],
     ),
     ("-t ext4 -b 2048 -J size=2 -O ^flex_bg", &[20_000, 120_000]),
+    // The mount has the claim.
+    ("-t ext4 -b 1024 -J size=1 -O mmp", &[9_000, 30_000]),
     (
         "-t ext4 -b 1024 -J size=1 -O fast_commit,orphan_file -g 2048",
         &[9_000, 30_000],
