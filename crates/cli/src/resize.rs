@@ -9,7 +9,8 @@
 //! because the log must be replayed first, the file keeps its new length.
 //!
 //! **Locking.** One descriptor holds the lock from the first look at the file system to the last
-//! change of the length, and all lengths are those of that descriptor.
+//! change of the length, and all lengths are those of that descriptor. With the feature `mmp`,
+//! other hosts are kept away in the same time, but for `-P`, which changes nothing.
 //!
 //! A mount of fourscore, given by its directory or its image, grows in its server, which has the
 //! image locked and makes the file longer. A mount of the kernel is left to its resize2fs.
@@ -33,7 +34,7 @@ use crate::failure::{Failure, Result, message};
 use crate::image::{ImageSpec, device, parse_size};
 use crate::mount::figures::ERROR;
 use crate::output::Stdout;
-use crate::{foreign, live, verbosity};
+use crate::{foreign, live, signals, verbosity};
 
 /// `resize`
 #[derive(Debug, Args)]
@@ -64,13 +65,15 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
     let name = spec.path.display().to_string();
     let held = Held::open(spec)?;
     let mut resizer = held.resizer()?;
-    let before = *resizer.geometry();
-    let bits = before.block_size().bits();
     let problem = |why: ResizeError| Failure::new(name.as_str(), why);
     if args.print_least {
         let least = resizer.least().map_err(problem)?;
         return print(&format!("{}\n", least.0));
     }
+    signals::release_at_end()?;
+    resizer.claim().map_err(problem)?;
+    let before = *resizer.geometry();
+    let bits = before.block_size().bits();
     let wish = match &args.size {
         Some(text) => {
             blocks_of(text, before.block_size()).ok_or_else(|| Failure::usage(text, NOT_A_SIZE))?
@@ -91,6 +94,8 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
     let after = match resized {
         Ok(after) => after,
         Err(failure) => {
+            // It is opened again below, which claims it again.
+            drop(resizer);
             let has_bytes = held.cut_back(old_bytes);
             let has_grown = has_bytes.is_some_and(|bytes| bytes > before.size_bytes());
             return Err(match has_grown {
@@ -102,6 +107,7 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
     if after < before.blocks() {
         held.cut(after.0 << bits)?;
     }
+    resizer.release().map_err(problem)?;
     report(&Resized {
         name: &name,
         before: before.blocks(),
@@ -276,7 +282,8 @@ impl<'s> Held<'s> {
     /// it was. Returns the bytes of the file system; `None` if they are not known: a log that must
     /// be replayed may have either size, and then the file stays as long as it is.
     fn cut_back(&self, old_bytes: u64) -> Option<u64> {
-        let resizer = Resizer::open(Arc::clone(&self.device)).ok()?;
+        let mut resizer = Resizer::open(Arc::clone(&self.device)).ok()?;
+        resizer.claim().ok()?;
         let has_bytes = resizer.geometry().size_bytes();
         if let Err(failure) = self.cut(old_bytes.max(has_bytes)) {
             message(&failure.to_string());

@@ -6,9 +6,11 @@
 //! itself replays the transactions of the log, and a message says that fast commits were given up.
 
 use std::fmt::Write as _;
+use std::io;
 use std::path::Path;
 
 use fourscore::{Fs, MountOptions};
+use fourscore_block::mmp::Claimed;
 use fourscore_block::{Access, BlockDevice, DeviceOptions};
 use fourscore_check::{Finding, Repaired, Scope, Severity, UndoDevice, apply_undo, repair};
 use fourscore_ondisk::features::Incompat;
@@ -21,7 +23,7 @@ use super::superblock::Substituted;
 use super::{Check, options, print, refusal, substituted, sum};
 use crate::failure::{self, Failure, Result};
 use crate::image::{device, device_to_read};
-use crate::verbosity;
+use crate::{signals, verbosity};
 
 /// Repairs the image.
 pub(super) fn run(args: &Check) -> Result<()> {
@@ -46,7 +48,11 @@ pub(super) fn run(args: &Check) -> Result<()> {
         Some(undo) => Arc::<UndoDevice>::clone(undo),
         None => image,
     };
-    let is_replayed = journal.is_none() && recover(&target, &name);
+    signals::release_at_end()?;
+    let is_replayed = match journal {
+        None => recover(&target, &name).inspect_err(|_| abandon(undo.as_deref()))?,
+        Some(_) => false,
+    };
     let substituted = substituted(args, &target).inspect_err(|_| abandon(undo.as_deref()))?;
     let target = match &substituted {
         Some(substituted) => Arc::<Substituted>::clone(substituted),
@@ -67,7 +73,7 @@ pub(super) fn run(args: &Check) -> Result<()> {
     };
     outcome.is_replayed |= is_replayed;
     if let Some(substituted) = substituted.filter(|_| outcome.is_changed || outcome.is_clean()) {
-        let written = substituted.settle();
+        let written = settle(&substituted);
         let why = |why| not_checked(Failure::new(name.as_str(), why));
         outcome.is_changed |= written.map_err(why)?;
     }
@@ -95,18 +101,41 @@ pub(crate) fn abandon(undo: Option<&UndoDevice>) {
     }
 }
 
-/// Replays a dirty log by a mount; whether that was due and succeeded.
-fn recover(image: &Arc<dyn BlockDevice>, name: &str) -> bool {
+/// Writes the backup of the superblock that the repair has used, if it has not written it already.
+/// Other hosts are kept away as during the repair.
+fn settle(substituted: &Arc<Substituted>) -> io::Result<bool> {
+    let device: Arc<dyn BlockDevice> = Arc::<Substituted>::clone(substituted);
+    let Some(sb) = superblock(&*device) else {
+        return substituted.settle();
+    };
+    let claimed = Claimed::take(device, &sb)?;
+    let written = substituted.settle()?;
+    claimed.release()?;
+    Ok(written)
+}
+
+fn superblock(device: &dyn BlockDevice) -> Option<Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
-    let read = image.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES);
-    let raw = RawSuperblock::from_bytes(&bytes);
-    let sb = raw.ok().and_then(|raw| Superblock::try_from(raw).ok());
-    let is_due = sb.is_some_and(|sb| sb.features().incompat.contains(Incompat::RECOVER));
-    if read.is_err() || !is_due {
-        return false;
+    device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES).ok()?;
+    let raw = RawSuperblock::from_bytes(&bytes).ok()?;
+    Superblock::try_from(raw).ok()
+}
+
+/// Replays a dirty log by a mount; whether that was due and succeeded.
+///
+/// # Errors
+/// Another host has the file system, or a check of it runs (feature `mmp`): a repair would be
+/// refused as well.
+fn recover(image: &Arc<dyn BlockDevice>, name: &str) -> Result<bool> {
+    let is_dirty = |sb: Superblock| sb.features().incompat.contains(Incompat::RECOVER);
+    if !superblock(&**image).is_some_and(is_dirty) {
+        return Ok(false);
     }
     let mounted = Fs::mount(Arc::clone(image), &MountOptions::new());
     let unmounted = mounted.and_then(|fs| fs.unmount());
+    if let Err(why @ fourscore::Error::InUse(_)) = unmounted {
+        return Err(Failure::NotChecked(Box::new(Failure::new(name, why))));
+    }
     if let Err(why) = &unmounted {
         let text = format!(
             "{name}: cannot be mounted to replay its log ({why}); transactions are replayed without \
@@ -114,7 +143,7 @@ fn recover(image: &Arc<dyn BlockDevice>, name: &str) -> bool {
         );
         failure::message(&text);
     }
-    unmounted.is_ok()
+    Ok(unmounted.is_ok())
 }
 
 fn as_text(outcome: &Repaired, name: &str) -> String {

@@ -201,6 +201,10 @@ impl BlockDevice for Substituted {
         Ok(())
     }
 
+    fn forget_cached(&self, range: Range<u64>) {
+        self.base.forget_cached(range);
+    }
+
     fn flush(&self) -> io::Result<()> {
         self.base.flush()
     }

@@ -128,12 +128,12 @@ struct Options {
 
 const TUNE2FS: Options = Options {
     with_value: b"cCeEgiJLmMoOQrTuUzI",
-    // -f: go on although there are warnings, of which there are none here.
-    changes: &[(b'f', Change::Out)],
+    changes: &[],
 };
 /// With `-l`.
 const TUNE2FS_LIST: Options = Options {
-    changes: &[(b'l', Change::Out)],
+    // -f: go on although there are warnings, of which there are none here.
+    changes: &[(b'l', Change::Out), (b'f', Change::Out)],
     ..TUNE2FS
 };
 const RESIZE2FS: Options = Options {
@@ -310,8 +310,15 @@ mod tests {
             Some(String::from_utf8(words.join(&b' ')).expect("text"))
         };
         for (given, expected) in [
-            ("/sbin/tune2fs -f -L x a.img", "fourscore tune -L x a.img"),
+            (
+                "/sbin/tune2fs -f -L x a.img",
+                "fourscore tune -f -L x a.img",
+            ),
             ("tune2fs -l a.img", "fourscore info a.img"),
+            (
+                "tune2fs -fE clear_mmp a.img",
+                "fourscore tune -f -E clear_mmp a.img",
+            ),
             ("e2label a.img", "fourscore print-label a.img"),
             ("e2label a.img x", "fourscore tune -L x a.img"),
             ("dumpe2fs -h a.img", "fourscore info a.img"),
@@ -330,8 +337,8 @@ mod tests {
                 "e2fsck -yzu -- a.img",
                 "fourscore check -y --undo u -- a.img",
             ),
-            ("tune2fs -fc -1 a.img", "fourscore tune -c -1 a.img"),
-            ("tune2fs -fLx a.img", "fourscore tune -L x a.img"),
+            ("tune2fs -fc -1 a.img", "fourscore tune -f -c -1 a.img"),
+            ("tune2fs -fLx a.img", "fourscore tune -f -L x a.img"),
             ("tune2fs -Ll a.img", "fourscore tune -L l a.img"),
             ("dumpe2fs -fh a.img", "fourscore info a.img"),
             ("resize2fs -pfM a.img", "fourscore resize -f -M a.img"),

@@ -19,8 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fourscore_block::{Access, BlockDevice, DeviceOptions};
-use fourscore_check::{CheckOptions, ConvertError, UndoDevice, convert};
+use fourscore_block::{Access, BlockDevice, DeviceOptions, mmp};
+use fourscore_check::{CheckError, CheckOptions, ConvertError, UndoDevice, convert};
 use fourscore_mkfs::{FeatureChange, FormatError, Reserved, Surroundings, Tuning};
 use fourscore_sync::Arc;
 use uuid::Uuid;
@@ -31,7 +31,10 @@ use crate::edit::random_uuid;
 use crate::failure::{Failure, Result};
 use crate::image::{Image, ImageSpec, device};
 use crate::output::Stdout;
-use crate::{foreign, live, mkfs, time};
+use crate::{foreign, live, mkfs, signals, time};
+
+/// The extended option that clears the block of multi-mount protection.
+const CLEAR_MMP: &str = "clear_mmp";
 
 /// `tune`
 #[derive(Debug, Args)]
@@ -59,9 +62,13 @@ pub(crate) struct TuneOptions {
     /// Behavior on errors: continue, remount-ro, panic
     #[arg(short = 'e', value_name = "POLICY")]
     errors: Option<String>,
-    /// stride=, stripe_width=, mount_opts=, hash_alg=, test_fs, ^test_fs, force_fsck
+    /// stride=, stripe_width=, mount_opts=, hash_alg=, test_fs, ^test_fs, force_fsck; with -f:
+    /// clear_mmp
     #[arg(short = 'E', value_name = "OPTIONS")]
     extended: Vec<String>,
+    /// Does what -E clear_mmp says: no host uses the file system, and no check of it runs
+    #[arg(short = 'f')]
+    force: bool,
     /// Group that may use reserved blocks, a number or a name of this host
     #[arg(short = 'g', value_name = "GROUP")]
     reserved_gid: Option<String>,
@@ -184,6 +191,8 @@ fn add_extended(tuning: &mut Tuning, word: &str) -> Result<()> {
         "test_fs" => tuning.is_test_fs = Some(true),
         "^test_fs" => tuning.is_test_fs = Some(false),
         "force_fsck" => tuning.force_check = true,
+        // Done before all else: see `clear_mmp`.
+        CLEAR_MMP => {}
         _ => return Err(wrong("there is no such extended option")),
     }
     Ok(())
@@ -253,7 +262,13 @@ fn seconds(text: &str) -> Result<u64> {
 pub(crate) fn run(args: &Tune) -> Result<()> {
     let options = &args.options;
     let tuning = options.tuning()?;
-    let is_nothing = tuning == Tuning::default() && !options.has_changes();
+    let clears_mmp = words(&options.extended).any(|word| word == CLEAR_MMP);
+    let is_nothing = tuning == Tuning::default() && !options.has_changes() && !clears_mmp;
+    if clears_mmp && !options.force {
+        let why =
+            "is for a file system that no host uses, and that is not checked now: then add -f";
+        return Err(Failure::usage("-E clear_mmp", why));
+    }
     let path = Path::new(&args.target);
     if path.is_dir() || !args.values.is_empty() {
         if !is_nothing {
@@ -269,6 +284,7 @@ pub(crate) fn run(args: &Tune) -> Result<()> {
         return Err(Failure::usage("tune", why));
     }
     let image = device(&spec, DeviceOptions::read_write(), Access::ReadWrite)?;
+    signals::release_at_end()?;
     let now = mkfs::time_seconds().map_err(mkfs::format_failure)?;
     let clock = u64::try_from(time::now().seconds()).unwrap_or_default();
     let around = Surroundings {
@@ -289,6 +305,15 @@ pub(crate) fn run(args: &Tune) -> Result<()> {
     undo.finish().map_err(why)
 }
 
+/// Makes the block of multi-mount protection say that no host has the file system.
+fn clear_mmp(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()> {
+    let failed = |why: &dyn std::fmt::Display| Failure::new(spec.path.display().to_string(), why);
+    match changes::superblock(device) {
+        Some(sb) if sb.mmp_block().is_some() => mmp::clear(device, &sb).map_err(|why| failed(&why)),
+        _ => Err(failed(&"has no multi-mount protection (mmp)")),
+    }
+}
+
 /// Makes the changes on a device.
 fn apply(
     device: Arc<dyn BlockDevice>,
@@ -297,6 +322,12 @@ fn apply(
     around: Surroundings,
     spec: &ImageSpec,
 ) -> Result<()> {
+    if words(&options.extended).any(|word| word == CLEAR_MMP) {
+        clear_mmp(&*device, spec)?;
+        if *tuning == Tuning::default() && !options.has_changes() {
+            return Ok(());
+        }
+    }
     let changes = changes::of(&*device, options, tuning)?;
     let check = CheckOptions {
         threads: std::thread::available_parallelism().unwrap_or(std::num::NonZeroUsize::MIN),
@@ -307,16 +338,13 @@ fn apply(
     if let Some(width) = width::wished(&*device, tuning, options)? {
         return width::set(device, &check, width, &name());
     }
-    let done = match changes[..] {
-        [] => rest(&*device).map_err(ConvertError::Rest),
-        _ => convert(device, &check, &changes, &mut rest),
-    };
-    done.map_err(|why| match why {
+    // Also without such changes: it keeps other hosts away meanwhile.
+    convert(device, &check, &changes, &mut rest).map_err(|why| match why {
         // Which option is at fault says more than which image.
         ConvertError::Rest(FormatError::Option { option, why }) => {
             Failure::new(name(), format!("{option}: {why}"))
         }
-        ConvertError::Rest(FormatError::NoFileSystem(why)) => {
+        ConvertError::Check(CheckError::Refused(why)) => {
             let failure = Failure::new(name(), why);
             foreign::failure(spec).unwrap_or(failure)
         }

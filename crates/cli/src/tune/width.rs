@@ -2,9 +2,9 @@
 //!
 //! **Model.** It is the only change of its call: it is one of the layout (`fourscore_resize`), and
 //! durable by itself. It is made in memory first, and checked before and after, since all
-//! descriptors are written again.
+//! descriptors are written again. Other hosts are kept away in the whole time (feature `mmp`).
 
-use fourscore_block::BlockDevice;
+use fourscore_block::{BlockDevice, mmp};
 use fourscore_check::{CheckOptions, rehearse};
 use fourscore_mkfs::{FeatureChange, Tuning};
 use fourscore_ondisk::features::Incompat;
@@ -51,22 +51,31 @@ pub(super) fn set(
     width: Width,
     name: &str,
 ) -> Result<()> {
-    // What is not at rest is refused before it is checked.
-    Resizer::open(Arc::clone(&device)).map_err(|why| Failure::new(name, why))?;
-    let mut change = |device| Resizer::open(device)?.set_width(width);
-    set_by(device, check, name, &mut change)
+    let failed = |why| Failure::new(name, why);
+    // What is not at rest, or in use, is refused before it is checked.
+    let mut resizer = Resizer::open(Arc::clone(&device)).map_err(failed)?;
+    resizer.claim().map_err(failed)?;
+    let mut change = |copy: Arc<dyn BlockDevice>| {
+        // No other host has the copy. It says that a check runs, as the image does.
+        if let Some(sb) = changes::superblock(&*copy) {
+            mmp::clear(&*copy, &sb)?;
+        }
+        Resizer::open(copy)?.set_width(width)
+    };
+    rehearsed(device, check, name, &mut change)?;
+    resizer.set_width(width).map_err(failed)?;
+    resizer.release().map_err(failed)
 }
 
-/// Makes a change in memory, and if the result has no errors, on the device.
-fn set_by(
+/// Makes a change in memory, and refuses it if the result has errors.
+fn rehearsed(
     device: Arc<dyn BlockDevice>,
     check: &CheckOptions,
     name: &str,
     change: &mut dyn FnMut(Arc<dyn BlockDevice>) -> fourscore_resize::Result<()>,
 ) -> Result<()> {
-    let rehearsed = rehearse(Arc::clone(&device), check, change);
-    rehearsed.map_err(|why| Failure::new(name, why))?;
-    change(device).map_err(|why| Failure::new(name, why))
+    let done = rehearse(device, check, change);
+    done.map_err(|why| Failure::new(name, why))
 }
 
 #[cfg(test)]
@@ -96,7 +105,7 @@ mod tests {
             device.read_at(&mut now, 0).expect("readable");
             now == bytes
         };
-        let set = |spoiled: &[u64]| {
+        let rehearse = |spoiled: &[u64]| {
             let device: Arc<dyn BlockDevice> = Arc::<RamDevice>::clone(&device);
             let mut change = |device: Arc<dyn BlockDevice>| {
                 Resizer::open(Arc::clone(&device))?.set_width(Width::Narrow)?;
@@ -105,16 +114,22 @@ mod tests {
                 }
                 Ok(())
             };
-            set_by(device, &CheckOptions::default(), "image", &mut change)
+            super::rehearsed(device, &CheckOptions::default(), "image", &mut change)
         };
         // The first descriptor, and its copy in the group 1.
         for (block, expected) in [(2, "(group 0: "), (1026, "(group 1: the backup ")] {
-            let refused = set(&[block]).expect_err("it would be damaged").to_string();
+            let refused = rehearse(&[block])
+                .expect_err("it would be damaged")
+                .to_string();
             assert!(refused.contains("the result: has an error"), "{refused}");
             assert!(refused.contains(expected), "{refused}");
             assert!(same(), "block {block}: it was written");
         }
-        set(&[]).expect("it is possible");
+        rehearse(&[]).expect("it is possible");
+        assert!(same(), "it was written by the rehearsal");
+        let target: Arc<dyn BlockDevice> = Arc::<RamDevice>::clone(&device);
+        let check = CheckOptions::default();
+        super::set(target, &check, Width::Narrow, "image").expect("it is possible");
         assert!(!same(), "nothing was written");
     }
 }

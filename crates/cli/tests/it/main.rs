@@ -38,6 +38,7 @@ mod external_journal;
 mod fakeroot;
 mod formats;
 mod hostile;
+mod hosts;
 mod lab;
 mod lab_report;
 mod lab_scratch;

@@ -275,27 +275,6 @@ fn a_file_system_that_is_not_at_rest_is_refused() {
         tools::run("debugfs", &["-w", "-R", change, path].map(AsRef::as_ref)).expect("it runs");
         refused(&["tune", path, "-L", "x"], &format!("{path}: {expected}"));
     }
-    // debugfs itself takes the file system and gives it back.
-    mke2fs(&image, "-O mmp,^metadata_csum");
-    let facts = tools::run("dumpe2fs", &["-h", path].map(AsRef::as_ref)).expect("it runs");
-    let block = facts
-        .lines()
-        .find_map(|line| line.strip_prefix("MMP block number:"));
-    let block: u64 = block
-        .and_then(|nr| nr.trim().parse().ok())
-        .expect("a number");
-    printed(&mut fourscore(&["tune", path, "-L", "x"]));
-    let device = File::options().write(true).open(&image).expect("an image");
-    let block_bytes = if facts.contains("Block size:               4096") {
-        4096
-    } else {
-        1024
-    };
-    device
-        .write_all_at(&5_u32.to_le_bytes(), block * block_bytes + 4)
-        .expect("space");
-    let expected = "another host has it mounted, or did not unmount it (feature mmp)";
-    refused(&["tune", path, "-L", "x"], expected);
     fs::write(&image, [0; 8192]).expect("space");
     refused(&["tune", path, "-L", "x"], &format!("{path}: "));
     refused(

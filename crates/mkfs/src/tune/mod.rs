@@ -96,12 +96,12 @@ pub struct Surroundings {
     pub hash_seed: Uuid,
 }
 
-/// Changes the file system on a device, which nothing else may be writing. Durable when this
-/// returns.
+/// Changes the file system on a device, which nothing else may be writing. The caller keeps other
+/// hosts away (`fourscore_block::mmp`). Durable when this returns.
 ///
 /// # Errors
 /// `Option` names the option and why it is not possible; `NoFileSystem`; `NotAtRest` for a file
-/// system that is in use, or that a crash has left. Nothing was written in these cases. `Io`.
+/// system that is mounted, or that a crash has left. Nothing was written in these cases. `Io`.
 pub fn tune(device: &dyn BlockDevice, tuning: &Tuning, around: Surroundings) -> FormatResult<()> {
     let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
     device.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
@@ -137,7 +137,8 @@ fn check_at_rest(device: &dyn BlockDevice, sb: &Superblock) -> FormatResult<()> 
         let mut bytes = vec![0; block_size.bytes()];
         device.read_at(&mut bytes, block.0 << block_size.bits())?;
         let mmp = MmpBlock::parse(&bytes, sb).map_err(FormatError::not_at_rest)?;
-        if mmp.sequence() != MmpSequence::Clean {
+        // A caller that keeps other hosts away has written "a check runs".
+        if let MmpSequence::InUse(_) = mmp.sequence() {
             let why = "another host has it mounted, or did not unmount it (feature mmp)";
             return Err(FormatError::not_at_rest(why));
         }
