@@ -53,7 +53,10 @@ impl Findings {
 
     /// Adds the findings of another thread.
     pub(crate) fn merge(&mut self, other: Self) {
-        self.kept.extend(other.kept);
+        match self.kept.is_empty() {
+            true => self.kept = other.kept,
+            false => self.kept.extend(other.kept),
+        }
         self.pushed += other.pushed;
         for (code, count) in other.counts {
             *self.counts.entry(code).or_default() += count;

@@ -64,8 +64,10 @@ struct Scanner<'a> {
     claimed: Claimed,
     /// What a later check may use instead of the inode at hand.
     slot: Slot,
-    /// What is new to the memory.
-    learned: Vec<(TablePlace, Slots)>,
+    /// What is new to the memory, for each group.
+    learned: Vec<Vec<(TablePlace, Slots)>>,
+    /// What is new of the group at hand.
+    new: Vec<(TablePlace, Slots)>,
     learns: bool,
     /// Buffers for the slots and the directories of the block at hand.
     learning: (Vec<Slot>, Vec<Directory>),
@@ -96,6 +98,7 @@ pub(crate) fn run(
                 let nr = GroupNr(u32::try_from(nr).unwrap_or(u32::MAX));
                 table::visit(volume, nr, recalled, &mut piece, &mut scanner);
                 scanner.add_pending();
+                scanner.learned.push(std::mem::take(&mut scanner.new));
             }
         }
         (
@@ -111,7 +114,7 @@ pub(crate) fn run(
     let mut policies = Vec::new();
     for (found, directories, runs, usage, part, learned) in scanners {
         if let Some(memory) = &mut memory {
-            memory.learn(learned);
+            memory.learn(learned.into_iter().flatten());
         }
         findings.merge(found);
         scanned.directories.push(directories);
@@ -146,6 +149,7 @@ impl<'a> Scanner<'a> {
             claimed: Claimed::default(),
             slot: Slot::AGAIN,
             learned: Vec::new(),
+            new: Vec::new(),
             learns: false,
             learning: Default::default(),
             pending: Pending::default(),
@@ -195,7 +199,7 @@ impl Visitor for Scanner<'_> {
         }
         if self.learns && block.is_read && is_new {
             let slots = Slots::new(block.first, &new, &directories);
-            self.learned.push((block.place, slots));
+            self.new.push((block.place, slots));
         }
         new.clear();
         directories.clear();

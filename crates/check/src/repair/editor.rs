@@ -114,10 +114,15 @@ impl<'a> Editor<'a> {
         Ok(self.disk.write_at(bytes, offset)?)
     }
 
-    /// The bytes of an inode.
+    /// The bytes of an inode, which is mostly written next.
     pub(super) fn inode_bytes(&self, nr: InodeNr) -> Patch<Vec<u8>> {
+        let offset = self.inode_offset(nr)?;
+        let size = self.volume.geometry().inode_size_bytes();
+        let loaded = self.disk.load(offset, size);
         let mut bytes = Vec::new();
-        let read = self.volume.read_inode(nr, &mut bytes);
+        let read = loaded
+            .ok()
+            .and_then(|()| self.volume.read_inode(nr, &mut bytes));
         read.ok_or_else(|| Left(format!("inode {nr} cannot be read")))?;
         Ok(bytes)
     }

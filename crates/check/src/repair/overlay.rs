@@ -81,6 +81,25 @@ impl Overlay {
         *self.units.write() = saved.0;
     }
 
+    /// Takes units into memory as they are, so that later reads and writes of the `length` bytes at
+    /// `at` need no base. They count as changed only when they are.
+    ///
+    /// # Errors
+    /// The base cannot be read.
+    pub(super) fn load(&self, at: u64, length: usize) -> io::Result<()> {
+        let end = at.saturating_add(length as u64);
+        for unit in at / UNIT_BYTES as u64..end.div_ceil(UNIT_BYTES as u64) {
+            if !self.units.read().contains_key(&unit) {
+                let start = unit * UNIT_BYTES as u64;
+                let mut bytes = Box::new([0; UNIT_BYTES]);
+                self.base
+                    .read_at(&mut bytes[..self.length_at(start)], start)?;
+                self.units.write().insert(unit, bytes);
+            }
+        }
+        Ok(())
+    }
+
     /// What differs from the base, in ascending order; each change is at most `most_bytes` long.
     /// What the base cannot read counts as different.
     pub(super) fn changes(&self, most_bytes: usize, threads: NonZeroUsize) -> Vec<Change> {
@@ -289,6 +308,24 @@ mod tests {
         fn flush(&self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_was_loaded_is_no_change_until_it_is_written() {
+        let overlay = Overlay::new(Arc::new(RamDevice::from_bytes(&[7; 5000])));
+        overlay.write_at(&[1; 10], 1020).expect("inside");
+        overlay.take_written();
+        overlay.load(900, 2000).expect("inside");
+        overlay.load(4990, 10).expect("up to the end");
+        assert!(overlay.take_written().is_empty());
+        let changes = overlay.changes(1 << 20, NonZeroUsize::MIN);
+        let places: Vec<_> = changes.iter().map(|c| (c.at, c.bytes.len())).collect();
+        assert_eq!(places, [(0, 2048)], "of the write alone");
+        overlay.write_at(&[2; 1], 2500).expect("inside");
+        let changes = overlay.changes(1 << 20, NonZeroUsize::MIN);
+        let mut expected = vec![7; 1024];
+        expected[2500 - 2048] = 2;
+        assert_eq!(changes[0].bytes[2048..], expected);
     }
 
     #[test]

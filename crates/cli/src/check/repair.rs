@@ -147,7 +147,8 @@ fn recover(image: &Arc<dyn BlockDevice>, name: &str) -> Result<bool> {
 }
 
 fn as_text(outcome: &Repaired, name: &str) -> String {
-    let mut text = String::new();
+    // Lines have a hundred bytes.
+    let mut text = String::with_capacity(outcome.mended.len() * 128);
     if outcome.is_replayed {
         let _ = writeln!(text, "{name}: the log was replayed");
     }
