@@ -163,9 +163,16 @@ fn idle_faults(volume: &Volume) -> Vec<String> {
     if !is_desc_size(found) {
         faults.push(format!("s_desc_size {found} without 64bit"));
     }
-    if let Some(found) = volume.false_orphan_file() {
+    let (blocks, clusters) = (raw.s_blocks_per_group.get(), raw.s_clusters_per_group.get());
+    if clusters != blocks && !volume.ro_compat(RoCompat::BIGALLOC) {
         faults.push(format!(
-            "s_orphan_file_inum is {found} without the feature orphan_file, and it is a file"
+            "s_clusters_per_group is {clusters} without bigalloc, and s_blocks_per_group {blocks}"
+        ));
+    }
+    for found in volume.false_hidden_files() {
+        let ((field, feature), inode) = (found.file.field(), found.inode);
+        faults.push(format!(
+            "{field} is {inode} without the feature {feature}, which is no such file"
         ));
     }
     faults

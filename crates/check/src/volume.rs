@@ -54,6 +54,34 @@ impl Group {
     }
 }
 
+/// A file that only the superblock names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HiddenFile {
+    Orphans,
+    UserQuota,
+    GroupQuota,
+    ProjectQuota,
+}
+
+impl HiddenFile {
+    /// The field that names it, and the feature that it belongs to.
+    pub(crate) const fn field(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Orphans => ("s_orphan_file_inum", "orphan_file"),
+            Self::UserQuota => ("s_usr_quota_inum", "quota"),
+            Self::GroupQuota => ("s_grp_quota_inum", "quota"),
+            Self::ProjectQuota => ("s_prj_quota_inum", "quota"),
+        }
+    }
+}
+
+/// A hidden file that the superblock must not name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FalseFile {
+    pub(crate) file: HiddenFile,
+    pub(crate) inode: InodeNr,
+}
+
 /// A copy of a block of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescCopy {
@@ -234,18 +262,47 @@ impl Volume {
         self.device.read_at(buf, offset).ok()
     }
 
-    /// The inode that the superblock names as the orphan file without having the feature, if it is
-    /// one in use.
-    pub(crate) fn false_orphan_file(&self) -> Option<InodeNr> {
-        let nr = InodeNr(self.sb.raw().s_orphan_file_inum.get());
-        if self.compat(Compat::ORPHAN_FILE) || nr.0 == 0 {
-            return None;
+    /// The hidden files that the superblock names without having the features for them, and that it
+    /// must not name: inodes in use, which e2fsck would take away, and for quota inodes that do not
+    /// exist or are reserved for something else.
+    pub(crate) fn false_hidden_files(&self) -> Vec<FalseFile> {
+        let raw = self.sb.raw();
+        let has_quota = self.ro_compat(RoCompat::QUOTA);
+        let orphans = (
+            HiddenFile::Orphans,
+            raw.s_orphan_file_inum,
+            self.compat(Compat::ORPHAN_FILE),
+        );
+        let quota = [
+            (HiddenFile::UserQuota, raw.s_usr_quota_inum, has_quota),
+            (HiddenFile::GroupQuota, raw.s_grp_quota_inum, has_quota),
+            (HiddenFile::ProjectQuota, raw.s_prj_quota_inum, has_quota),
+        ];
+        let named = [orphans].into_iter().chain(quota);
+        let without = named.filter(|(_, nr, has_feature)| nr.get() != 0 && !has_feature);
+        let files = without.map(|(file, nr, _)| FalseFile {
+            file,
+            inode: InodeNr(nr.get()),
+        });
+        files.filter(|found| self.is_false(found)).collect()
+    }
+
+    fn is_false(&self, found: &FalseFile) -> bool {
+        let (nr, first) = (found.inode, self.sb.first_inode());
+        let may_be_quota =
+            matches!(nr.0, 3 | 4) || (nr >= first && nr.0 <= self.geometry().inodes());
+        match found.file {
+            HiddenFile::Orphans => self.is_in_use(nr),
+            _ => !may_be_quota || self.is_in_use(nr),
         }
+    }
+
+    fn is_in_use(&self, nr: InodeNr) -> bool {
         let mut bytes = Vec::new();
-        self.read_inode(nr, &mut bytes)?;
-        let inode = InodeView::new(&bytes, nr)?;
-        let is_in_use =
-            inode.links() > 0 || inode.base.i_blocks_lo.get() != 0 || inode.block_word(0) != 0;
-        is_in_use.then_some(nr)
+        let read = self.read_inode(nr, &mut bytes);
+        let inode = read.and_then(|()| InodeView::new(&bytes, nr));
+        inode.is_some_and(|inode| {
+            inode.links() > 0 || inode.base.i_blocks_lo.get() != 0 || inode.block_word(0) != 0
+        })
     }
 }

@@ -22,6 +22,7 @@ use super::editor::{Editor, Left, Patch};
 use crate::inode::InodeView;
 use crate::open::read_superblock;
 use crate::pass0::{MOST_GROUPS_PER_FLEX_LOG, is_desc_size};
+use crate::volume::HiddenFile;
 
 /// A backup of the superblock, with descriptors behind it.
 struct Backup {
@@ -103,7 +104,8 @@ impl Editor<'_> {
     /// flex groups is that of mke2fs; only new groups depend on it.
     fn mend_idle_fields(&self) -> Patch {
         const USUAL_GROUPS_PER_FLEX_LOG: u8 = 4;
-        let is_false = self.volume.false_orphan_file().is_some();
+        let false_files = self.volume.false_hidden_files();
+        let has_clusters = self.volume.ro_compat(RoCompat::BIGALLOC);
         let has_64bit = self.volume.incompat(Incompat::BIT64);
         let has_flex = self.volume.incompat(Incompat::FLEX_BG);
         self.edit_super(|raw| {
@@ -118,8 +120,16 @@ impl Editor<'_> {
             if !has_64bit && !is_desc_size(size) {
                 raw.s_desc_size = 0.into();
             }
-            if is_false {
-                raw.s_orphan_file_inum = 0.into();
+            if !has_clusters {
+                raw.s_clusters_per_group = raw.s_blocks_per_group;
+            }
+            for found in &false_files {
+                *match found.file {
+                    HiddenFile::Orphans => &mut raw.s_orphan_file_inum,
+                    HiddenFile::UserQuota => &mut raw.s_usr_quota_inum,
+                    HiddenFile::GroupQuota => &mut raw.s_grp_quota_inum,
+                    HiddenFile::ProjectQuota => &mut raw.s_prj_quota_inum,
+                } = 0.into();
             }
         })
     }

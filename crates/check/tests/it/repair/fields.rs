@@ -13,7 +13,7 @@ use super::drawn::{compare, paths};
 use crate::invariants::surgery::Surgery;
 
 /// Configuration, field, value, what is said of it. There is one backup: two would outvote a field.
-const WRONG: [(&str, &str, u64, &str); 9] = [
+const WRONG: [(&str, &str, u64, &str); 13] = [
     // With checksums of inodes and without, and with a hidden inode that is not reserved. Inode 11
     // is lost+found; the last number makes most inodes reserved.
     ("ext4-4k", "s_first_ino", 12, FIRST_INODE),
@@ -34,6 +34,21 @@ const WRONG: [(&str, &str, u64, &str); 9] = [
         "172 is over 31",
     ),
     ("ext3-4k", "s_log_groups_per_flex", 32, "32 is over 31"),
+    (
+        "ext4-4k",
+        "s_clusters_per_group",
+        0x7fff,
+        "32767 without bigalloc",
+    ),
+    // The root, a number that is reserved for something else, and a file.
+    ("ext4-4k", "s_grp_quota_inum", 2, "is 2 without the feature"),
+    ("ext4-4k", "s_usr_quota_inum", 9, "is 9 without the feature"),
+    (
+        "ext4-4k",
+        "s_prj_quota_inum",
+        0x400,
+        "is 1024 without the feature",
+    ),
     (
         "bigalloc-16k",
         "s_orphan_file_inum",
