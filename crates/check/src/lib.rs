@@ -83,7 +83,7 @@ use fourscore_sync::Arc;
 pub use finding::{Finding, Inodes, Invariant, Name, Pass, Severity};
 pub use repair::{
     Change, ConvertError, NewJournal, Repaired, Scope, Switch, UndoDevice, UndoError, apply_undo,
-    convert, rehearse, repair,
+    clear_mmp, convert, rehearse, repair,
 };
 pub use report::{Report, Tally};
 

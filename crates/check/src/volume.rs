@@ -142,6 +142,20 @@ impl Volume {
         self.ro_compat(RoCompat::GDT_CSUM) || self.sb.has_metadata_csum()
     }
 
+    /// Whether a block belongs to descriptors, a bitmap or an inode table.
+    pub(crate) fn has_table_at(&self, block: PhysBlock) -> bool {
+        let geometry = self.geometry();
+        let inodes = u64::from(geometry.inode_table_blocks());
+        let is_in = |group: &Group| {
+            let bitmaps = [group.block_bitmap, group.inode_bitmap];
+            let table = group.inode_table;
+            bitmaps.contains(&Some(block))
+                || table.is_some_and(|first| (first.0..first.0 + inodes).contains(&block.0))
+        };
+        let descriptors = geometry.primary_table();
+        descriptors.contains(&block) || self.groups.iter().any(is_in)
+    }
+
     /// The blocks that inodes may map.
     pub(crate) fn physical(&self) -> Range<PhysBlock> {
         let geometry = self.geometry();

@@ -37,7 +37,7 @@ use fourscore_ondisk::superblock::{SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTE
 use fourscore_sync::{Arc, Mutex, RwLock, RwLockReadGuard, Weak};
 use zerocopy::IntoBytes;
 
-use super::{Claim, Result, read};
+use super::{BLOCK_BYTES, Claim, ClaimError, Result, read};
 use crate::device::{BlockDevice, Hints, HostRange};
 
 /// The claims of this process; `None` after [`release_all`].
@@ -60,13 +60,18 @@ impl Claimed {
     /// # Errors
     /// As [`Claim::take`].
     pub fn take(device: Arc<dyn BlockDevice>, superblock: &Superblock) -> Result<Self> {
+        let exits = || io::Error::other("this process is about to exit");
+        // Then the block would get a number that is not given back.
+        if ALL.lock().is_none() {
+            return Err(exits().into());
+        }
         let Some(mut claim) = Claim::take(&device, superblock)? else {
             return Ok(Self::without(device));
         };
         let mut all = ALL.lock();
         let Some(all) = all.as_mut() else {
             claim.release()?;
-            return Err(io::Error::other("this process is about to exit").into());
+            return Err(exits().into());
         };
         claim.write(MmpSequence::Fsck)?;
         let gate = Arc::new(Gate {
@@ -92,6 +97,16 @@ impl Claimed {
     #[must_use]
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device
+    }
+
+    /// The bytes of the block, unless the file system could not be claimed.
+    #[must_use]
+    pub fn place(&self) -> Option<Range<u64>> {
+        let claim = self.gate.as_ref()?.claim.read();
+        let claim = claim.as_ref()?;
+        let size = claim.superblock.geometry().block_size();
+        let start = size.offset(claim.place);
+        Some(start..start + BLOCK_BYTES as u64)
     }
 
     /// Refuses if another host has written the block: to be called before the result of a long
@@ -176,7 +191,12 @@ impl Claim {
             // The work has switched the feature off, or made another block, which is clean.
             return Ok(());
         }
-        let found = read(&*self.device, &self.superblock, self.place)?;
+        let found = match read(&*self.device, &self.superblock, self.place) {
+            // On a damaged file system the block may belong to something else as well, which the
+            // work has written.
+            Err(ClaimError::Corrupt(_)) => return Ok(()),
+            found => found?,
+        };
         if found.sequence() == MmpSequence::Clean {
             // A repair has written the block again.
             return Ok(());

@@ -5,8 +5,9 @@
 //! are gathered and added at once.
 //!
 //! **Invariants.** What is added for an inode is what its examination would add: the inode as used,
-//! of its type, its links, its blocks, what the walk of its map takes from the walker's limit, and
-//! of a directory what pass 2 needs.
+//! of its type, its links, its blocks, what the walk of its map takes from the walker's limit of
+//! blocks, and of a directory what pass 2 needs. Nodes of a map that is not walked are not counted
+//! for the limit of nodes.
 
 use std::ops::Range;
 

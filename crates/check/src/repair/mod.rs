@@ -69,7 +69,7 @@ use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fourscore_block::BlockDevice;
-use fourscore_block::mmp::{ClaimError, Claimed};
+use fourscore_block::mmp::{self, ClaimError, Claimed};
 use fourscore_ondisk::features::RoCompat;
 use fourscore_ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
 use fourscore_ondisk::{InodeNr, RawSuperblock};
@@ -199,13 +199,33 @@ fn repair_claimed(
     })
 }
 
+/// Makes the block of multi-mount protection say that no host has the file system, also if only a
+/// backup of the superblock is sound. Returns whether there is such a block. The user must know
+/// that no host has the file system, and that no check of it runs.
+///
+/// # Errors
+/// As [`check`](crate::check); `Io` also if the device cannot be written.
+pub fn clear_mmp(device: &dyn BlockDevice) -> Result<bool, CheckError> {
+    let sb = crate::open::superblock(device, &mut Findings::new(0))?;
+    mmp::clear(device, &sb).map_err(|why| CheckError::Io(why.into()))?;
+    Ok(sb.mmp_block().is_some())
+}
+
 /// Keeps other hosts away from a file system that may be damaged. Without a sound superblock, and
-/// with a damaged block of multi-mount protection, there is nothing to claim.
+/// with a block of multi-mount protection that is damaged or part of other metadata, there is
+/// nothing to claim.
 fn claim(device: Arc<dyn BlockDevice>) -> io::Result<Claimed> {
     let mut findings = Findings::new(0);
     let Ok(sb) = crate::open::superblock(&*device, &mut findings) else {
         return Ok(Claimed::without(device));
     };
+    let volume = crate::pass0::load(Arc::clone(&device), sb.clone(), &mut findings);
+    if sb
+        .mmp_block()
+        .is_some_and(|block| volume.has_table_at(block))
+    {
+        return Ok(Claimed::without(device));
+    }
     let claimed = match Claimed::take(Arc::clone(&device), &sb) {
         // Another host may have been writing the block just then.
         Err(ClaimError::Corrupt(_)) => Claimed::take(Arc::clone(&device), &sb),

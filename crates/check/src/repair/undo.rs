@@ -21,6 +21,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use fourscore_block::{BlockDevice, Hints, positioned};
@@ -285,11 +286,13 @@ pub enum UndoError {
 }
 
 /// Writes back what an undo file saved. Nothing is written unless the whole file is sound, and the
-/// image is as the repair left it. Returns the number of bytes written back.
+/// image is as the repair left it. Returns the number of bytes written back. With the feature `mmp`
+/// other hosts are kept away meanwhile, and the block for that is not written back.
 ///
 /// # Errors
-/// As above; `Invalid` also if the file system was changed since.
-pub fn apply_undo(path: &Path, device: &dyn BlockDevice) -> Result<u64, UndoError> {
+/// As above; `Invalid` also if the file system was changed since; `Io` of kind `ResourceBusy` if
+/// another host has the file system.
+pub fn apply_undo(path: &Path, device: Arc<dyn BlockDevice>) -> Result<u64, UndoError> {
     let file = File::open(path)?;
     let mut header = [0; BLOCK_BYTES];
     let is_read = positioned::read_exact(&file, &mut header, 0).is_ok();
@@ -316,13 +319,36 @@ pub fn apply_undo(path: &Path, device: &dyn BlockDevice) -> Result<u64, UndoErro
     }
     let keys = u64::from(word(&header, 8)) | u64::from(word(&header, 12)) << 32;
     let saved = read_keys(&file, keys)?;
+    let claimed = super::claim(device)?;
     let mut written = 0;
     for (at, bytes) in &saved {
-        device.write_at(bytes, *at)?;
+        write_but(&**claimed.device(), *at, bytes, claimed.place())?;
         written += bytes.len() as u64;
     }
-    device.flush()?;
+    claimed.release().map_err(io::Error::from)?;
     Ok(written)
+}
+
+/// Writes bytes, but for those in the range `kept`.
+fn write_but(
+    device: &dyn BlockDevice,
+    at: u64,
+    bytes: &[u8],
+    kept: Option<Range<u64>>,
+) -> io::Result<()> {
+    let end = at + bytes.len() as u64;
+    let kept = kept.map_or(end..end, |kept| {
+        kept.start.clamp(at, end)..kept.end.clamp(at, end)
+    });
+    for part in [at..kept.start, kept.end..end] {
+        let index = |byte: u64| usize::try_from(byte - at).unwrap_or(usize::MAX);
+        if let Some(bytes) = bytes.get(index(part.start)..index(part.end))
+            && !bytes.is_empty()
+        {
+            device.write_at(bytes, part.start)?;
+        }
+    }
+    Ok(())
 }
 
 /// What was saved, each run with its place.
@@ -416,7 +442,7 @@ mod tests {
         let mut expected = vec![1; 64 << 10];
         expected[8192..12_288].fill(2);
         assert!(content() == expected);
-        apply_undo(&path, &*base).expect("a sound file");
+        apply_undo(&path, Arc::<RamDevice>::clone(&base)).expect("a sound file");
         assert!(content() == vec![1; 64 << 10]);
     }
 

@@ -201,7 +201,7 @@ pub(super) fn undo(args: &Check, file: &Path) -> Result<()> {
     let not_checked = |failure: Failure| Failure::NotChecked(Box::new(failure));
     let image = device(&args.image, DeviceOptions::read_write(), Access::ReadWrite);
     let image = image.map_err(not_checked)?;
-    let written = apply_undo(file, &*image);
+    let written = signals::release_at_end().map(|()| apply_undo(file, image))?;
     let name = file.display().to_string();
     let bytes = written.map_err(|why| not_checked(Failure::new(name, why)))?;
     if verbosity::is_quiet() {

@@ -144,19 +144,21 @@ fn print_alone(image: &Image, name: &str, args: &Info, out: &mut Stdout) -> Resu
 }
 
 /// Opens the image, with the superblock and the descriptors of a backup if one is given.
-fn open(spec: &ImageSpec, args: &Info) -> Result<Image> {
+fn open(spec: &ImageSpec, args: &Info) -> Result<(Image, BitmapCheck)> {
+    let by_primary = || Ok((Image::open(spec)?, BitmapCheck::Refused));
     if args.superblock.is_none() && args.block_size.is_none() {
-        return Image::open(spec);
+        return by_primary();
     }
     let block = PhysBlock(args.superblock.unwrap_or(0));
     let device = device_to_read(spec)?;
     let failed = |why: io::Error| Failure::new(spec.shown(), why);
     let found = find(&*device, block, args.block_size).map_err(failed)?;
     match Superblock::try_from(&found).is_ok_and(|sb| block <= sb.geometry().super_block()) {
-        true => Image::open(spec),
+        true => by_primary(),
         false => {
             let device = Backup::new(device, &found, block).map_err(failed)?;
-            Image::open_device(spec, Arc::new(device))
+            let image = Image::open_device(spec, Arc::new(device))?;
+            Ok((image, BitmapCheck::Shown))
         }
     }
 }
@@ -168,7 +170,7 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         features::print(args.json, &mut out)?;
         return out.flush();
     };
-    let image = open(spec, args)?;
+    let (image, check) = open(spec, args)?;
     if is_alone(args) {
         print_alone(&image, &spec.shown(), args, &mut out)?;
         return out.flush();
@@ -203,10 +205,6 @@ pub(crate) fn run(args: &Info) -> Result<()> {
                 .to_string(),
         );
     }
-    let check = match args.superblock {
-        None => BitmapCheck::Refused,
-        Some(_) => BitmapCheck::Shown,
-    };
     if args.json {
         let mut json = lines.to_json();
         let damage = damage.map(|damage| damage.to_string().into());

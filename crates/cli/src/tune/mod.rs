@@ -19,8 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fourscore_block::{Access, BlockDevice, DeviceOptions, mmp};
-use fourscore_check::{CheckError, CheckOptions, ConvertError, UndoDevice, convert};
+use fourscore_block::{Access, BlockDevice, DeviceOptions};
+use fourscore_check::{CheckError, CheckOptions, ConvertError, UndoDevice, clear_mmp, convert};
 use fourscore_mkfs::{FeatureChange, FormatError, Reserved, Surroundings, Tuning};
 use fourscore_sync::Arc;
 use uuid::Uuid;
@@ -191,7 +191,7 @@ fn add_extended(tuning: &mut Tuning, word: &str) -> Result<()> {
         "test_fs" => tuning.is_test_fs = Some(true),
         "^test_fs" => tuning.is_test_fs = Some(false),
         "force_fsck" => tuning.force_check = true,
-        // Done before all else: see `clear_mmp`.
+        // Done before all else: see `clear`.
         CLEAR_MMP => {}
         _ => return Err(wrong("there is no such extended option")),
     }
@@ -306,11 +306,11 @@ pub(crate) fn run(args: &Tune) -> Result<()> {
 }
 
 /// Makes the block of multi-mount protection say that no host has the file system.
-fn clear_mmp(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()> {
+fn clear(device: &dyn BlockDevice, spec: &ImageSpec) -> Result<()> {
     let failed = |why: &dyn std::fmt::Display| Failure::new(spec.path.display().to_string(), why);
-    match changes::superblock(device) {
-        Some(sb) if sb.mmp_block().is_some() => mmp::clear(device, &sb).map_err(|why| failed(&why)),
-        _ => Err(failed(&"has no multi-mount protection (mmp)")),
+    match clear_mmp(device).map_err(|why| failed(&why))? {
+        true => Ok(()),
+        false => Err(failed(&"has no multi-mount protection (mmp)")),
     }
 }
 
@@ -323,7 +323,7 @@ fn apply(
     spec: &ImageSpec,
 ) -> Result<()> {
     if words(&options.extended).any(|word| word == CLEAR_MMP) {
-        clear_mmp(&*device, spec)?;
+        clear(&*device, spec)?;
         if *tuning == Tuning::default() && !options.has_changes() {
             return Ok(());
         }

@@ -92,6 +92,7 @@ fn dumpe2fs_shows_a_backup_as_dumpe2fs_does() {
                 &["-h", "-o", &first, "-o", "blocksize=2048"],
                 &["-o", "superblock=0"],
                 &["-ho", "superblock=1"],
+                &["-o", "superblock=1"],
             ] {
                 let [ours, theirs] = [Whose::Ours, Whose::Theirs].map(|whose| {
                     let output = place.run("dumpe2fs", whose, arguments, &image);

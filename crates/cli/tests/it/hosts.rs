@@ -99,6 +99,58 @@ fn what_a_check_elsewhere_has_is_refused_until_it_is_cleared() {
     refused(&["tune", path, "-f", "-E", "clear_mmp"], none);
 }
 
+/// Overwrites the primary superblock.
+fn wipe(image: &Path) {
+    let file = File::options().write(true).open(image);
+    let wiped = file.expect("an image").write_all_at(&[0; 1024], 1024);
+    wiped.expect("it is written");
+}
+
+/// A repair that goes by a backup of the superblock claims by it, and may be cut short.
+#[test]
+fn a_claim_is_cleared_by_a_backup_of_the_superblock() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (_folder, image) = image("");
+    let path = text(&image);
+    other_host::leave(&image, MmpSequence::Fsck).expect("space");
+    wipe(&image);
+    let (status, message) = failing(&["check", "-y", path]);
+    assert_eq!(status, Some(8), "{message}");
+    printed(&mut fourscore(&["tune", path, "-f", "-E", "clear_mmp"]));
+    let (status, message) = failing(&["check", "-y", path]);
+    assert_eq!(status, Some(1), "{message}");
+    assert_eq!(sequence(&image), MmpSequence::Clean);
+    assert_clean(&image);
+}
+
+#[test]
+fn what_a_repair_changed_is_not_undone_below_another_host() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let (folder, image) = image("");
+    let (path, undo) = (text(&image), folder.path().join("undo"));
+    wipe(&image);
+    let before = fs::read(&image).expect("an image");
+    let (status, message) = failing(&["check", "-y", "--undo", text(&undo), path]);
+    assert_eq!(status, Some(1), "{message}");
+    for left in [MmpSequence::Fsck, MmpSequence::Clean] {
+        other_host::leave(&image, left).expect("space");
+        let arguments = ["check", "--undo-apply", text(&undo), path];
+        match left {
+            MmpSequence::Fsck => {
+                let (status, message) = failing(&arguments);
+                assert_eq!(status, Some(8), "{message}");
+                assert!(message.contains("a check of it runs"), "{message}");
+                assert_eq!(sequence(&image), left);
+            }
+            _ => drop(printed(&mut fourscore(&arguments))),
+        }
+    }
+    let after = fs::read(&image).expect("an image");
+    let differs = (before.iter().zip(&after)).filter(|(a, b)| a != b);
+    assert!(differs.count() < 1024, "more than the block has changed");
+    assert_eq!(before[1024..2048], after[1024..2048], "the superblock");
+}
+
 /// A log that is dirty is replayed by a mount, which is refused, too: then nothing else is tried.
 #[test]
 fn a_dirty_log_is_not_replayed_on_a_file_system_of_another_host() {

@@ -339,7 +339,10 @@ impl SpaceQueue {
     ) -> Result<T> {
         let since = Instant::now();
         let done = self.retried_until(since + patience.0, attempt);
-        patience.0 = patience.0.saturating_sub(since.elapsed());
+        // An attempt that was done in the end has written, which may take long.
+        if matches!(done, Err(Error::NoSpace)) {
+            patience.0 = patience.0.saturating_sub(since.elapsed());
+        }
         done
     }
 

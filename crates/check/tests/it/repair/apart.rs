@@ -234,7 +234,7 @@ fn an_undo_file_brings_back_what_was_there() {
 
 fn undone(file: &Path, image: &Path) -> Result<u64> {
     let device = open_path(image, DeviceOptions::read_write())?;
-    Ok(apply_undo(file, &device)?)
+    Ok(apply_undo(file, Arc::new(device))?)
 }
 
 #[test]

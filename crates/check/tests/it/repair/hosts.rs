@@ -208,3 +208,42 @@ fn the_feature_itself_is_switched() {
         assert_clean(image.path());
     }
 }
+
+/// A damaged superblock names a block that belongs to something else, which a repair writes.
+#[test]
+fn a_block_that_is_also_an_inode_table_does_not_keep_the_claim() {
+    require!(Need::Program("mke2fs"));
+    hurry(NonZeroU32::new(SPEED).unwrap());
+    let image = Image::builder(MiB(24))
+        .kind("ext4")
+        .block_size_bytes(1024)
+        .features(&["mmp", "^metadata_csum"]);
+    let image = image.make().unwrap();
+    let device = opened(image.path());
+    let sb = superblock(&*device);
+    let size = sb.geometry().block_size();
+    // Inodes that are not in use, behind those that are.
+    let mut desc = [0; 32];
+    let table = sb.geometry().primary_table().start.0 + 1;
+    device
+        .read_at(&mut desc, size.offset(PhysBlock(table)))
+        .unwrap();
+    let start = u64::from(u32::from_le_bytes(desc[8..12].try_into().unwrap()));
+    let place = PhysBlock(start + 4);
+    let mut block = [0; 1024];
+    let mmp = sb.mmp_block().unwrap();
+    device.read_at(&mut block, size.offset(mmp)).unwrap();
+    device.write_at(&block, size.offset(place)).unwrap();
+    let mut raw = *sb.raw();
+    raw.s_mmp_block = place.0.into();
+    device
+        .write_at(raw.as_bytes(), SUPERBLOCK_OFFSET_BYTES)
+        .unwrap();
+    device.flush().unwrap();
+    drop(device);
+    for _ in 0..2 {
+        let options = CheckOptions::default();
+        let repaired = repair(opened(image.path()), &options, Scope::Everything).unwrap();
+        assert!(repaired.is_clean(), "{:?}", repaired.left);
+    }
+}
