@@ -1,10 +1,12 @@
 //! **Purpose.** The inodes in use: their bytes, and what kind of map they have.
 
+use std::ops::Range;
+
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::group::GroupFlags;
 use fourscore_ondisk::inode::{self, FileType, Inode, InodeFlags, InodeMut};
 use fourscore_ondisk::superblock::{MetadataChecksum, Superblock};
-use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr};
+use fourscore_ondisk::{GroupNr, GroupOffset, InodeNr, PhysBlock};
 
 use crate::bitmap;
 use crate::error::{ResizeError, Result};
@@ -14,6 +16,8 @@ use crate::volume::Volume;
 const RESIZE_INODE: InodeNr = InodeNr(7);
 /// The inode of bad blocks, which hold nothing and may not be readable.
 pub(crate) const BAD_BLOCKS_INODE: InodeNr = InodeNr(1);
+/// How much of an inode table is read at once.
+const PIECE_BYTES: u64 = 64 << 10;
 /// A symbolic link shorter than this has its target in `i_block`.
 const FAST_SYMLINK_BYTES: u64 = 60;
 
@@ -42,7 +46,7 @@ pub(crate) fn change(
 /// their own: the resize inode, and reserved ones that are not used.
 pub(crate) fn visit(
     volume: &Volume<'_>,
-    groups: std::ops::Range<u32>,
+    groups: Range<u32>,
     visit: &mut dyn FnMut(Inode) -> Result<()>,
 ) -> Result<()> {
     let geometry = *volume.geometry();
@@ -56,21 +60,23 @@ pub(crate) fn visit(
             MetadataChecksum::None => 0,
             _ => desc.itable_unused(),
         };
-        let mut loaded = None;
-        for index in 0..geometry.inodes_per_group().saturating_sub(unused) {
+        let used = geometry.inodes_per_group().saturating_sub(unused);
+        let mut piece = Piece::default();
+        for index in (0..used).filter(|&index| bitmap::is_set(&bits, index.into())) {
             let Some(number) = geometry.inode_at(group, GroupOffset(index)) else {
                 continue;
             };
-            if !bitmap::is_set(&bits, index.into()) || number == RESIZE_INODE {
+            if number == RESIZE_INODE {
                 continue;
             }
             let place = geometry.inode_place(desc.inode_table(), GroupOffset(index));
-            let block = match loaded.take() {
-                Some((at, block)) if at == place.block => block,
-                _ => volume.read(place.block)?,
-            };
-            let end = place.offset_bytes + geometry.inode_size_bytes();
-            let bytes = block.get(place.offset_bytes..end).unwrap_or_default();
+            if place.block >= piece.end {
+                let last = geometry.inode_place(desc.inode_table(), GroupOffset(used - 1));
+                piece.load(volume, place.block..PhysBlock(last.block.0 + 1))?;
+            }
+            let start = piece.offset(volume, place.block) + place.offset_bytes;
+            let end = start + geometry.inode_size_bytes();
+            let bytes = piece.bytes.get(start..end).unwrap_or_default();
             // A reserved inode that is not used has no checksum.
             if bytes.iter().take(128).any(|&byte| byte != 0) {
                 let inode = Inode::parse(bytes, number, volume.sb());
@@ -79,10 +85,32 @@ pub(crate) fn visit(
                     visit(inode)?;
                 }
             }
-            loaded = Some((place.block, block));
         }
     }
     Ok(())
+}
+
+/// Adjacent blocks of an inode table.
+#[derive(Default)]
+struct Piece {
+    bytes: Vec<u8>,
+    first: PhysBlock,
+    end: PhysBlock,
+}
+
+impl Piece {
+    /// Reads the first of some blocks.
+    fn load(&mut self, volume: &Volume<'_>, blocks: Range<PhysBlock>) -> Result<()> {
+        let most = (PIECE_BYTES >> volume.geometry().block_size().bits()).max(1);
+        self.first = blocks.start;
+        self.end = blocks.end.min(PhysBlock(blocks.start.0 + most));
+        volume.read_run(self.first..self.end, &mut self.bytes)
+    }
+
+    /// Where a block of the piece begins in its bytes.
+    fn offset(&self, volume: &Volume<'_>, block: PhysBlock) -> usize {
+        usize::try_from(block.0 - self.first.0).unwrap_or(0) * volume.block_bytes()
+    }
 }
 
 fn is_in_use(inode: &Inode, sb: &Superblock) -> bool {

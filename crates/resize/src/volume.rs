@@ -19,6 +19,7 @@ use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
+use std::ops::Range;
 
 use fourscore::{
     Error, GroupBitmap, Growth, GrowthStep, MountOptions, OpenOptions, replace_blocks,
@@ -159,6 +160,21 @@ impl<'f> Volume<'f> {
         self.load(block)
     }
 
+    /// Reads adjacent blocks into `bytes`, with the changes of this step.
+    pub(crate) fn read_run(&self, blocks: Range<PhysBlock>, bytes: &mut Vec<u8>) -> Result<()> {
+        let count = usize::try_from(blocks.end.0.saturating_sub(blocks.start.0)).unwrap_or(0);
+        bytes.resize(count * self.block_bytes(), 0);
+        let offset = self.geometry().block_size().offset(blocks.start);
+        self.device.read_at(bytes, offset)?;
+        for (block, changed) in self.changed.range(blocks.clone()) {
+            let start = usize::try_from(block.0 - blocks.start.0).unwrap_or(0) * self.block_bytes();
+            if let Some(place) = bytes.get_mut(start..start + changed.len()) {
+                place.copy_from_slice(changed);
+            }
+        }
+        Ok(())
+    }
+
     fn load(&self, block: PhysBlock) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.block_bytes()];
         let offset = self.geometry().block_size().offset(block);
@@ -274,10 +290,7 @@ impl<'f> Volume<'f> {
     }
 
     /// The block of an inode, and the bytes of the inode in it.
-    pub(crate) fn inode_place(
-        &self,
-        inode: InodeNr,
-    ) -> Result<(PhysBlock, std::ops::Range<usize>)> {
+    pub(crate) fn inode_place(&self, inode: InodeNr) -> Result<(PhysBlock, Range<usize>)> {
         let place = self.geometry().inode_group(inode);
         let (group, index) = place.ok_or_else(|| ResizeError::corrupt("no such inode"))?;
         let table = self.desc(group)?.inode_table();
