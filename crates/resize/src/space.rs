@@ -21,8 +21,10 @@ pub(crate) struct Space {
     bitmaps: Vec<Vec<u8>>,
     /// Groups whose bitmaps have changed in this step.
     changed: BTreeSet<u32>,
-    /// Clusters that become free with this step: group and bit.
-    freed: Vec<(u32, u64)>,
+    /// Clusters that become free with this step: group and bits.
+    freed: Vec<(u32, Range<u64>)>,
+    /// How many of them lie in front of the end.
+    freed_in_front: u64,
     /// One past the last block that may be allocated, a multiple of the cluster size.
     end: u64,
     /// Where the search goes on: group and bit.
@@ -37,6 +39,7 @@ impl Space {
             bitmaps: bitmaps.collect::<Result<_>>()?,
             changed: BTreeSet::new(),
             freed: Vec::new(),
+            freed_in_front: 0,
             end: end.0,
             goal: (0, 0),
         })
@@ -45,6 +48,11 @@ impl Space {
     /// The number of groups that this step has changed.
     pub(crate) fn changed_groups(&self) -> usize {
         self.changed.len()
+    }
+
+    /// The number of clusters in front of the end that become free with this step.
+    pub(crate) fn freed_in_front(&self) -> u64 {
+        self.freed_in_front
     }
 
     /// Takes a run of at most `most` clusters, and at least `least`; returns its blocks.
@@ -98,18 +106,23 @@ impl Space {
 
     /// Frees the clusters of some blocks when this step is durable.
     pub(crate) fn free(&mut self, volume: &Volume<'_>, blocks: &Range<PhysBlock>) {
-        let log = volume.geometry().blocks_per_cluster_log();
-        let mut at = blocks.start.0;
-        while at < blocks.end.0 {
-            let Some((group, offset)) = volume.geometry().block_group(PhysBlock(at)) else {
+        let geometry = volume.geometry();
+        let log = geometry.blocks_per_cluster_log();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let Some((group, offset)) = geometry.block_group(at) else {
                 return;
             };
-            let bit = u64::from(offset.0 >> log);
-            if self.freed.last() != Some(&(group.0, bit)) {
-                self.freed.push((group.0, bit));
+            let end = blocks.end.min(geometry.group_blocks(group).end);
+            let first = u64::from(offset.0);
+            let last = first + (end.0 - at.0) - 1;
+            let bits = first >> log..(last >> log) + 1;
+            if at.0 < self.end {
+                self.freed_in_front += bits.end - bits.start;
             }
+            self.freed.push((group.0, bits));
             self.changed.insert(group.0);
-            at += 1;
+            at = end;
         }
     }
 
@@ -126,9 +139,10 @@ impl Space {
     }
 
     fn finish(&mut self, volume: &mut Volume<'_>) -> Result<()> {
-        for (group, bit) in self.freed.drain(..) {
+        self.freed_in_front = 0;
+        for (group, bits) in self.freed.drain(..) {
             if let Some(bitmap) = self.bitmaps.get_mut(group as usize) {
-                bitmap::fill(bitmap, bit..bit + 1, false);
+                bitmap::fill(bitmap, bits, false);
             }
         }
         let mut free = 0;

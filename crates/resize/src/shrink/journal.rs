@@ -20,17 +20,37 @@
 
 use fourscore_ondisk::extent::{self, Extent, ExtentState};
 use fourscore_ondisk::inode::Inode;
+use fourscore_ondisk::jbd2::{JournalSuperblock, RawJournalSuperblock};
 use fourscore_ondisk::superblock::JournalPlace;
 use fourscore_ondisk::words::{high32, low32};
 use fourscore_ondisk::{InodeNr, LogicalBlock, PhysBlock, RawSuperblock};
+use zerocopy::FromBytes as _;
 
 use super::relocate::Relocation;
 use crate::error::{ResizeError, Result};
 use crate::inodes::{self, Form, form};
 use crate::map::{Map, Moves};
+use crate::volume::Volume;
 
 /// An inode of at most this size is written by one sector.
 const SECTOR_BYTES: usize = 512;
+
+/// The blocks of the log; `None` if the file system has no journal of its own.
+pub(super) fn log_blocks(volume: &Volume<'_>) -> Result<Option<u32>> {
+    let Some(JournalPlace::Inode(number)) = volume.sb().journal() else {
+        return Ok(None);
+    };
+    let map = Map::read(volume, &inodes::read(volume, number)?)?;
+    let first = map.extents.first();
+    let first = first.ok_or_else(|| ResizeError::corrupt("a journal without blocks"))?;
+    let bytes = volume.read(first.physical)?;
+    let raw = RawJournalSuperblock::ref_from_prefix(&bytes);
+    let (raw, _) = raw.map_err(|_| ResizeError::corrupt("a journal without a superblock"))?;
+    let log = JournalSuperblock::try_from(raw)
+        .map_err(ResizeError::corrupt)?
+        .log();
+    Ok(Some(log.end.0.saturating_sub(log.start.0)))
+}
 
 impl Relocation<'_, '_> {
     pub(crate) fn move_journal(&mut self) -> Result<()> {

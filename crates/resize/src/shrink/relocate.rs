@@ -18,9 +18,10 @@ use std::thread::available_parallelism;
 
 use fourscore_ondisk::inode::{Inode, InodeMut};
 use fourscore_ondisk::superblock::{JournalPlace, Superblock};
-use fourscore_ondisk::{InodeNr, PhysBlock, orphan, xattr};
+use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, orphan, xattr};
 
-use super::copy;
+use super::renumber::InodeBits;
+use super::{copy, journal};
 use crate::error::{ResizeError, Result};
 use crate::inodes;
 use crate::map::{Map, Moves, Piece, Rewritten, rewrite};
@@ -28,10 +29,15 @@ use crate::resize_inode;
 use crate::space::Space;
 use crate::volume::Volume;
 
-/// A step ends when it has changed so many blocks or bitmaps: less than what the smallest journal
-/// takes at once.
-const MOST_CHANGES: usize = 100;
-const MOST_GROUPS: usize = 24;
+/// A step ends when the blocks that it changes are so many bytes, or this part of the log: a
+/// transaction may have a quarter, and the last change of a step adds some.
+const MOST_CHANGED_BYTES: usize = 4 << 20;
+const SHARE_OF_THE_LOG: u32 = 8;
+/// A step ends when so many bytes have to be copied for it.
+const MOST_COPIED_BYTES: u64 = 32 << 20;
+/// A step ends when so many clusters in front of the end become free with it: the next one may need
+/// them.
+const MOST_FREED: u64 = 48;
 /// Clusters of a file that move in one step.
 const MOST_CLUSTERS: u64 = 16 << 10;
 /// The shortest run of clusters that data is moved to at first.
@@ -43,14 +49,18 @@ pub(crate) struct Relocation<'a, 'f> {
     pub(crate) volume: &'a mut Volume<'f>,
     pub(crate) space: Space,
     pub(crate) end: PhysBlock,
-    /// The group in which the search for a free inode goes on.
-    pub(crate) inode_goal: u32,
+    /// Where the search for a free inode goes on: group and bit.
+    pub(super) inode_goal: (u32, u64),
+    pub(super) inode_bits: BTreeMap<GroupNr, InodeBits>,
     /// Data is not moved to shorter free runs, as long as there are runs of this length.
     least_run: u64,
     /// Blocks of attributes that have moved, or are moving.
     attributes: BTreeMap<PhysBlock, PhysBlock>,
-    /// Data of this step that is copied before it is durable.
+    /// Data of this step that has to be copied before it is durable, and its blocks.
     uncopied: Vec<Piece>,
+    uncopied_blocks: u64,
+    /// Changed blocks with which a step ends.
+    most_changes: usize,
     threads: NonZeroUsize,
 }
 
@@ -58,14 +68,18 @@ impl<'a, 'f> Relocation<'a, 'f> {
     /// Prepares to move what lies behind `end` in front of it.
     pub(crate) fn new(volume: &'a mut Volume<'f>, end: PhysBlock) -> Result<Self> {
         let space = Space::new(volume, end)?;
+        let most_changes = most_changes(volume)?;
         Ok(Self {
             volume,
             space,
             end,
-            inode_goal: 0,
+            inode_goal: (0, 0),
+            inode_bits: BTreeMap::new(),
             least_run: LEAST_RUN,
             attributes: BTreeMap::new(),
             uncopied: Vec::new(),
+            uncopied_blocks: 0,
+            most_changes,
             threads: available_parallelism().unwrap_or(NonZeroUsize::MIN),
         })
     }
@@ -109,6 +123,7 @@ impl<'a, 'f> Relocation<'a, 'f> {
             return Ok(());
         }
         let pieces = std::mem::take(&mut self.uncopied);
+        self.uncopied_blocks = 0;
         let (device, geometry) = (self.volume.device(), self.volume.geometry());
         copy::copy(device, geometry, pieces, self.threads)?;
         self.space.commit(self.volume)
@@ -116,9 +131,21 @@ impl<'a, 'f> Relocation<'a, 'f> {
 
     /// Ends the step if it has become large.
     pub(crate) fn commit_if_large(&mut self) -> Result<()> {
-        let is_large =
-            self.volume.changes() > MOST_CHANGES || self.space.changed_groups() > MOST_GROUPS;
-        if is_large { self.commit() } else { Ok(()) }
+        if self.is_large(0) {
+            self.commit()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the step has become large, with `more` blocks that it will change.
+    pub(crate) fn is_large(&self, more: usize) -> bool {
+        // A bitmap has a descriptor.
+        let changes = self.volume.changes() + 2 * self.space.changed_groups() + more;
+        let copied = self.uncopied_blocks << self.volume.geometry().block_size().bits();
+        changes >= self.most_changes
+            || copied >= MOST_COPIED_BYTES
+            || self.space.freed_in_front() >= MOST_FREED
     }
 
     /// Whether a block of the inode, of its map or of its attributes lies behind the end.
@@ -151,6 +178,9 @@ impl<'a, 'f> Relocation<'a, 'f> {
                 self.copy(&moves)?;
                 self.seal_orphan_blocks(&inode, &moves)?;
             } else {
+                for piece in moves.pieces() {
+                    self.uncopied_blocks += piece.from.end.0 - piece.from.start.0;
+                }
                 self.uncopied.extend_from_slice(moves.pieces());
             }
             self.switch(&inode, &map, &moves)?;
@@ -318,6 +348,14 @@ impl<'a, 'f> Relocation<'a, 'f> {
         self.volume.set(place, bytes);
         Ok(())
     }
+}
+
+/// The number of changed blocks with which a step ends.
+fn most_changes(volume: &Volume<'_>) -> Result<usize> {
+    let most = MOST_CHANGED_BYTES / volume.block_bytes();
+    let log = journal::log_blocks(volume)?;
+    let share = log.and_then(|blocks| usize::try_from(blocks / SHARE_OF_THE_LOG).ok());
+    Ok(share.map_or(most, |share| most.min(share)))
 }
 
 /// Stores a map that was rewritten in its inode.

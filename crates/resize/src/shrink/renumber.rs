@@ -1,9 +1,10 @@
 //! **Purpose.** Gives inodes of groups that vanish numbers in groups that stay.
 //!
-//! **Model.** One step copies an inode to a free slot, clears the old one, and changes all that
-//! names it: entries of directories (`.` and `..` too), attributes whose value it is, and fields of
-//! the superblock. Checksums depend on the number: with `metadata_csum` nodes of the inode's map
-//! and blocks of a directory are written again, to free places, before the step.
+//! **Model.** A step copies inodes to free slots, clears the old ones, and changes all that names
+//! them: entries of directories (`.` and `..` too), attributes whose value they are, and fields of
+//! the superblock. It changes each bitmap and each block of a directory once, at its end. Checksums
+//! depend on the number: with `metadata_csum` nodes of an inode's map and blocks of a directory are
+//! written again, to free places, before the step.
 //!
 //! All directories are read once, to know which of them name an inode.
 //!
@@ -11,7 +12,8 @@
 //! hundred directories, or a directory of a hundred others, does not fit into the smallest journal,
 //! and is changed in place.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fourscore_ondisk::dirent::{DirFormat, decode_rec_len};
 use fourscore_ondisk::features::Compat;
@@ -42,6 +44,24 @@ struct Namer {
 /// Blocks of directories by the inode that they name.
 type Namers = BTreeMap<InodeNr, BTreeSet<Namer>>;
 
+/// The inodes of a group, with changes of the current step.
+#[derive(Debug)]
+pub(super) struct InodeBits {
+    bits: Vec<u8>,
+    /// The inodes at the end of the table that were never used.
+    unused: u32,
+    /// The change of the number of directories.
+    more_dirs: i32,
+}
+
+/// New numbers by the old ones.
+type Numbers = HashMap<InodeNr, InodeNr>;
+
+/// The number that an inode has now.
+fn now(moved: &Numbers, number: InodeNr) -> InodeNr {
+    moved.get(&number).copied().unwrap_or(number)
+}
+
 impl Relocation<'_, '_> {
     /// Gives other numbers to all inodes with numbers above `most`.
     pub(crate) fn renumber(&mut self, most: u32) -> Result<()> {
@@ -67,22 +87,26 @@ impl Relocation<'_, '_> {
         }
         self.find_namers(&mut namers)?;
         let mut users = self.find_users_of_values(&namers)?;
-        let mut moved = BTreeMap::new();
+        let mut moved = Numbers::new();
+        let mut named = BTreeSet::new();
         for (old, namers) in namers {
             let new = self.free_inode(stay)?;
             self.move_inode_to(old, new)?;
             moved.insert(old, new);
-            let now = |number: InodeNr| moved.get(&number).copied().unwrap_or(number);
-            for namer in namers {
-                let dir = now(namer.dir);
-                self.redirect(Namer { dir, ..namer }, old, new)?;
-            }
-            for user in users.remove(&old).into_iter().flatten().map(now) {
-                self.redirect_values(user, old, new)?;
+            named.extend(namers);
+            for user in users.remove(&old).into_iter().flatten() {
+                self.redirect_values(now(&moved, user), old, new)?;
             }
             self.change_superblock(old, new)?;
-            self.commit_if_large()?;
+            // A bitmap has a descriptor.
+            if self.is_large(named.len() + 2 * self.inode_bits.len()) {
+                self.redirect(std::mem::take(&mut named), &moved)?;
+                self.store_inode_bits()?;
+                self.commit()?;
+            }
         }
+        self.redirect(named, &moved)?;
+        self.store_inode_bits()?;
         self.commit()
     }
 
@@ -128,26 +152,45 @@ impl Relocation<'_, '_> {
     /// A free number in the first `groups` groups.
     fn free_inode(&mut self, groups: u32) -> Result<InodeNr> {
         let geometry = *self.volume.geometry();
-        for group in (self.inode_goal..groups).map(GroupNr) {
-            let desc = self.volume.desc(group)?;
-            self.inode_goal = group.0;
-            if desc.free_inodes() == 0 {
+        for group in (self.inode_goal.0..groups).map(GroupNr) {
+            let start = match self.inode_goal {
+                (goal, bit) if goal == group.0 => bit,
+                _ => 0,
+            };
+            if !self.inode_bits.contains_key(&group) && self.volume.desc(group)?.free_inodes() == 0
+            {
                 continue;
             }
-            if desc.flags().contains(GroupFlags::INODE_UNINIT) {
-                let first = geometry.inode_at(group, GroupOffset(0));
-                return first.ok_or(ResizeError::NoRoom);
-            }
-            let bits = self.volume.read(desc.inode_bitmap())?;
-            let run = free_run(&bits, 0..geometry.inodes_per_group().into(), 1);
+            let bits = &self.inode_bits(group)?.bits;
+            let run = free_run(bits, start..geometry.inodes_per_group().into(), 1);
             let index = run.and_then(|run| u32::try_from(run.start).ok());
             if let Some(index) = index
                 && let Some(number) = geometry.inode_at(group, GroupOffset(index))
             {
+                self.inode_goal = (group.0, index.into());
                 return Ok(number);
             }
         }
         Err(ResizeError::NoRoom)
+    }
+
+    /// The bitmap of the inodes of a group, with the changes of this step.
+    fn inode_bits(&mut self, group: GroupNr) -> Result<&mut InodeBits> {
+        match self.inode_bits.entry(group) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let desc = self.volume.desc(group)?;
+                let bits = match desc.flags().contains(GroupFlags::INODE_UNINIT) {
+                    true => bitmap::of_no_inodes(self.volume.geometry()),
+                    false => self.volume.read(desc.inode_bitmap())?,
+                };
+                Ok(entry.insert(InodeBits {
+                    bits,
+                    unused: desc.itable_unused(),
+                    more_dirs: 0,
+                }))
+            }
+        }
     }
 
     fn move_inode_to(&mut self, old: InodeNr, new: InodeNr) -> Result<()> {
@@ -181,7 +224,6 @@ impl Relocation<'_, '_> {
         if is_dir || is_orphan_file {
             let all = self.clusters_of(&map, PhysBlock(0));
             moves = self.reserve(&all, u64::MAX)?;
-            self.copy(&moves)?;
         }
         for (logical, block) in blocks_of(&map) {
             let (place, _) = moves.find(block);
@@ -215,16 +257,21 @@ impl Relocation<'_, '_> {
         let geometry = *self.volume.geometry();
         let place = geometry.inode_group(number);
         let (group, index) = place.ok_or_else(|| ResizeError::corrupt("no such inode"))?;
-        let desc = self.volume.desc(group)?;
         let inodes = geometry.inodes_per_group();
-        let mut bits = match desc.flags().contains(GroupFlags::INODE_UNINIT) {
-            true => bitmap::of_no_inodes(&geometry),
-            false => self.volume.read(desc.inode_bitmap())?,
-        };
-        if is_used && self.volume.sb().metadata_checksum() != MetadataChecksum::None {
+        let marked = self.inode_bits(group)?;
+        let bit = u64::from(index.0);
+        bitmap::fill(&mut marked.bits, bit..bit + 1, is_used);
+        marked.more_dirs += i32::from(is_dir) * if is_used { 1 } else { -1 };
+        if !is_used {
+            return Ok(());
+        }
+        let never_written = inodes.saturating_sub(marked.unused)..index.0;
+        marked.unused = marked.unused.min(inodes.saturating_sub(index.0 + 1));
+        if self.volume.sb().metadata_checksum() != MetadataChecksum::None {
             // The rest of the table may never have been written.
-            for slot in inodes.saturating_sub(desc.itable_unused())..index.0 {
-                let place = geometry.inode_place(desc.inode_table(), GroupOffset(slot));
+            let table = self.volume.desc(group)?.inode_table();
+            for slot in never_written {
+                let place = geometry.inode_place(table, GroupOffset(slot));
                 let end = place.offset_bytes + geometry.inode_size_bytes();
                 let block = self.volume.change(place.block)?;
                 block
@@ -233,32 +280,60 @@ impl Relocation<'_, '_> {
                     .fill(0);
             }
         }
-        bitmap::fill(&mut bits, index.0.into()..u64::from(index.0) + 1, is_used);
-        let summary = BitmapSummary::of(&bits, inodes, inodes, self.volume.sb());
-        self.volume.set(desc.inode_bitmap(), bits);
-        self.volume.change_desc(group, |bytes, sb| {
-            let mut desc = GroupDescMut::new(bytes, sb).map_err(ResizeError::corrupt)?;
-            desc.set_inode_bitmap(&summary);
-            if is_dir {
-                desc.change_used_dirs(if is_used { 1 } else { -1 });
-            }
-            Ok(())
-        })
+        Ok(())
     }
 
-    /// Makes the entries of a block of a directory that name `old` name `new`.
-    fn redirect(&mut self, namer: Namer, old: InodeNr, new: InodeNr) -> Result<()> {
-        let dir = namer.dir;
-        let inode = inodes::read(self.volume, dir)?;
+    /// Adds the bitmaps of inodes to the step.
+    fn store_inode_bits(&mut self) -> Result<()> {
+        let inodes = self.volume.geometry().inodes_per_group();
+        for (group, marked) in std::mem::take(&mut self.inode_bits) {
+            let summary = BitmapSummary::of(&marked.bits, inodes, inodes, self.volume.sb());
+            let place = self.volume.desc(group)?.inode_bitmap();
+            self.volume.set(place, marked.bits);
+            self.volume.change_desc(group, |bytes, sb| {
+                let mut desc = GroupDescMut::new(bytes, sb).map_err(ResizeError::corrupt)?;
+                desc.set_inode_bitmap(&summary);
+                desc.change_used_dirs(marked.more_dirs);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the entries of some blocks of directories name inodes by the numbers that they have
+    /// now.
+    fn redirect(&mut self, namers: BTreeSet<Namer>, moved: &Numbers) -> Result<()> {
+        let mut known: Option<(Inode, Map)> = None;
+        for namer in namers {
+            let dir = now(moved, namer.dir);
+            let (inode, map) = match known.take() {
+                Some(found) if found.0.number() == dir => found,
+                _ => {
+                    let inode = inodes::read(self.volume, dir)?;
+                    let map = Map::read(self.volume, &inode)?;
+                    (inode, map)
+                }
+            };
+            self.redirect_names(&inode, &map, namer.logical, moved)?;
+            known = Some((inode, map));
+        }
+        Ok(())
+    }
+
+    fn redirect_names(
+        &mut self,
+        inode: &Inode,
+        map: &Map,
+        logical: u32,
+        moved: &Numbers,
+    ) -> Result<()> {
         let change = |number: &mut [u8; 4]| {
-            let is_old = *number == old.0.to_le_bytes();
-            if is_old {
-                *number = new.0.to_le_bytes();
-            }
-            is_old
+            let new = moved.get(&InodeNr(u32::from_le_bytes(*number)));
+            *number = new.map_or(*number, |new| new.0.to_le_bytes());
+            new.is_some()
         };
         if inode.flags().contains(InodeFlags::INLINE_DATA_FL) {
-            return inodes::change(self.volume, dir, |inode| {
+            return inodes::change(self.volume, inode.number(), |inode| {
                 visit_inside(inode, &mut |entries| {
                     each_entry(entries, &mut |number| {
                         change(number);
@@ -266,8 +341,7 @@ impl Relocation<'_, '_> {
                 })
             });
         }
-        let map = Map::read(self.volume, &inode)?;
-        let block = place_of(&map, namer.logical);
+        let block = place_of(map, logical);
         let block = block.ok_or_else(|| ResizeError::corrupt("a directory without a block"))?;
         let mut bytes = self.volume.read(block)?;
         let mut is_changed = false;
@@ -275,7 +349,7 @@ impl Relocation<'_, '_> {
         if is_changed {
             if self.volume.sb().has_metadata_csum() {
                 let seed = inode.checksum_seed();
-                seal_dir_block(&mut bytes, namer.logical, inode.flags(), seed)?;
+                seal_dir_block(&mut bytes, logical, inode.flags(), seed)?;
             }
             self.volume.set(block, bytes);
         }
@@ -285,6 +359,7 @@ impl Relocation<'_, '_> {
     /// Inodes that the superblock names.
     fn change_superblock(&mut self, old: InodeNr, new: InodeNr) -> Result<()> {
         let mut raw = *self.volume.sb().raw();
+        let mut is_changed = false;
         for field in [
             &mut raw.s_journal_inum,
             &mut raw.s_usr_quota_inum,
@@ -295,9 +370,13 @@ impl Relocation<'_, '_> {
         ] {
             if field.get() == old.0 {
                 *field = new.0.into();
+                is_changed = true;
             }
         }
-        self.volume.set_superblock(&raw)
+        match is_changed {
+            true => self.volume.set_superblock(&raw),
+            false => Ok(()),
+        }
     }
 }
 

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use fourscore::block::{DeviceOptions, open_path};
+use fourscore::block::{BlockDevice, DeviceOptions, open_path};
+use fourscore::{Fs, MountOptions};
+use fourscore_block::{Event, RecordingDevice};
 use fourscore_check::{CheckOptions, check};
 use fourscore_ondisk::BlockCount;
 use fourscore_resize::{Resizer, Width};
@@ -239,4 +241,48 @@ fn bad_blocks(image: &Path) -> Vec<String> {
     let mut command = tools::command("dumpe2fs").unwrap();
     let printed = tools::stdout_of(command.arg("-b").arg(image)).unwrap();
     printed.lines().map(str::to_owned).collect()
+}
+
+/// Makes files of 4 KiB behind a file that takes most of the space in front, and removes that.
+fn fill_end(image: &Path, ballast_bytes: usize, files: usize) {
+    let device = open_path(image, DeviceOptions::read_write()).unwrap();
+    let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    let paths = fs.paths();
+    paths.write("/ballast", vec![1; ballast_bytes]).unwrap();
+    fs.sync().unwrap();
+    for file in 0..files {
+        paths
+            .write(format!("/file-{file}"), CONTENT.repeat(4))
+            .unwrap();
+    }
+    fs.sync().unwrap();
+    paths.remove_file("/ballast").unwrap();
+    fs.unmount().unwrap();
+}
+
+/// The content of files.
+const CONTENT: [u8; BLOCK_BYTES] = [0xa5; BLOCK_BYTES];
+
+/// A step is as large as the journal allows, so a larger one needs fewer of them.
+#[test]
+fn a_longer_journal_takes_fewer_steps() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    let flushes = |journal_mib: u32| {
+        mke2fs(&image, &format!("-N 8192 -J size={journal_mib}"), 80 << 10);
+        fill_end(&image, 44 << 20, 4000);
+        let device = open_path(&image, DeviceOptions::read_write()).unwrap();
+        let recording = Arc::new(RecordingDevice::new(Arc::new(device)));
+        let mut resizer = Resizer::open(Arc::clone(&recording) as Arc<dyn BlockDevice>).unwrap();
+        resizer.resize(BlockCount(40 << 10)).unwrap();
+        let events = recording.events();
+        let is_flush = |event: &&Event| matches!(event, Event::Flush { .. });
+        events.iter().filter(is_flush).count()
+    };
+    let [short, long] = [1, 8].map(flushes);
+    assert!(
+        long + 12 < short,
+        "{long} flushes, {short} with a short one"
+    );
 }
