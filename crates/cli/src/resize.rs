@@ -86,6 +86,10 @@ pub(crate) fn run(args: &Resize) -> Result<()> {
         held.check()?;
     }
     let old_bytes = held.len_bytes()?;
+    if held.file()?.is_some() {
+        // It will be cut.
+        resizer.discard_behind();
+    }
     let is_ready = held.lengthen(after.0 << bits);
     let resized = is_ready.and_then(|()| match args.least {
         true => resizer.shrink().map_err(problem),

@@ -15,7 +15,7 @@ use fourscore_sync::Arc;
 
 use crate::error::{ResizeError, Result};
 use crate::target::LEAST_USEFUL_BLOCKS;
-use crate::volume::Volume;
+use crate::volume::{Discards, Volume};
 use crate::wide::{self, Width};
 use crate::{grow, shrink, target};
 
@@ -92,6 +92,17 @@ impl Resizer {
         let done = done?;
         released?;
         Ok(done)
+    }
+
+    /// Makes a shrink discard the blocks behind the new end as soon as they are free: when no crash
+    /// can make the file system refer to them any more. For an image file that the caller cuts
+    /// afterwards: what moves takes no more space on the host then, and memory of the host is used
+    /// again while it is in the caches. If the shrink fails, what has been moved by then has been
+    /// discarded at its old place.
+    pub fn discard_behind(&mut self) {
+        if self.volume.device().hints().discard {
+            self.volume.set_discards(Discards::BehindTheEnd);
+        }
     }
 
     /// The layout of the file system.

@@ -127,22 +127,30 @@ impl Space {
     }
 
     /// Adds the bitmaps to the step of `volume`, with the counts, and makes the step durable.
-    pub(crate) fn commit(&mut self, volume: &mut Volume<'_>) -> Result<()> {
-        self.finish(volume)?;
-        volume.commit()
+    /// Returns the blocks behind the end that are free now.
+    pub(crate) fn commit(&mut self, volume: &mut Volume<'_>) -> Result<Vec<Range<PhysBlock>>> {
+        let freed = self.finish(volume)?;
+        volume.commit()?;
+        Ok(self.behind(volume, freed))
     }
 
     /// As [`Space::commit`], in place.
-    pub(crate) fn commit_in_place(&mut self, volume: &mut Volume<'_>) -> Result<()> {
-        self.finish(volume)?;
-        volume.commit_in_place()
+    pub(crate) fn commit_in_place(
+        &mut self,
+        volume: &mut Volume<'_>,
+    ) -> Result<Vec<Range<PhysBlock>>> {
+        let freed = self.finish(volume)?;
+        volume.commit_in_place()?;
+        Ok(self.behind(volume, freed))
     }
 
-    fn finish(&mut self, volume: &mut Volume<'_>) -> Result<()> {
+    /// Returns the clusters that the step frees.
+    fn finish(&mut self, volume: &mut Volume<'_>) -> Result<Vec<(u32, Range<u64>)>> {
+        let freed = std::mem::take(&mut self.freed);
         self.freed_in_front = 0;
-        for (group, bits) in self.freed.drain(..) {
-            if let Some(bitmap) = self.bitmaps.get_mut(group as usize) {
-                bitmap::fill(bitmap, bits, false);
+        for (group, bits) in &freed {
+            if let Some(bitmap) = self.bitmaps.get_mut(*group as usize) {
+                bitmap::fill(bitmap, bits.clone(), false);
             }
         }
         let mut free = 0;
@@ -153,7 +161,31 @@ impl Space {
         }
         let mut raw = *volume.sb().raw();
         add_free_clusters(&mut raw, &volume.sb().clone(), free);
-        volume.set_superblock(&raw)
+        volume.set_superblock(&raw)?;
+        Ok(freed)
+    }
+
+    /// The blocks of clusters, as far as they lie behind the end, joined.
+    fn behind(
+        &self,
+        volume: &Volume<'_>,
+        mut clusters: Vec<(u32, Range<u64>)>,
+    ) -> Vec<Range<PhysBlock>> {
+        clusters.sort_by_key(|(group, bits)| (*group, bits.start));
+        let geometry = volume.geometry();
+        let log = geometry.blocks_per_cluster_log();
+        let mut runs: Vec<Range<PhysBlock>> = Vec::new();
+        for (group, bits) in clusters {
+            let first = geometry.group_first_block(GroupNr(group)).0;
+            let start = PhysBlock((first + (bits.start << log)).max(self.end));
+            let end = PhysBlock(first + (bits.end << log));
+            match runs.last_mut() {
+                Some(run) if start <= run.end => run.end = run.end.max(end),
+                _ if start < end => runs.push(start..end),
+                _ => {}
+            }
+        }
+        runs
     }
 }
 

@@ -48,6 +48,14 @@ pub(crate) struct Volume<'f> {
     way: Way<'f>,
     /// The groups whose block bitmaps this step changes.
     bitmaps: BTreeSet<GroupNr>,
+    discards: Discards,
+}
+
+/// Whether blocks behind the end of a file system that shrinks are discarded when they are free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Discards {
+    None,
+    BehindTheEnd,
 }
 
 /// How a step becomes durable.
@@ -79,6 +87,7 @@ impl<'f> Volume<'f> {
             descs: RefCell::new(BTreeMap::new()),
             way: Way::Transaction,
             bitmaps: BTreeSet::new(),
+            discards: Discards::None,
         })
     }
 
@@ -111,12 +120,23 @@ impl<'f> Volume<'f> {
 
     /// Forgets the changes of a step that failed.
     pub(crate) fn reload(&mut self) -> Result<()> {
+        let discards = self.discards;
         *self = Self::open(Arc::clone(&self.device))?;
+        self.discards = discards;
         Ok(())
     }
 
-    pub(crate) fn device(&self) -> &dyn BlockDevice {
-        &*self.device
+    /// Chooses whether a shrink discards blocks.
+    pub(crate) fn set_discards(&mut self, discards: Discards) {
+        self.discards = discards;
+    }
+
+    pub(crate) fn discards(&self) -> Discards {
+        self.discards
+    }
+
+    pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
     }
 
     /// The superblock, with the changes of this step.

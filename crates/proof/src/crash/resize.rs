@@ -2,9 +2,9 @@
 //! of one has the old or the new size, or one on the way, all files, and no error.
 //!
 //! **Model.** The base is an image on a longer device, with poison behind its end. All writes of a
-//! resize are recorded. A state is recovered by us, and one of some by e2fsck and the kernel, which
-//! fills it with files before it is unmounted. These are more often the states in which the kernel
-//! reads another geometry than the log has.
+//! resize are recorded; a shrink discards what it frees behind the new end. A state is recovered by
+//! us, and one of some by e2fsck and the kernel, which fills it with files before it is unmounted.
+//! These are more often the states in which the kernel reads another geometry than the log has.
 //!
 //! A shrink changes the number of groups by no log, and leaves states that are marked as having
 //! errors. Their only errors are blocks that are marked used and are not.
@@ -162,6 +162,7 @@ impl Case {
         let before = names(&*mounted(Arc::new(RamDevice::from_bytes(&base)))?)?;
         let recording = Arc::new(RecordingDevice::new(device));
         let mut resizer = Resizer::open(Arc::clone(&recording) as Arc<dyn BlockDevice>)?;
+        resizer.discard_behind();
         let new = resizer.resize(BlockCount(self.to))?;
         let events = recording.events();
         Ok(Recording {

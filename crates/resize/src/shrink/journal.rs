@@ -71,7 +71,7 @@ impl Relocation<'_, '_> {
                 self.write_empty_log(first, &moves)?;
                 self.switch(&inode, &map, &moves)?;
                 self.note_copy(number)?;
-                self.space.commit_in_place(self.volume)
+                self.commit_in_place()
             }
         }
     }
@@ -153,7 +153,7 @@ impl Relocation<'_, '_> {
             size + more,
             sectors + more_sectors,
         )?;
-        self.space.commit(self.volume)?;
+        self.commit()?;
         self.write_empty_log(first, moves)?;
         self.volume.device().flush()?;
         self.set_journal_inode(
@@ -168,7 +168,7 @@ impl Relocation<'_, '_> {
         }
         self.set_journal_inode(number, exchange.shortened, size, sectors)?;
         self.note_copy(number)?;
-        self.space.commit(self.volume)
+        self.commit()
     }
 
     fn set_journal_inode(

@@ -13,8 +13,8 @@
 //! | blocks of their tables and descriptors become free, the last group, and counts | here |
 //! | the inode of reserved descriptor blocks is made again | [`crate::resize_inode`] |
 //!
-//! The least size is computed in `least`, how far one pass gets in `room`. Data is copied by
-//! `copy`.
+//! The least size is computed in `least`, how far one pass gets in `room`. Data is copied and
+//! discarded by `copy`.
 //!
 //! **Crash safety.** Each step leaves a file system with all files. What has moved before a crash
 //! stays where it is; the next shrink goes on from there.

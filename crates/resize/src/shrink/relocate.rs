@@ -2,8 +2,15 @@
 //!
 //! **Model.** Data is copied to free clusters and flushed; then one step makes the inodes refer to
 //! the copies, and frees the originals. A step has several small inodes, or a part of a large one,
-//! so that it stays within the journal. Its data is copied when all of it is known, by all
-//! processors (`copy`).
+//! so that it stays within the journal. Its data is copied by all processors (`copy`), while the
+//! rest of the step is planned.
+//!
+//! If the caller wants that, what a step frees behind the end is discarded. Data that moves out of
+//! an image file on tmpfs makes room for what moves next then: the host takes new memory for the
+//! first step only, which costs more than the copy of the data.
+//!
+//! **Crash safety.** A step is made durable when its data is copied. Its old places are discarded
+//! after that: the log is empty, so no replay makes the file system refer to them again.
 //!
 //! A block of attributes that several inodes share moves one user at a time: the first makes the
 //! copy, the count of users of the copy rises and that of the original falls, and with the last
@@ -12,22 +19,22 @@
 //! **Not here.** The journal (`journal`), tables of groups (`tables`).
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::thread::available_parallelism;
 
 use fourscore_ondisk::inode::{Inode, InodeMut};
 use fourscore_ondisk::superblock::{JournalPlace, Superblock};
 use fourscore_ondisk::{GroupNr, InodeNr, PhysBlock, orphan, xattr};
+use fourscore_sync::Arc;
 
+use super::copy::Copier;
+use super::journal;
 use super::renumber::InodeBits;
-use super::{copy, journal};
 use crate::error::{ResizeError, Result};
 use crate::inodes;
 use crate::map::{Map, Moves, Piece, Rewritten, rewrite};
 use crate::resize_inode;
 use crate::space::Space;
-use crate::volume::Volume;
+use crate::volume::{Discards, Volume};
 
 /// A step ends when the blocks that it changes are so many bytes, or this part of the log: a
 /// transaction may have a quarter, and the last change of a step adds some.
@@ -35,6 +42,8 @@ const MOST_CHANGED_BYTES: usize = 4 << 20;
 const SHARE_OF_THE_LOG: u32 = 8;
 /// A step ends when so many bytes have to be copied for it.
 const MOST_COPIED_BYTES: u64 = 32 << 20;
+/// Copies begin when there are so many bytes to copy.
+const BYTES_TO_BEGIN: u64 = 4 << 20;
 /// A step ends when so many clusters in front of the end become free with it: the next one may need
 /// them.
 const MOST_FREED: u64 = 48;
@@ -56,12 +65,14 @@ pub(crate) struct Relocation<'a, 'f> {
     least_run: u64,
     /// Blocks of attributes that have moved, or are moving.
     attributes: BTreeMap<PhysBlock, PhysBlock>,
+    copier: Copier,
     /// Data of this step that has to be copied before it is durable, and its blocks.
     uncopied: Vec<Piece>,
     uncopied_blocks: u64,
+    /// Blocks of this step that are being copied.
+    copied_blocks: u64,
     /// Changed blocks with which a step ends.
     most_changes: usize,
-    threads: NonZeroUsize,
 }
 
 impl<'a, 'f> Relocation<'a, 'f> {
@@ -69,6 +80,7 @@ impl<'a, 'f> Relocation<'a, 'f> {
     pub(crate) fn new(volume: &'a mut Volume<'f>, end: PhysBlock) -> Result<Self> {
         let space = Space::new(volume, end)?;
         let most_changes = most_changes(volume)?;
+        let copier = Copier::new(Arc::clone(volume.device()));
         Ok(Self {
             volume,
             space,
@@ -77,10 +89,11 @@ impl<'a, 'f> Relocation<'a, 'f> {
             inode_bits: BTreeMap::new(),
             least_run: LEAST_RUN,
             attributes: BTreeMap::new(),
+            copier,
             uncopied: Vec::new(),
             uncopied_blocks: 0,
+            copied_blocks: 0,
             most_changes,
-            threads: available_parallelism().unwrap_or(NonZeroUsize::MIN),
         })
     }
 
@@ -118,15 +131,53 @@ impl<'a, 'f> Relocation<'a, 'f> {
         self.commit()
     }
 
+    /// Ends the step: waits for its copies, makes it durable, and discards what is free then.
     pub(crate) fn commit(&mut self) -> Result<()> {
         if self.volume.changes() == 0 {
             return Ok(());
         }
+        self.begin_copies();
+        self.copier.finish()?;
+        self.copied_blocks = 0;
+        let freed = self.space.commit(self.volume)?;
+        self.discard(&freed);
+        Ok(())
+    }
+
+    /// As [`Self::commit`], in place.
+    pub(crate) fn commit_in_place(&mut self) -> Result<()> {
+        let freed = self.space.commit_in_place(self.volume)?;
+        self.discard(&freed);
+        Ok(())
+    }
+
+    /// Discards blocks that a step has freed, which is durable.
+    fn discard(&mut self, freed: &[Range<PhysBlock>]) {
+        if self.volume.discards() == Discards::None {
+            return;
+        }
+        let geometry = self.volume.geometry();
+        let offset = |block| {
+            geometry
+                .block_size()
+                .offset(block)
+                .min(geometry.size_bytes())
+        };
+        for run in freed {
+            self.copier.discard(offset(run.start)..offset(run.end));
+        }
+    }
+
+    /// Begins to copy what was reserved.
+    fn begin_copies(&mut self) {
         let pieces = std::mem::take(&mut self.uncopied);
-        self.uncopied_blocks = 0;
-        let (device, geometry) = (self.volume.device(), self.volume.geometry());
-        copy::copy(device, geometry, pieces, self.threads)?;
-        self.space.commit(self.volume)
+        self.copied_blocks += std::mem::take(&mut self.uncopied_blocks);
+        self.copier.copy(self.volume.geometry(), pieces);
+    }
+
+    /// The bytes of so many blocks.
+    fn bytes_of(&self, blocks: u64) -> u64 {
+        blocks << self.volume.geometry().block_size().bits()
     }
 
     /// Ends the step if it has become large.
@@ -142,7 +193,7 @@ impl<'a, 'f> Relocation<'a, 'f> {
     pub(crate) fn is_large(&self, more: usize) -> bool {
         // A bitmap has a descriptor.
         let changes = self.volume.changes() + 2 * self.space.changed_groups() + more;
-        let copied = self.uncopied_blocks << self.volume.geometry().block_size().bits();
+        let copied = self.bytes_of(self.copied_blocks + self.uncopied_blocks);
         changes >= self.most_changes
             || copied >= MOST_COPIED_BYTES
             || self.space.freed_in_front() >= MOST_FREED
@@ -174,16 +225,19 @@ impl<'a, 'f> Relocation<'a, 'f> {
                 return Ok(());
             }
             let moves = self.reserve(&doomed, MOST_CLUSTERS)?;
+            for piece in moves.pieces() {
+                self.uncopied_blocks += piece.from.end.0 - piece.from.start.0;
+            }
+            self.uncopied.extend_from_slice(moves.pieces());
             if self.volume.sb().orphan_file_inode() == Some(number) {
-                self.copy(&moves)?;
+                self.begin_copies();
+                self.copier.finish()?;
                 self.seal_orphan_blocks(&inode, &moves)?;
-            } else {
-                for piece in moves.pieces() {
-                    self.uncopied_blocks += piece.from.end.0 - piece.from.start.0;
-                }
-                self.uncopied.extend_from_slice(moves.pieces());
             }
             self.switch(&inode, &map, &moves)?;
+            if self.bytes_of(self.uncopied_blocks) >= BYTES_TO_BEGIN {
+                self.begin_copies();
+            }
             self.commit_if_large()?;
         }
     }
@@ -264,12 +318,6 @@ impl<'a, 'f> Relocation<'a, 'f> {
                 found => return found,
             }
         }
-    }
-
-    /// Copies blocks at once.
-    pub(crate) fn copy(&self, moves: &Moves) -> Result<()> {
-        let (device, geometry) = (self.volume.device(), self.volume.geometry());
-        copy::copy(device, geometry, moves.pieces().to_vec(), self.threads)
     }
 
     /// The checksums of the orphan file's blocks depend on their place.

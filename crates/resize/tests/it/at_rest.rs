@@ -263,6 +263,38 @@ fn fill_end(image: &Path, ballast_bytes: usize, files: usize) {
 /// The content of files.
 const CONTENT: [u8; BLOCK_BYTES] = [0xa5; BLOCK_BYTES];
 
+/// The blocks with the content of files, in some of an image.
+fn blocks_with_content(bytes: &[u8]) -> usize {
+    let blocks = bytes.chunks(BLOCK_BYTES);
+    blocks.filter(|block| **block == CONTENT).count()
+}
+
+/// What moves is discarded behind the new end, if the caller wants that, and stays there if not.
+#[test]
+fn a_shrink_discards_what_it_frees_behind_the_new_end() {
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    for options in ["-J size=1", "-O ^has_journal", "-J size=1 -O ^flex_bg"] {
+        for discards in [false, true] {
+            mke2fs(&image, &format!("-N 4096 {options}"), 48 << 10);
+            fill_end(&image, 32 << 20, 2000);
+            let mut resizer = opened(&image);
+            if discards {
+                resizer.discard_behind();
+            }
+            let has = resizer.resize(BlockCount(24 << 10)).unwrap();
+            drop(resizer);
+            let bytes = fs::read(&image).unwrap();
+            let (inside, behind) = bytes.split_at(usize::try_from(has.0).unwrap() * BLOCK_BYTES);
+            assert!(blocks_with_content(inside) >= 2000 * 4, "{options}");
+            let left = blocks_with_content(behind);
+            assert_eq!(left == 0, discards, "{options}: {left} blocks");
+            assert_sound(&image);
+        }
+    }
+}
+
 /// A step is as large as the journal allows, so a larger one needs fewer of them.
 #[test]
 fn a_longer_journal_takes_fewer_steps() {
