@@ -6,8 +6,8 @@
 //! rest of the step is planned.
 //!
 //! If the caller wants that, what a step frees behind the end is discarded. Data that moves out of
-//! an image file on tmpfs makes room for what moves next then: the host takes new memory for the
-//! first step only, which costs more than the copy of the data.
+//! an image file on tmpfs leaves its memory to what moves next then: the host takes new memory for
+//! the first step only, and the first access to that costs more than the copy of the data.
 //!
 //! **Crash safety.** A step is made durable when its data is copied. Its old places are discarded
 //! after that: the log is empty, so no replay makes the file system refer to them again.
