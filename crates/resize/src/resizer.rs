@@ -60,7 +60,7 @@ impl Resizer {
             return Ok(());
         }
         let claimed = Claimed::take(Arc::clone(&self.base), self.volume.sb())?;
-        self.volume = Volume::open(Arc::clone(claimed.device()))?;
+        self.volume.reopen(Arc::clone(claimed.device()))?;
         check_at_rest(&self.volume)?;
         self.claimed = Some(claimed);
         Ok(())
@@ -76,8 +76,7 @@ impl Resizer {
             return Ok(());
         };
         claimed.release()?;
-        self.volume = Volume::open(Arc::clone(&self.base))?;
-        Ok(())
+        self.volume.reopen(Arc::clone(&self.base))
     }
 
     /// Does `work` on a claimed file system.

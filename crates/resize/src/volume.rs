@@ -120,9 +120,16 @@ impl<'f> Volume<'f> {
 
     /// Forgets the changes of a step that failed.
     pub(crate) fn reload(&mut self) -> Result<()> {
-        let discards = self.discards;
-        *self = Self::open(Arc::clone(&self.device))?;
-        self.discards = discards;
+        self.reopen(Arc::clone(&self.device))
+    }
+
+    /// Reads the file system again, by another way to the same device. What the caller has chosen
+    /// stays.
+    pub(crate) fn reopen(&mut self, device: Arc<dyn BlockDevice>) -> Result<()> {
+        *self = Self {
+            discards: self.discards,
+            ..Self::open(device)?
+        };
         Ok(())
     }
 
