@@ -8,9 +8,9 @@
 //!
 //! All directories are read once, to know which of them name an inode.
 //!
-//! **Crash safety.** A step is one transaction, if what it changes fits: an inode with names in a
-//! hundred directories, or a directory of a hundred others, does not fit into the smallest journal,
-//! and is changed in place.
+//! **Crash safety.** A step is one transaction, if what it changes fits: an inode with names in two
+//! hundred directories, or a directory of as many others, hardly fits into the smallest journal,
+//! and in a step with others it would not. With more names it is changed in place.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -90,22 +90,28 @@ impl Relocation<'_, '_> {
         let mut moved = Numbers::new();
         let mut named = BTreeSet::new();
         for (old, namers) in namers {
+            let users = users.remove(&old).unwrap_or_default();
+            // One with many names may not fit into the transaction of those before it.
+            let names = named.len() + namers.difference(&named).count();
+            // A bitmap has a descriptor.
+            if self.is_large(names + users.len() + 2 * self.inode_bits.len()) {
+                self.end_renumbering(&mut named, &moved)?;
+            }
             let new = self.free_inode(stay)?;
             self.move_inode_to(old, new)?;
             moved.insert(old, new);
             named.extend(namers);
-            for user in users.remove(&old).into_iter().flatten() {
+            for user in users {
                 self.redirect_values(now(&moved, user), old, new)?;
             }
             self.change_superblock(old, new)?;
-            // A bitmap has a descriptor.
-            if self.is_large(named.len() + 2 * self.inode_bits.len()) {
-                self.redirect(std::mem::take(&mut named), &moved)?;
-                self.store_inode_bits()?;
-                self.commit()?;
-            }
         }
-        self.redirect(named, &moved)?;
+        self.end_renumbering(&mut named, &moved)
+    }
+
+    /// Ends the step: changes what names the inodes in `named`, and the bitmaps.
+    fn end_renumbering(&mut self, named: &mut BTreeSet<Namer>, moved: &Numbers) -> Result<()> {
+        self.redirect(std::mem::take(named), moved)?;
         self.store_inode_bits()?;
         self.commit()
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use fourscore::block::{BlockDevice, DeviceOptions, open_path};
-use fourscore::{Fs, MountOptions};
+use fourscore::{Error, Fs, MountOptions};
 use fourscore_block::{Event, RecordingDevice};
 use fourscore_check::{CheckOptions, check};
 use fourscore_ondisk::BlockCount;
@@ -245,19 +245,18 @@ fn bad_blocks(image: &Path) -> Vec<String> {
 
 /// Makes files of 4 KiB behind a file that takes most of the space in front, and removes that.
 fn fill_end(image: &Path, ballast_bytes: usize, files: usize) {
-    let device = open_path(image, DeviceOptions::read_write()).unwrap();
-    let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
-    let paths = fs.paths();
-    paths.write("/ballast", vec![1; ballast_bytes]).unwrap();
-    fs.sync().unwrap();
-    for file in 0..files {
-        paths
-            .write(format!("/file-{file}"), CONTENT.repeat(4))
-            .unwrap();
-    }
-    fs.sync().unwrap();
-    paths.remove_file("/ballast").unwrap();
-    fs.unmount().unwrap();
+    with_mount(image, |fs| {
+        let paths = fs.paths();
+        paths.write("/ballast", vec![1; ballast_bytes]).unwrap();
+        fs.sync().unwrap();
+        for file in 0..files {
+            paths
+                .write(format!("/file-{file}"), CONTENT.repeat(4))
+                .unwrap();
+        }
+        fs.sync().unwrap();
+        paths.remove_file("/ballast").unwrap();
+    });
 }
 
 /// The content of files.
@@ -317,4 +316,73 @@ fn a_longer_journal_takes_fewer_steps() {
         long + 12 < short,
         "{long} flushes, {short} with a short one"
     );
+}
+
+/// A directory with many others in it moves in one transaction: not in one with the inodes that
+/// moved before it, since all of them together would be more than the journal takes at once.
+#[test]
+fn a_directory_with_many_names_moves_in_a_transaction_of_its_own() {
+    /// The offset of `s_state`, and its flag of a file system that was unmounted.
+    const STATE_AT: usize = 58;
+    const VALID_FS: u8 = 1;
+    require!(Need::Program("mke2fs"), Need::Program("e2fsck"));
+    let folder = scratch::folder().unwrap();
+    let image = folder.path().join("image");
+    mke2fs(&image, "-g 1024 -I 512 -N 384 -J size=1", 6 << 10);
+    with_mount(&image, |fs| {
+        let paths = fs.paths();
+        (0..200).for_each(|nr| paths.create_dir(format!("/front-{nr}")).unwrap());
+        paths.create_dir("/ballast").unwrap();
+        let create = |nr| paths.write(format!("/ballast/{nr}"), []);
+        let full = (0..400).map(create).find_map(Result::err);
+        assert!(matches!(full, Some(Error::NoSpace)), "{full:?}");
+    });
+    fs::File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(12 << 20)
+        .unwrap();
+    opened(&image).resize(BlockCount(12 << 10)).unwrap();
+    with_mount(&image, |fs| {
+        let paths = fs.paths();
+        for nr in 0..32 {
+            paths.create_dir(format!("/behind-{nr}")).unwrap();
+            let file = format!("/behind-{nr}/file");
+            paths.write(file, []).unwrap();
+        }
+        let number = |nr: &i32| paths.metadata(format!("/behind-{nr}")).unwrap().inode;
+        let last = (0..32).max_by_key(number).unwrap();
+        for nr in 0..200 {
+            let from = format!("/front-{nr}");
+            paths
+                .rename(&from, format!("/behind-{last}{from}"))
+                .unwrap();
+        }
+        paths.remove_dir_all("/ballast").unwrap();
+    });
+    let device = open_path(&image, DeviceOptions::read_write()).unwrap();
+    let recording = Arc::new(RecordingDevice::new(Arc::new(device)));
+    let mut resizer = Resizer::open(Arc::clone(&recording) as Arc<dyn BlockDevice>).unwrap();
+    resizer.resize(BlockCount(6 << 10)).unwrap();
+    let mut superblocks = 0;
+    for event in recording.events() {
+        if let Event::Write {
+            offset: 1024,
+            bytes,
+            ..
+        } = event
+        {
+            assert!(bytes[STATE_AT] & VALID_FS != 0, "a step was made in place");
+            superblocks += 1;
+        }
+    }
+    assert!(superblocks > 10, "{superblocks} writes of the superblock");
+}
+
+fn with_mount(image: &Path, change: impl FnOnce(&Arc<Fs>)) {
+    let device = open_path(image, DeviceOptions::read_write()).unwrap();
+    let fs = Fs::mount(Arc::new(device), &MountOptions::new()).unwrap();
+    change(&fs);
+    fs.unmount().unwrap();
 }
