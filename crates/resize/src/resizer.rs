@@ -125,8 +125,9 @@ impl Resizer {
     ///
     /// A crash leaves a file system of the old or of the new size, or of one on the way to a
     /// smaller one, with all of its content. Without a journal of its own it has to be checked
-    /// then. With one it may have the mark of errors after a crash of a shrink: some blocks that
-    /// nothing uses are not free, which a check mends.
+    /// then, and what was just getting another inode number may be in `lost+found`. With one it
+    /// may have the mark of errors after a crash of a shrink: some blocks that nothing uses are not
+    /// free, which a check mends.
     ///
     /// # Errors
     /// `TooSmall`, `TooLarge`, `DeviceTooShort`, before anything is changed; `Corrupt`; `Io`; `Fs`.

@@ -13,7 +13,9 @@
 //! the step is larger than the journal allows, its blocks are written in place, between two writes
 //! of the superblock: the first takes the mark "clean" away, so that the file system is checked
 //! after a crash, and the last sets the new counts and the mark. Then blocks that the step takes
-//! into use are marked as used before anything refers to them.
+//! into use are marked as used before anything refers to them. Inodes that move are cleared at
+//! their old place when all else is durable: a crash leaves them at one of their places or at both,
+//! and if their names do not agree, a check puts them into `lost+found`.
 
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
@@ -43,6 +45,8 @@ pub(crate) struct Volume<'f> {
     device: Arc<dyn BlockDevice>,
     sb: Superblock,
     changed: BTreeMap<PhysBlock, Vec<u8>>,
+    /// Those of them that are written last, in place.
+    last: BTreeSet<PhysBlock>,
     /// Blocks of descriptors as they are on the device, which are read often.
     descs: RefCell<BTreeMap<PhysBlock, Vec<u8>>>,
     way: Way<'f>,
@@ -84,6 +88,7 @@ impl<'f> Volume<'f> {
             device,
             sb,
             changed: BTreeMap::new(),
+            last: BTreeSet::new(),
             descs: RefCell::new(BTreeMap::new()),
             way: Way::Transaction,
             bitmaps: BTreeSet::new(),
@@ -218,6 +223,12 @@ impl<'f> Volume<'f> {
         Ok(self.changed.entry(block).or_default())
     }
 
+    /// As [`Self::change`], of a block in which something is removed that this step has elsewhere.
+    pub(crate) fn change_last(&mut self, block: PhysBlock) -> Result<&mut Vec<u8>> {
+        self.last.insert(block);
+        self.change(block)
+    }
+
     /// Sets the whole content of a block in this step.
     pub(crate) fn set(&mut self, block: PhysBlock, bytes: Vec<u8>) {
         self.changed.insert(block, bytes);
@@ -346,6 +357,7 @@ impl<'f> Volume<'f> {
             .map(|group| Ok((group, self.desc(group)?.block_bitmap())));
         let places = places.collect::<Result<Vec<_>>>()?;
         let changed = std::mem::take(&mut self.changed);
+        let last = std::mem::take(&mut self.last);
         self.descs.borrow_mut().clear();
         if let Way::Mounted(growth) = &mut self.way {
             return Ok(growth.commit(&step(&self.sb, changed, &places))?);
@@ -358,7 +370,7 @@ impl<'f> Volume<'f> {
                 other => return Ok(other?),
             }
         }
-        self.write_in_place(changed, place)
+        self.write_in_place(changed, &last, place)
     }
 
     /// Makes the changes of this step durable in place: see the module.
@@ -391,6 +403,7 @@ impl<'f> Volume<'f> {
     fn write_in_place(
         &self,
         mut changed: BTreeMap<PhysBlock, Vec<u8>>,
+        last: &BTreeSet<PhysBlock>,
         superblock: PhysBlock,
     ) -> Result<()> {
         self.device.flush()?;
@@ -404,10 +417,14 @@ impl<'f> Volume<'f> {
         let slice = [IoSlice::new(raw.as_bytes())];
         self.device.write_fua(&slice, SUPERBLOCK_OFFSET_BYTES)?;
         let new = changed.remove(&superblock);
-        for (block, bytes) in &changed {
-            self.write_now(*block, bytes)?;
+        let (last, first): (Vec<_>, Vec<_>) =
+            changed.iter().partition(|&(block, _)| last.contains(block));
+        for part in [first, last].iter().filter(|part| !part.is_empty()) {
+            for (block, bytes) in part {
+                self.write_now(**block, bytes)?;
+            }
+            self.device.flush()?;
         }
-        self.device.flush()?;
         let new = new.ok_or_else(|| ResizeError::corrupt("a step without a superblock"))?;
         self.write_now(superblock, &new)?;
         Ok(self.device.flush()?)

@@ -216,7 +216,7 @@ impl Relocation<'_, '_> {
         let (new_block, new_place) = self.volume.inode_place(new)?;
         let slot = self.volume.change(new_block)?.get_mut(new_place);
         slot.unwrap_or_default().copy_from_slice(&bytes);
-        let slot = self.volume.change(block)?.get_mut(place);
+        let slot = self.volume.change_last(block)?.get_mut(place);
         slot.unwrap_or_default().fill(0);
         Ok(())
     }
