@@ -32,6 +32,7 @@
 //! | `space` | free clusters in front of the new end |
 //! | `inodes`, `map` | inodes in use, and their maps |
 //! | `bitmap` | bits of bitmaps |
+//! | `faults` | injected faults, by which tests are tested |
 //! | `resizer` | the public calls |
 //! | `error` | why a size is not changed |
 //!
@@ -44,6 +45,7 @@
 mod bitmap;
 mod desc_table;
 mod error;
+mod faults;
 mod grow;
 mod inodes;
 mod map;
@@ -56,6 +58,8 @@ mod volume;
 mod wide;
 
 pub use error::{ResizeError, Result};
+#[cfg(feature = "sabotage")]
+pub use faults::Sabotage;
 pub use grow::mounted::grow_mounted;
 pub use resizer::Resizer;
 pub use wide::Width;

@@ -104,6 +104,13 @@ impl Resizer {
         }
     }
 
+    /// Injects a fault into a shrink, with which its crash test is tested.
+    #[cfg(feature = "sabotage")]
+    pub fn sabotage(&mut self, fault: Option<crate::Sabotage>) {
+        self.volume
+            .set_faults(crate::faults::Faults::injected(fault));
+    }
+
     /// The layout of the file system.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {

@@ -144,6 +144,11 @@ impl Space {
         Ok(self.behind(volume, freed))
     }
 
+    /// The blocks behind the end that become free with this step.
+    pub(crate) fn freed_behind(&self, volume: &Volume<'_>) -> Vec<Range<PhysBlock>> {
+        self.behind(volume, self.freed.clone())
+    }
+
     /// Returns the clusters that the step frees.
     fn finish(&mut self, volume: &mut Volume<'_>) -> Result<Vec<(u32, Range<u64>)>> {
         let freed = std::mem::take(&mut self.freed);

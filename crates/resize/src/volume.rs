@@ -38,6 +38,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::bitmap;
 use crate::error::{ResizeError, Result};
+use crate::faults::Faults;
 
 /// The file system and the changes of the current step.
 #[derive(Debug)]
@@ -53,6 +54,7 @@ pub(crate) struct Volume<'f> {
     /// The groups whose block bitmaps this step changes.
     bitmaps: BTreeSet<GroupNr>,
     discards: Discards,
+    faults: Faults,
 }
 
 /// Whether blocks behind the end of a file system that shrinks are discarded when they are free.
@@ -93,6 +95,7 @@ impl<'f> Volume<'f> {
             way: Way::Transaction,
             bitmaps: BTreeSet::new(),
             discards: Discards::None,
+            faults: Faults::default(),
         })
     }
 
@@ -133,6 +136,7 @@ impl<'f> Volume<'f> {
     pub(crate) fn reopen(&mut self, device: Arc<dyn BlockDevice>) -> Result<()> {
         *self = Self {
             discards: self.discards,
+            faults: self.faults,
             ..Self::open(device)?
         };
         Ok(())
@@ -145,6 +149,16 @@ impl<'f> Volume<'f> {
 
     pub(crate) fn discards(&self) -> Discards {
         self.discards
+    }
+
+    /// Injects a fault.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        self.faults
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {

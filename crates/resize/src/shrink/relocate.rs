@@ -30,6 +30,7 @@ use super::copy::Copier;
 use super::journal;
 use super::renumber::InodeBits;
 use crate::error::{ResizeError, Result};
+use crate::faults::Sabotage;
 use crate::inodes;
 use crate::map::{Map, Moves, Piece, Rewritten, rewrite};
 use crate::resize_inode;
@@ -136,19 +137,41 @@ impl<'a, 'f> Relocation<'a, 'f> {
         if self.volume.changes() == 0 {
             return Ok(());
         }
-        self.begin_copies();
-        self.copier.finish()?;
-        self.copied_blocks = 0;
-        let freed = self.space.commit(self.volume)?;
-        self.discard(&freed);
-        Ok(())
+        self.make_durable(|space, volume| space.commit(volume))
     }
 
     /// As [`Self::commit`], in place.
     pub(crate) fn commit_in_place(&mut self) -> Result<()> {
-        let freed = self.space.commit_in_place(self.volume)?;
+        self.make_durable(|space, volume| space.commit_in_place(volume))
+    }
+
+    /// Makes the step durable by `commit`, when its data is copied, and discards what that returns.
+    fn make_durable(
+        &mut self,
+        commit: impl FnOnce(&mut Space, &mut Volume<'f>) -> Result<Vec<Range<PhysBlock>>>,
+    ) -> Result<()> {
+        let faults = self.volume.faults();
+        if !faults.has(Sabotage::LateCopies) {
+            self.finish_copies()?;
+        }
+        if faults.has(Sabotage::EarlyDiscard) {
+            let freed = self.space.freed_behind(self.volume);
+            self.discard(&freed);
+            self.copier.finish()?;
+        }
+        let freed = commit(&mut self.space, self.volume)?;
+        if faults.has(Sabotage::LateCopies) {
+            self.finish_copies()?;
+        }
         self.discard(&freed);
         Ok(())
+    }
+
+    /// Copies what was reserved in this step, and waits for it.
+    fn finish_copies(&mut self) -> Result<()> {
+        self.begin_copies();
+        self.copied_blocks = 0;
+        self.copier.finish()
     }
 
     /// Discards blocks that a step has freed, which is durable.
