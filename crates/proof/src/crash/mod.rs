@@ -22,6 +22,7 @@
 //! | `external` | checks of a state by e2fsck and the kernel |
 //! | `known_bugs` | recognises the bugs of others that docs/FINDINGS.md lists |
 //! | `outcomes` | explores the states of one change that is found whole or not at all |
+//! | `relocation` | the test of a shrink that moves what lies behind the new end |
 //! | `resize` | the test of changes of the size |
 //! | `staged` | the test of changes that are made all at once |
 //! | `tune` | the test of features that are switched |
@@ -81,6 +82,8 @@ pub use workload::{Format, Workload};
 
 #[cfg(test)]
 mod outcomes;
+#[cfg(test)]
+mod relocation;
 #[cfg(test)]
 mod resize;
 #[cfg(test)]

@@ -14,13 +14,14 @@
 //! file system of the new size.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, ensure};
 use fourscore::{Fs, InodeNr};
 use fourscore_block::{BlockDevice, RamDevice, RecordingDevice};
-use fourscore_check::Finding;
+use fourscore_check::{CheckOptions, Finding, Scope, repair};
 use fourscore_ondisk::features::Incompat;
 use fourscore_ondisk::superblock::{
     SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SIZE_BYTES, State, Superblock,
@@ -42,11 +43,6 @@ use super::tree::{Facts, Tree};
 use super::workload::Mode;
 use crate::sound::check_clean_but_for;
 
-/// One state of this many is given to e2fsck and to the kernel as well.
-const EXTERNAL_EVERY: u64 = 60;
-/// The states of a change with another geometry in the log, or with a mark of errors, that are
-/// given to the kernel.
-const EXTERNAL_WINDOWS: usize = 5;
 /// Files that are removed before a file system shrinks.
 const BALLAST: u32 = 120;
 const MIB: usize = 1 << 20;
@@ -57,6 +53,27 @@ const EXTRA: usize = 9;
 
 /// 15 or 16 groups need one block of descriptors, and up to 31 two.
 const MORE_DESCRIPTORS: &str = "-t ext4 -g 1024 -N 512 -J size=1";
+
+/// How many states are given to e2fsck and to the kernel as well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct External {
+    /// One of this many.
+    every: u64,
+    /// Those of a change with another geometry in the log, or with a mark of errors.
+    windows: usize,
+}
+
+impl External {
+    const OFTEN: Self = Self {
+        every: 60,
+        windows: 5,
+    };
+    /// For changes whose states differ for others only in what the log has.
+    pub(super) const RARELY: Self = Self {
+        every: 150,
+        windows: 1,
+    };
+}
 
 /// A file system and its change.
 struct Case {
@@ -152,56 +169,81 @@ impl Case {
                 events: recording.events(),
             },
             before,
+            block_bytes: 1024,
+            external: External::OFTEN,
             windows: Cell::new(0),
         })
     }
 
     fn record(&self) -> Result<Recording> {
-        let base = self.base()?;
-        let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::from_bytes(&base));
-        let before = names(&*mounted(Arc::new(RamDevice::from_bytes(&base)))?)?;
-        let recording = Arc::new(RecordingDevice::new(device));
-        let mut resizer = Resizer::open(Arc::clone(&recording) as Arc<dyn BlockDevice>)?;
-        resizer.discard_behind();
-        let new = resizer.resize(BlockCount(self.to))?;
-        let events = recording.events();
-        Ok(Recording {
-            sizes: [BlockCount(self.from), new],
-            done: events.len(),
-            history: History { base, events },
-            before,
-            windows: Cell::new(0),
+        Recording::of(self.base()?, BlockCount(self.to), |resizer| {
+            resizer.discard_behind();
         })
     }
 }
 
 /// The recorded writes of a change.
-struct Recording {
+pub(super) struct Recording {
     /// Before and after.
     sizes: [BlockCount; 2],
-    history: History,
+    pub(super) history: History,
     done: usize,
     before: Names,
+    block_bytes: u64,
+    external: External,
     /// States in which a resize is half done, as the kernel sees it.
     windows: Cell<usize>,
 }
 
 impl Recording {
-    fn explore(&self, samples: usize) -> Result<Seen, Box<Failure>> {
+    /// Records a change of the size of a file system that is not mounted.
+    pub(super) fn of(
+        base: Vec<u8>,
+        wish: BlockCount,
+        choose: impl FnOnce(&mut Resizer),
+    ) -> Result<Self> {
+        let device: Arc<dyn BlockDevice> = Arc::new(RamDevice::from_bytes(&base));
+        let before = names(&*mounted(Arc::new(RamDevice::from_bytes(&base)))?)?;
+        let recording = Arc::new(RecordingDevice::new(device));
+        let mut resizer = Resizer::open(Arc::clone(&recording) as Arc<dyn BlockDevice>)?;
+        choose(&mut resizer);
+        let geometry = *resizer.geometry();
+        let new = resizer.resize(wish)?;
+        let events = recording.events();
+        Ok(Self {
+            sizes: [geometry.blocks(), new],
+            done: events.len(),
+            history: History { base, events },
+            before,
+            block_bytes: geometry.block_size().bytes() as u64,
+            external: External::OFTEN,
+            windows: Cell::new(0),
+        })
+    }
+
+    pub(super) fn with(self, external: External) -> Self {
+        Self { external, ..self }
+    }
+
+    /// Recovers every crash state, and counts what is found.
+    pub(super) fn explore(&self, samples: usize) -> Result<Seen, Box<Failure>> {
         let change = Change {
             history: &self.history,
             done: self.done,
-            external_every: EXTERNAL_EVERY,
+            external_every: self.external.every,
             seed: self.done as u64,
             samples,
-            block_bytes: 1024,
+            block_bytes: self.block_bytes,
         };
         outcomes::explore(&change, |disk, is_external| self.check(disk, is_external))
     }
 
     /// Recovers a state. Returns whether it has the new size.
     fn check(&self, disk: &Arc<CrashDisk>, is_external: bool) -> Result<bool> {
-        let in_place = superblock_of(disk)?;
+        let in_place = superblock_of(&**disk)?;
+        if in_place.journal().is_none() {
+            return self.check_repaired(disk);
+        }
         let is_marked = in_place.state().contains(State::ERROR_FS);
         let crashed = (is_external || self.may_be_window(&in_place)).then(|| disk.bytes());
         let is_torn = crashed.is_some() && has_torn_commit(disk)?;
@@ -248,24 +290,51 @@ impl Recording {
         Ok(blocks == self.sizes[1])
     }
 
+    /// Repairs a state without a journal. Returns whether it has the new size.
+    fn check_repaired(&self, disk: &Arc<CrashDisk>) -> Result<bool> {
+        let options = CheckOptions {
+            threads: NonZeroUsize::MIN,
+            most_of_a_code: 5,
+            journal: None,
+        };
+        let repaired = repair(disk.clone(), &options, Scope::Everything).context("repair")?;
+        ensure!(repaired.is_clean(), "{:?} is left", repaired.left);
+        let fs = mounted(disk.clone()).context("mount")?;
+        let found = names(&fs)?;
+        let blocks = fs.geometry().blocks();
+        fs.unmount().context("unmount")?;
+        check_clean_but_for(disk.clone(), |_| false)?;
+        let mended: Vec<_> = repaired.mended.iter().map(ToString::to_string).collect();
+        // It may have another name in `lost+found`.
+        let contents = |names: &Names| -> BTreeSet<_> {
+            names
+                .values()
+                .filter_map(|(_, content)| content.clone())
+                .collect()
+        };
+        let (before, after) = (contents(&self.before), contents(&found));
+        ensure!(before.is_subset(&after), "files are lost: {mended:#?}");
+        Ok(blocks == self.sizes[1])
+    }
+
     /// Whether a state may be one that is given to the kernel because of what it reads there.
     fn may_be_window(&self, in_place: &Superblock) -> bool {
         let has_log = in_place.features().incompat.contains(Incompat::RECOVER);
         let is_marked = in_place.state().contains(State::ERROR_FS);
-        let is_left = self.windows.get() < EXTERNAL_WINDOWS;
+        let is_left = self.windows.get() < self.external.windows;
         external::is_possible() && is_left && (has_log || is_marked)
     }
 }
 
 /// The superblock in its place, whatever the log has.
-fn superblock_of(disk: &CrashDisk) -> Result<Superblock> {
+pub(super) fn superblock_of(disk: &dyn BlockDevice) -> Result<Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE_BYTES];
     disk.read_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
     Superblock::try_from(RawSuperblock::from_bytes(&bytes)?).context("the superblock")
 }
 
 /// Whether a finding is one of blocks that nothing uses, and that are not free.
-fn is_lost_space(finding: &Finding) -> bool {
+pub(super) fn is_lost_space(finding: &Finding) -> bool {
     matches!(
         finding,
         Finding::BlockNotUsed { .. } | Finding::GroupFreeBlocks { .. }
