@@ -273,7 +273,70 @@ fn units(geometry: &Geometry, pieces: Vec<Piece>) -> Vec<Unit> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{IoSlice, IoSliceMut};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use fourscore_block::{DeviceOp, FaultyDevice, RamDevice, Rule};
+
     use super::*;
+
+    /// Adds copies of the first blocks of a device, for another thread as well.
+    fn add_copies(copier: &mut Copier, blocks: u64) {
+        copier.start_threads();
+        let unit = |nth| Unit {
+            from: nth << 10,
+            to: (blocks + nth) << 10,
+            bytes: 1 << 10,
+        };
+        copier.add((0..blocks).map(|nth| Job::Copy(unit(nth))));
+    }
+
+    /// The step that a copy belongs to must not be made durable; the next one may.
+    #[test]
+    fn a_copy_that_fails_is_reported_once() {
+        for nth in 1..=64 {
+            let memory = Arc::new(RamDevice::from_bytes(&[7; 128 << 10]));
+            let device = Arc::new(FaultyDevice::new(memory));
+            device.add(Rule::nth(DeviceOp::Write, nth));
+            let mut copier = Copier::new(device);
+            add_copies(&mut copier, 64);
+            assert!(copier.finish().is_err(), "write {nth}");
+            copier.discard(0..64 << 10);
+            add_copies(&mut copier, 64);
+            copier.finish().unwrap();
+        }
+    }
+
+    #[derive(Debug)]
+    struct Panics;
+
+    impl BlockDevice for Panics {
+        fn len_bytes(&self) -> u64 {
+            1 << 20
+        }
+        fn read_vectored_at(&self, _: &mut [IoSliceMut<'_>], _: u64) -> io::Result<()> {
+            panic!("on purpose");
+        }
+        fn write_vectored_at(&self, _: &[IoSlice<'_>], _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Whichever thread it is: no other waits for ever.
+    #[test]
+    fn a_copy_that_panics_ends_all_copies() {
+        for _ in 0..20 {
+            let copied = catch_unwind(AssertUnwindSafe(|| {
+                let mut copier = Copier::new(Arc::new(Panics));
+                add_copies(&mut copier, 64);
+                copier.finish().unwrap();
+            }));
+            assert!(copied.is_err());
+        }
+    }
 
     fn piece(from: u64, blocks: u64, to: u64) -> Piece {
         Piece {
