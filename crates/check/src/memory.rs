@@ -21,8 +21,8 @@
 //! is remembered as well. All others are examined again in each check.
 //!
 //! **Invariants.**
-//! - An inode is to be examined again when any of its bytes is written ([`Memory::forget`]), that of
-//!   reserved descriptor blocks also when one of these or its double indirect block is, and
+//! - An inode is to be examined again when any of its bytes is written ([`Memory::forget`]), that
+//!   of reserved descriptor blocks also when one of these or its double indirect block is, and
 //!   everything is forgotten when a field of the superblock changes that pass 1 reads
 //!   ([`Memory::meet`]).
 //! - A slot is used only for the inode number and the number of inodes that it was made for, so
@@ -450,8 +450,8 @@ impl Memory {
 }
 
 impl Memory {
-    /// Where the inode of reserved descriptor blocks lies, in bytes, if it is remembered and a block
-    /// below it was written.
+    /// Where the inode of reserved descriptor blocks lies, in bytes, if it is remembered and a
+    /// block below it was written.
     fn reserved_blocks_written(&self, written: &[Range<u64>]) -> Option<Range<u64>> {
         let table = self.tables.first()?;
         let offset = u64::from(RESIZE_INODE.0 - 1) * self.inode_bytes;
