@@ -243,12 +243,25 @@ fn bad_blocks(image: &Path) -> Vec<String> {
     printed.lines().map(str::to_owned).collect()
 }
 
-/// Makes files of 4 KiB behind a file that takes most of the space in front, and removes that.
-fn fill_end(image: &Path, ballast_bytes: usize, files: usize) {
+/// Makes a file system with nothing but free space in its first half, and files of 4 KiB behind
+/// that: a file takes the whole first half while they are made.
+fn fill_end(image: &Path, options: &str, half_blocks: u64, files: usize) {
+    let half_bytes = half_blocks * BLOCK_BYTES as u64;
+    // Without what an earlier image has left.
+    fs::write(image, b"").unwrap();
+    mke2fs(image, options, half_blocks);
+    with_mount(image, |fs| {
+        let all = vec![1; usize::try_from(half_bytes).unwrap()];
+        // What fits is written.
+        fs.paths().write("/ballast", all).unwrap_err();
+    });
+    let file = fs::File::options().write(true).open(image).unwrap();
+    file.set_len(2 * half_bytes).unwrap();
+    let mut resizer = opened(image);
+    resizer.resize(BlockCount(2 * half_blocks)).unwrap();
+    drop(resizer);
     with_mount(image, |fs| {
         let paths = fs.paths();
-        paths.write("/ballast", vec![1; ballast_bytes]).unwrap();
-        fs.sync().unwrap();
         for file in 0..files {
             paths
                 .write(format!("/file-{file}"), CONTENT.repeat(4))
@@ -276,8 +289,7 @@ fn a_shrink_discards_what_it_frees_behind_the_new_end() {
     let image = folder.path().join("image");
     for options in ["-J size=1", "-O ^has_journal", "-J size=1 -O ^flex_bg"] {
         for discards in [false, true] {
-            mke2fs(&image, &format!("-N 4096 {options}"), 48 << 10);
-            fill_end(&image, 32 << 20, 2000);
+            fill_end(&image, &format!("-N 4096 {options}"), 24 << 10, 2000);
             let mut resizer = opened(&image);
             if discards {
                 resizer.discard_behind();
@@ -301,8 +313,8 @@ fn a_longer_journal_takes_fewer_steps() {
     let folder = scratch::folder().unwrap();
     let image = folder.path().join("image");
     let flushes = |journal_mib: u32| {
-        mke2fs(&image, &format!("-N 8192 -J size={journal_mib}"), 80 << 10);
-        fill_end(&image, 44 << 20, 4000);
+        let options = format!("-N 8192 -J size={journal_mib}");
+        fill_end(&image, &options, 40 << 10, 4000);
         let device = open_path(&image, DeviceOptions::read_write()).unwrap();
         let recording = Arc::new(RecordingDevice::new(Arc::new(device)));
         let mut resizer = Resizer::open(Arc::clone(&recording) as Arc<dyn BlockDevice>).unwrap();
