@@ -219,11 +219,11 @@ fn claim(device: Arc<dyn BlockDevice>) -> io::Result<Claimed> {
     let Ok(sb) = crate::open::superblock(&*device, &mut findings) else {
         return Ok(Claimed::without(device));
     };
-    let volume = crate::pass0::load(Arc::clone(&device), sb.clone(), &mut findings);
-    if sb
-        .mmp_block()
-        .is_some_and(|block| volume.has_table_at(block))
-    {
+    let is_in_table = |block| {
+        let volume = crate::pass0::load(Arc::clone(&device), sb.clone(), &mut findings);
+        volume.has_table_at(block)
+    };
+    if sb.mmp_block().is_some_and(is_in_table) {
         return Ok(Claimed::without(device));
     }
     let claimed = match Claimed::take(Arc::clone(&device), &sb) {
